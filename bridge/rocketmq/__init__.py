@@ -1,9 +1,10 @@
-"""The RocketMQ side of the broker: clients, consumers, producers, tools, and the embedded name server.
+"""The RocketMQ protocol: requests of producers, consumers and tools, and the embedded name server.
 
-    request_table.py   which request code is served by which handler
-    context.py         what handlers use: the named collaborators of a `RocketMQContext`
-    requests/          the connection, its limits, and the form of answers
-    producing/, consuming/, pop/, retry/, admin/, namesrv/   the handlers and their state, by family
+    request_table.py   the handler of each request code
+    context.py         `RocketMQContext`: what handlers use
+    requests/          connections, admission limits, answers
+    producing/, consuming/, pop/, retry/, admin/, namesrv/   handlers and their state, a folder for each family
+    groups/            the members of groups
 
-May import all of `bridge` but `bridge.kafka` and `bridge.http`.
+This package may import all of `bridge` except `bridge.kafka` and `bridge.http`.
 """

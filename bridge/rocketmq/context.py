@@ -1,9 +1,9 @@
-"""What the handlers of RocketMQ requests use: one frozen context of named collaborators.
+"""The context of RocketMQ's handlers: one frozen object that names all that they use.
 
     RocketMQState     the owners of state; they exist before the log is opened, which replays their records
     RocketMQContext   the state, the open log and the connections; `Core.open_log` makes it
 
-Handlers get the whole context. A class that lives longer than one request gets only what it calls.
+A handler gets the whole context. A class that lives longer than one request gets only the objects that it uses.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ from duolog.txn.isolation import Isolation
 
 
 class RocketMQState:
-    """The owners of the RocketMQ side's state. Each registers its records with the state log when it is made."""
+    """The owners of RocketMQ's state. Each registers its records with the state log when it is made."""
 
     def __init__(self, state_log: StateLog, positions: GroupOffsets, options: Options) -> None:
         rocketmq = options.rocketmq
@@ -69,7 +69,7 @@ class RocketMQState:
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What clients and tools are told of this broker as a node."""
+    """What this broker reports about itself to clients and tools."""
 
     addresses: Addresses
     started_mono_ms: int
@@ -78,7 +78,7 @@ class NodeContext:
 
 @dataclass(frozen=True, slots=True)
 class RocketMQMessageContext:
-    """How messages come in and out, and the owners of the messages that no consumer may read yet."""
+    """Publishing and reading of messages, and the owners of half, delayed and expiring messages."""
 
     publisher: Publisher
     reader: QueueReader
@@ -92,7 +92,7 @@ class RocketMQMessageContext:
 
 @dataclass(frozen=True, slots=True)
 class RocketMQGroupContext:
-    """Consumer and producer groups: their configs, members, group offsets, and what the broker tells them."""
+    """Consumer and producer groups: configs, members, committed offsets, and notifications to members."""
 
     configs: GroupConfigs
     members: GroupMembers[RocketMQConnection]
@@ -108,7 +108,7 @@ class RocketMQGroupContext:
 
 @dataclass(frozen=True, slots=True)
 class PopContext:
-    """What POP consumers have taken and not acknowledged."""
+    """Messages that POP consumers have taken and not acknowledged."""
 
     checkpoints: PopCheckpoints
     reading: set[tuple[str, int]]  # The groups and queue keys for which a pop waits for a reader thread.
@@ -116,7 +116,7 @@ class PopContext:
 
 @dataclass(frozen=True, slots=True)
 class NameServerContext:
-    """What only the requests to the embedded name server read or change."""
+    """What requests to the embedded name server read or change."""
 
     key_values: KeyValues
     expected_topics: ExpectedTopics
@@ -125,7 +125,7 @@ class NameServerContext:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Requests that are in work or wait for their turn."""
+    """Limits of requests, and requests that wait for their turn."""
 
     admission: Admission
     background_queues: dict[Kind, BackgroundQueue]

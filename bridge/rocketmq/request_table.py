@@ -1,7 +1,7 @@
-"""The RocketMQ requests that are served, and the handler of each. Every other code is answered "not supported".
+"""The table of RocketMQ requests: the handler and the limits of each code. Other codes are answered "not supported".
 
-A handler is a plain function `(context, connection, command) -> Answer | None`. It may raise what `errors.ANSWERABLE`
-lists.
+A handler is a function `(context, connection, command) -> Answer | None`. It may raise the exceptions in
+`errors.ANSWERABLE`.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from duolog.bridge.rocketmq.retry.send_back import send_back
 from duolog.protocol.rocketmq.codes import RequestCode as Code
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
-# The handler gives the answer, or None: the answer is sent later (a held pull), or the request has none.
+# Returns the answer. None means that the answer is sent later (a long poll), or that the request has none.
 Handler = Callable[[RocketMQContext, RocketMQConnection, RemotingCommand], Answer | None]
 
 _HANDLERS: dict[Code, Handler] = {
@@ -104,7 +104,7 @@ _HANDLERS: dict[Code, Handler] = {
     Code.UPDATE_AND_CREATE_TOPIC_LIST: topics.update_topics,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.update_groups,
     Code.DELETE_SUBSCRIPTIONGROUP: groups.delete_group,
-    # -- What tools look at
+    # -- Inspection by tools
     Code.QUERY_TOPIC_CONSUME_BY_WHO: inspection.groups_of_topic,
     Code.QUERY_TOPICS_BY_CONSUMER: inspection.topics_of_group,
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: inspection.subscription_of_group,
@@ -122,14 +122,14 @@ _HANDLERS: dict[Code, Handler] = {
     Code.GET_BROKER_CONFIG: broker_settings.broker_config,
     Code.UPDATE_BROKER_CONFIG: broker_settings.update_broker_config,
     Code.GET_BROKER_RUNTIME_INFO: broker_settings.broker_runtime,
-    # -- What there is one of, or none
+    # -- Answers that are fixed because there is one broker
     Code.GET_BROKER_HA_STATUS: single_broker.ha_status,
     Code.GET_COLD_DATA_FLOW_CTR_INFO: single_broker.cold_data,
     Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: single_broker.rocksdb_progress,
     Code.UPDATE_NAMESRV_CONFIG: single_broker.update_namesrv_config,
 }
 
-# All others are ADMIN.
+# The kinds of requests (`admission.py`). Requests that are not listed are ADMIN.
 _KINDS: dict[Kind, tuple[Code, ...]] = {
     Kind.SEND: (
         Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE,

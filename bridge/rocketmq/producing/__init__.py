@@ -1,1 +1,1 @@
-"""Requests of RocketMQ producers."""
+"""Handlers of requests of RocketMQ producers."""

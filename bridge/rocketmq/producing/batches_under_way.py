@@ -1,6 +1,7 @@
-"""Batches of messages that are stored in slices: one slice of one batch in each turn of the loop (`send_batch.py`).
+"""Batches in progress: each turn of the loop stores one slice of one large batch (`send_batch.py`).
 
-A batch that its first slice finishes is never kept here. The bodies of all batches under way take at most BYTES_MAX.
+A batch that ends within its first slice is not queued here. The bodies of all batches in progress take at most
+BYTES_MAX.
 """
 
 from collections import deque
@@ -13,11 +14,11 @@ from duolog.bridge.rocketmq.requests.admission import Admission, Busy, Kind
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
-STEPS_MAX: Final = 8  # In one slice, whatever the clock says.
-BYTES_MAX: Final = 64 << 20  # Of the bodies of all batches that are under way.
+STEPS_MAX: Final = 8  # Steps in one slice, even if time is left.
+BYTES_MAX: Final = 64 << 20  # The bytes of the bodies of all batches in progress.
 
 Sending = Generator[bool, None, Answer]
-"""A batch at work: where it yields true, what comes next has a slice of its own."""
+"""A batch in progress; when it yields True, the next step needs a slice of its own."""
 
 
 class _Job(NamedTuple):
@@ -28,19 +29,19 @@ class _Job(NamedTuple):
 
 
 class BatchesUnderWay:
-    """The batches that were not done by their first slice: one slice of one of them in a turn of the loop."""
+    """The batches that need more than their first slice. Each turn of the loop runs one slice of one batch."""
 
     def __init__(self, admission: Admission, bytes_max: int = BYTES_MAX) -> None:
         self._admission = admission
         self._bytes_max = bytes_max
         self._jobs: deque[_Job] = deque()
-        self._bytes = 0  # Invariant: the sum of their sizes.
+        self._bytes = 0  # Invariant: the sum of the batches' sizes.
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def begin(self, connection: RocketMQConnection, command: RemotingCommand, steps: Sending) -> Answer | None:
-        """Run the first slice of a request that was just received, unless others are under way; raises as it does."""
+        """Run the first slice of a request that was just received, unless others wait. Raises what the batch raises."""
         size = len(command.body)
         if self._bytes + size > self._bytes_max:
             steps.close()
@@ -64,7 +65,7 @@ class BatchesUnderWay:
         connection.server.soon("rocketmq SEND_BATCH_MESSAGE", self._turn)
 
     def _turn(self) -> None:
-        """Run a slice of the first batch; it goes behind the others if it is not done."""
+        """Run a slice of the first batch, which goes to the end of the queue if it is not complete."""
         job = self._jobs.popleft()
         job.connection.server.touch()
         try:
@@ -77,7 +78,7 @@ class BatchesUnderWay:
                 self._schedule()
 
     def _go_on(self, job: _Job) -> bool:
-        """Run one slice; true: the batch is answered, or its client is gone."""
+        """Run one slice; return True if the batch is answered or its connection is closed."""
         connection, command, steps, _ = job
         if connection.closed:
             steps.close()
@@ -100,7 +101,7 @@ class BatchesUnderWay:
 
 
 def _slice(steps: Sending, connection: RocketMQConnection) -> Answer | None:
-    """Run a batch for some milliseconds; gives its answer if that was its end."""
+    """Run a batch for some milliseconds; return its answer if it is complete."""
     mono_ms = connection.server.clock.mono_ms
     until_mono_ms = mono_ms() + TURN_MS
     try:

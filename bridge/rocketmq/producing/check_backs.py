@@ -1,12 +1,12 @@
-"""Check-backs: the broker asks producers what became of their open half messages, and abandons those never decided.
+"""Check-backs: the broker asks producers for the decision on open half messages, and gives up those never decided.
 
-    open half message ── due ──┬── a producer can be asked ──> CHECK_TRANSACTION_STATE (39), or an HTTP callback
-                               ├── no producer can be asked ──> the check counts as one that had no answer
-                               └── it was the last check ──> TRANS_CHECK_MAX_TIME_TOPIC, and the half message ends
+    open half message ── due ──┬── a producer can be asked ──> CHECK_TRANSACTION_STATE (39), or an HTTP request
+                               ├── no producer can be asked ──> the check counts as one without an answer
+                               └── it was the last check ──> a copy in TRANS_CHECK_MAX_TIME_TOPIC; the half message ends
 
-A RocketMQ producer gets a one-way request over its own connection and answers by END_TRANSACTION. A Kafka producer is
-asked over HTTP, if its half message names a URL (`bridge/transactions/check_callbacks.py`). A check without an answer
-counts, as in Apache RocketMQ: after `txn.check_max` checks the half message is abandoned, and an operator finds it in
+A RocketMQ producer gets a one-way request over its own connection, and answers by END_TRANSACTION. A Kafka producer is
+asked over HTTP if its half message names a URL (`bridge/transactions/check_callbacks.py`). A check without an answer
+counts, as in Apache RocketMQ: after `txn.check_max` checks the half message is given up, and an operator finds it in
 TRANS_CHECK_MAX_TIME_TOPIC. Ages are measured by the broker's clock.
 Source: AbstractTransactionalMessageCheckListener.java, TransactionalMessageServiceImpl.java#check.
 """
@@ -38,7 +38,7 @@ from duolog.store.entry import Stored
 from duolog.store.errors import StoreError
 from duolog.txn.half import Half, HalfVerdict
 
-READS_AT_ONCE: Final = 64  # Half messages that are read, to ask a producer or to abandon them, in one turn of the loop.
+READS_AT_ONCE: Final = 64  # Half messages that are read, for a check-back or a copy, in one turn of the loop.
 CHECKS_AT_ONCE: Final = 1024  # Half messages whose check is counted in one turn, most of them without a producer.
 PAUSE_MS: Final = 10  # Between two such turns, so that checks take at most about a quarter of the loop's time.
 
@@ -47,11 +47,11 @@ log = logging.getLogger("bridge")
 
 @dataclass(slots=True)
 class CheckCounts:
-    """What check-backs came to since the broker started."""
+    """The results of check-backs since the broker started."""
 
     requests: int = 0  # Check-back requests sent to producers.
     without_producer: int = 0  # Checks that were counted although no producer could be asked.
-    abandoned: int = 0  # Half messages that ended undecided.
+    abandoned: int = 0  # Half messages that were given up without a decision.
 
 
 class CheckBackLoop:
@@ -71,7 +71,7 @@ class CheckBackLoop:
         self._wall_time, self._clock, self._poison = wall_time, clock, poison
         self._not_before_ms = 0
         self.counts = CheckCounts()
-        self._last_abandoned: Half | None = None  # Of those that `run` has not logged yet.
+        self._last_abandoned: Half | None = None  # The last half message that was given up and not logged yet.
 
     def next_deadline_ms(self) -> int | None:
         deadline_ms = self._halves.state.next_deadline_ms()
@@ -92,9 +92,9 @@ class CheckBackLoop:
         self._log_abandoned()
 
     def _choose(self, due: Sequence[Half], careful_ms: int) -> tuple[list[Half], list[Half], list[tuple[Half, bool]]]:
-        """Divide due half messages: (those whose check counts, those postponed, those to read and if it is the last).
+        """Divide due half messages: those whose check counts, those postponed, those to read (with: is it the last).
 
-        A half message is postponed if the callbacks under way leave no room for one to its host.
+        A half message is postponed if too many requests to the host of its check URL are in progress.
         """
         checked: list[Half] = []
         postponed: list[Half] = []
@@ -162,7 +162,7 @@ class CheckBackLoop:
         except StoreError as error:
             log.warning("half message waits for its next check offset=%d reason=%r", half.offset, str(error))
 
-    # -- Asking
+    # -- Check-backs
 
     def _ask(self, half: Half, stored: Stored) -> None:
         is_kafka = stored.form == frame_formats.KAFKA
@@ -186,7 +186,7 @@ class CheckBackLoop:
         return True
 
     def _decide(self, stored: Stored, verdict: HalfVerdict) -> None:
-        """Carry out what a callback answered."""
+        """Make the decision that a callback returned."""
         try:
             if self._decisions.decide(stored, verdict) is None:
                 log.warning("half message not committed, its topic was deleted offset=%d", stored.base_offset)
@@ -251,19 +251,19 @@ class ProducerChecks:
         return next(filter(self._is_ready, (*connections[start:], *connections[:start])), None)
 
     def _is_ready(self, connection: RocketMQConnection) -> bool:
-        """Say whether the client is connected and reads what it is sent."""
+        """Return whether the client is connected and reads its answers."""
         return not connection.closed and connection.answers.pending_bytes <= self._unsent_bytes_max
 
 
 class _CallbackRoom:
-    """How many callbacks may still begin in this turn of the loop, by host."""
+    """The number of callbacks that may still begin in this turn of the loop, by host."""
 
     def __init__(self, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
         self._left: dict[str, int] = {}
 
     def take(self, url: str) -> bool:
-        """Take room for one callback; false if there is none."""
+        """Take room for one callback; return False if there is none."""
         host = host_of(url)
         left = self._left.get(host)
         if left is None:
@@ -273,7 +273,7 @@ class _CallbackRoom:
 
 
 def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callbacks: Callbacks) -> CheckBackLoop:
-    """Make the loop of a broker."""
+    """Make the check-back loop of a broker."""
     options = context.options
     return CheckBackLoop(
         context.messages.halves,
@@ -289,7 +289,7 @@ def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callback
 
 
 def _is_url(asker: str) -> bool:
-    """Say whether a half message belongs to a Kafka producer, which is asked at a URL, and not to a producer group."""
+    """Return whether a half message belongs to a Kafka producer with a check URL, not to a producer group."""
     return "://" in asker
 
 

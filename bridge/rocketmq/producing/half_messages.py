@@ -1,13 +1,13 @@
 """Half messages of RocketMQ producers: SEND_MESSAGE with the property TRAN_MSG, and END_TRANSACTION (37).
 
-    SEND, TRAN_MSG=true   appends the half message; the answer says where it lies, which the producer repeats in 37
+    SEND, TRAN_MSG=true   appends the half message; the answer has its position, which the producer repeats in 37
     37, commit, rollback  appends the decision; one-way decisions of one read of the socket are appended together
-    37, unknown           does nothing and is not answered; the broker will ask again (`check_backs.py`)
+    37, unknown           has no effect and no answer; the broker will send a check-back (`check_backs.py`)
 
-The sender of a half message counts as a producer of its group at once, for its first heartbeat may come half a minute
-later. If the half message asks for a delay, the request is checked when the half message is sent and the delay counts
-from then on; a committed message becomes visible at its due time or at its commit, whichever is later. Ages are
-measured by the broker's clock, not by the times that the producer sends.
+The sender of a half message counts as a producer of its group at once, because its first heartbeat may come half a
+minute later. The delay of a half message is checked when it is sent, and counts from then on; a committed message
+becomes visible at its due time or at its commit, whichever is later. Ages are measured by the broker's clock, not by
+times in requests.
 Source: EndTransactionProcessor.java, TransactionalMessageBridge.java.
 """
 
@@ -52,7 +52,7 @@ _CHECK_TIMES_BYTES_MAX: Final = 64  # Of the property TRANSACTION_CHECK_TIMES, w
 
 
 def is_half(sent: Message) -> bool:
-    """Say whether a sent message is a half message: TRAN_MSG is true, and it is not a consumer's retry."""
+    """Return whether a sent message is a half message: TRAN_MSG is true, and it is not a consumer's retry."""
     raw = sent.properties
     if (properties.get(raw, properties.TRAN_MSG) or "").lower() != "true":  # Boolean.parseBoolean
         return False
@@ -102,7 +102,8 @@ def end_transaction(
     request = EndTransactionRequest.parse(command.ext)
     verdict = _VERDICTS.get(request.commit_or_rollback)
     if verdict is None:
-        return None  # The producer does not know yet, or sent an unknown value; Apache RocketMQ answers neither.
+        # The producer does not know the decision, or sent an unknown value; Apache RocketMQ answers neither.
+        return None
     found = context.messages.halves.read(request.tran_state_table_offset)
     if not isinstance(found, Later):
         return _end(context, command, request, verdict, found, gathers=connection.is_receiving and command.is_oneway)

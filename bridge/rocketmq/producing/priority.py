@@ -1,10 +1,10 @@
-"""A message with a priority goes to the queue of that number (RIP-80).
+"""Message priorities (RIP-80): the priority of a message selects its queue.
 
     _SYS_MSG_PRIORITY_=3, topic of 8 queues ──> queue 3; priorities above 7 share queue 7
-    half, delayed, or with a sharding key   ──> the queue that its sender names, without the priority
+    half, delayed, or with a sharding key   ──> the queue in the request; the priority is ignored
 
-POP takes the last queues of a topic with `message.type=PRIORITY` first (`pop_sources.py`); on other topics the priority
-chooses the queue and no more. Source: SendMessageProcessor.java, TopicMessageType.java#parseFromMessageProperty.
+POP reads the last queues of a topic with `message.type=PRIORITY` first (`pop_sources.py`). On other topics the priority
+only selects the queue. Source: SendMessageProcessor.java, TopicMessageType.java#parseFromMessageProperty.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ _OTHER_TYPES: Final = (
 
 
 def by_priority(topic: Topic, queue_id: int, raw: bytes) -> tuple[int, bytes]:
-    """Give the queue of a message and its properties; a priority that is no number from 0 on is left alone."""
+    """Return the queue id and the properties of a message; an invalid or negative priority is ignored."""
     found = properties.parse(raw)
     priority = _number(found.get(properties.PRIORITY, ""))
     if priority is None:

@@ -1,7 +1,8 @@
-"""RECALL_MESSAGE (370): take back a delayed message by the handle that the answer to its send gave.
+"""RECALL_MESSAGE (370): cancels a delayed message by the recall handle from the answer to its send.
 
-Apache's broker writes another timer that deletes the first when both are due; here the verdict is durable before it is
-answered. A message that lies in its queue already cannot be recalled. Source: RecallMessageProcessor.java.
+The answer waits until the cancellation is durable; Apache RocketMQ writes a second timer instead, which deletes the
+first when both are due. A message that was delivered to its queue cannot be recalled. Source:
+RecallMessageProcessor.java.
 """
 
 from typing import Final
@@ -26,7 +27,7 @@ _REMARKS: Final = {
 }
 
 
-# Java's client traces a recall if its answer names the region (DefaultRecallMessageTraceHook.java).
+# Java's client traces a recall only if the answer names the region (DefaultRecallMessageTraceHook.java).
 _REGION: Final = {properties.MSG_REGION: "DefaultRegion"}
 
 

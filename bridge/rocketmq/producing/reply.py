@@ -1,12 +1,12 @@
-"""Replies to requests: SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325).
+"""Replies to request messages: SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325).
 
     requester ── a message with REPLY_TO_CLIENT ──> its topic ──> replier
     requester <── PUSH_REPLY_MESSAGE_TO_CLIENT (326) ── broker <── 324: a message with the same property ── replier
 
-The requester is found by the client id that its heartbeats tell, whatever its producer group. The push asks for no
-answer: whether a reply was in time is the requester's to see, and Java's broker holds a thread for ten seconds to learn
-it. Then the reply is kept in the topic that it names, the cluster's reply topic. A reply to nobody is refused and not
-kept. Source: ReplyMessageProcessor.java.
+The broker finds the requester by the client id in its heartbeats, in any producer group. The push is one-way, because
+the requester knows itself whether a reply came in time; Java's broker blocks a thread for up to ten seconds for an
+answer. After the push the reply is stored in the topic in the request, which is the cluster's reply topic. A reply to
+an unknown client is refused and not stored. Source: ReplyMessageProcessor.java.
 """
 
 from duolog.bridge.net.answers import Answer

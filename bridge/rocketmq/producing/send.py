@@ -1,8 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
 
-The checks come in RocketMQ's order, because they decide the code: name, topic (made from its template when it is not
-there), queue, then the publisher's (`bridge/data/publishing/`). A half message of a transaction goes another way from
-there (`transactions.py`). The answer carries the place of the record; it waits for the log unless the message says
+The checks have RocketMQ's order, which determines the response code: name, topic (created from its template if it does
+not exist), queue, then the checks of the publisher (`bridge/data/publishing/`). `half_messages.py` stores half
+messages. The answer has the message id and the offset. It waits for the log unless the message has the property
 `WAIT=false`. Source: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 """
 
@@ -45,7 +45,8 @@ from duolog.protocol.rocketmq.names import (
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer
 
-_TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK  # The property TRAN_MSG decides, not the bits.
+# The property TRAN_MSG decides whether a message is a half message; the flags are ignored.
+_TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK
 _SCHEDULED: Final = SCHEDULE_NAME.encode()
 _NO_WAIT: Final = "WAIT\x01false"
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
@@ -70,7 +71,7 @@ def send_message(context: RocketMQContext, connection: RocketMQConnection, comma
     assert isinstance(command.body, memoryview), "decoded from a frame"
     own, unique_key = _with_unique_key(raw)
     if properties.REPLY_TO_CLIENT in request.properties:
-        # Who replies finds the topic for it by the cluster's name.
+        # The replier takes the name of the reply topic from this property.
         own = properties.set_many(own, {properties.CLUSTER: context.options.rocketmq.cluster})
     message = _message(connection, request, request.flag, command.body, own)
     if properties.TRAN_MSG in request.properties and half_messages.is_half(message):
@@ -91,12 +92,12 @@ def send_message(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def _waits(request: SendRequest, raw: bytes) -> bool:
-    """Whether the answer waits for the log."""
+    """Return whether the answer waits for the log."""
     return _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
 
 
 def _too_large(context: RocketMQContext, command: RemotingCommand, raw: bytes) -> MessageTooLarge:
-    """Give what refuses a message before anything looks into it or makes a topic for it."""
+    """Return the refusal of a message that is too large, before it is decoded or a topic is created for it."""
     return MessageTooLarge(
         f"body of {len(command.body)} bytes, properties of {len(raw)}; allowed are"
         f" {context.messages.publisher.messages.body_bytes_max} and {PROPERTIES_BYTES_MAX}"
@@ -104,7 +105,7 @@ def _too_large(context: RocketMQContext, command: RemotingCommand, raw: bytes) -
 
 
 def _recall_handle(context: RocketMQContext, topic: str, message: Message, position: int, unique_key: str) -> str:
-    """Give a message that waits for a time of its own choice the handle by which its sender may recall it."""
+    """Return the recall handle of a delayed message with a due time; "" for any other message."""
     if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX) or _SCHEDULED in message.properties:
         return ""
     due_ms = due_of(message)
@@ -112,7 +113,7 @@ def _recall_handle(context: RocketMQContext, topic: str, message: Message, posit
     return recall_handle.encode(topic, context.options.rocketmq.broker, due_ms, unique_key, timer_id)
 
 
-# -- Where it goes
+# -- Destination
 
 
 def _create(context: RocketMQContext, request: SendRequest) -> Topic:
@@ -131,7 +132,7 @@ def _create(context: RocketMQContext, request: SendRequest) -> Topic:
 def _retry(
     context: RocketMQContext, command: RemotingCommand, request: SendRequest, raw: bytes, is_batch: bool
 ) -> tuple[Topic, int, bytes]:
-    """Say where a message that a consumer gives back by itself goes, and its properties."""
+    """Return the topic, queue id and properties for a message that a consumer sends to its retry topic."""
     check_topic(request.topic)
     if is_batch:
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
@@ -151,7 +152,7 @@ def _queue_id(context: RocketMQContext, topic: Topic, request: SendRequest) -> i
         return random.randrange(topic.queue_count)
     if queue_id >= topic.queue_count:
         if context.names.expected_topics.has(request.topic, context.clock.mono_ms()):
-            return queue_id % topic.queue_count  # Its route was given out before the topic was made.
+            return queue_id % topic.queue_count  # The client got its route before the topic was created.
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"request queueId[{queue_id}] is illegal, topic[{request.topic}] has {topic.queue_count} queues",
@@ -159,7 +160,7 @@ def _queue_id(context: RocketMQContext, topic: Topic, request: SendRequest) -> i
     return queue_id
 
 
-# -- What is kept
+# -- Storing
 
 
 def _send_batch(
@@ -171,7 +172,10 @@ def _send_batch(
     queue_id: int,
     raw: bytes,
 ) -> Answer | None:
-    """Store the messages of a batch; of the properties of the whole only WAIT counts, and none may ask for a delay."""
+    """Store the messages of a batch.
+
+    Of the properties of the batch itself only WAIT counts; none may ask for a delay.
+    """
     if _NOT_IN_BATCHES & properties.parse(raw).keys():
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
 
@@ -201,7 +205,7 @@ _numbers = itertools.count()
 
 
 def _with_unique_key(raw: bytes) -> tuple[bytes, str]:
-    """Give properties with an id of the message, made here if its sender gave it none: 32 digits, as clients do."""
+    """Return the properties with a UNIQ_KEY, made here if the sender set none: 32 hexadecimal digits."""
     unique_key = properties.get(raw, properties.UNIQ_KEY)
     if unique_key is None:
         unique_key = f"{_process_digits}{next(_numbers):016X}"

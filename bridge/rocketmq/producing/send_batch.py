@@ -1,13 +1,13 @@
-"""SEND_BATCH_MESSAGE: the messages of one body, checked in slices between which the loop turns, appended as one unit.
+"""SEND_BATCH_MESSAGE: the messages of one request, checked in slices of the loop and appended as one unit.
 
-    read       MESSAGES_AT_ONCE messages of the body become frames; what is wrong with one of them refuses the batch
-    append     all frames in one slice as one unit, those that are visible at once as a run: all are stored or none
-    answer     the ids of all messages, with the promise of that append
+    read       slices of MESSAGES_AT_ONCE messages become frames; an error in one message refuses the batch
+    append     all frames are appended in one slice as one unit: all messages are stored, or none
+    answer     has the ids of all messages, and waits for the promise of the append
 
-A small batch is done in its first slice, at once. For a larger one the connection takes no further request until it is
-stored, so a client's messages stay in the order in which it sent them; of all connections that send large batches, one
-has a slice in each turn of the loop. The batches that are under way have at most BYTES_MAX in all; one more is
-answered SYSTEM_BUSY, on which clients try again or ask another broker.
+A small batch is complete after its first slice. A connection with a larger batch handles no further request until the
+batch is stored, so that messages of a client keep the order in which it sent them. If several connections send large
+batches, each turn of the loop runs a slice of one of them. The batches in progress have at most BYTES_MAX in all; a
+further one is answered SYSTEM_BUSY, after which clients try again or use another broker.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,17 +36,17 @@ from duolog.store.entry import Buffer, Promise
 from duolog.store.log.format import entry_size
 from duolog.store.unit import Frame, FrameRun
 
-# Apache RocketMQ knows no number, only the size of the whole, 4 MiB; its example of batches sends some 20,000 at once.
+# Apache RocketMQ limits only the size of a batch, to 4 MiB; its example of batches sends about 20,000 messages at once.
 BATCH_MESSAGES_MAX: Final = 32_768
-# Of batches with delayed messages: 10,000 of them are appended in some 40 ms, as many others in 11 ms.
+# For batches with delayed messages: 10,000 delayed messages are appended in some 40 ms, 10,000 others in 11 ms.
 MIXED_MESSAGES_MAX: Final = 16_384
-MESSAGES_AT_ONCE: Final = 128  # About a millisecond.
+MESSAGES_AT_ONCE: Final = 128  # Processing them takes about a millisecond.
 
-Made = tuple[Message, str]  # with its unique key
+Made = tuple[Message, str]  # A message and its UNIQ_KEY.
 
 
 class Target(NamedTuple):
-    """Where a batch goes; `make` makes a message of a part of the body."""
+    """The destination of a batch. `make` decodes a message from a part of the body."""
 
     topic: Topic
     queue_id: int
@@ -57,7 +57,7 @@ class Target(NamedTuple):
 def sending(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand, target: Target
 ) -> Sending:
-    """Store the messages of a request, and give its answer. Raises as `Publisher.publish_messages` does."""
+    """Store the messages of a request, and return its answer. Raises what `Publisher.publish_messages` raises."""
     body = command.body
     assert isinstance(body, memoryview), "decoded from a frame"
     gathered, unique_key = _Gathered(context, target), ""
@@ -87,10 +87,10 @@ def sending(
 
 
 class _Gathered:
-    """The frames of a batch, as far as it is read.
+    """The frames of the part of a batch that is read.
 
-    Those that are visible at once are a run, which is appended in a quarter of the time that as many `Frame`s take, and
-    of which the garbage collector has less to look at. Delayed messages follow the run in the unit.
+    Messages that become visible at once are appended as a run, which takes a quarter of the time of as many `Frame`
+    objects, and leaves fewer objects for the garbage collector. Delayed messages follow the run in the unit.
     """
 
     def __init__(self, context: RocketMQContext, target: Target) -> None:
@@ -103,11 +103,11 @@ class _Gathered:
         )
         self._others: dict[int, Frame] = {}  # Delayed and recurring messages, by their indexes in the batch.
         self._records: list[Record] = []
-        self._expire = False  # A record says that the queue has messages which expire.
+        self._expire = False  # A state record must say that the queue has messages that expire.
         self.count = self._schedules = self._body_bytes = 0
 
     def add(self, messages: Sequence[Message], connection: RocketMQConnection) -> None:
-        """Make frames of the next messages, and hold the batch to its limits."""
+        """Make the frames of the next messages, and check the limits of the batch."""
         planner = self._context.messages.publisher.messages
         self._schedules += planner.check_schedule_count(messages, self._schedules)
         plan = planner.plan_messages(self._topic, self._queue_id, messages, self._now_ms, sender=connection)
@@ -141,7 +141,7 @@ class _Gathered:
             self.count += 1
 
     def append(self) -> tuple[Iterable[int], int, Promise]:
-        """Append all as one unit: (positions of the messages, offset of the first, what the answer waits for)."""
+        """Append all messages as one unit; return their positions, the offset of the first, and the promise."""
         context, topic = self._context, self._topic
         if topic.number not in context.topics:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
@@ -161,7 +161,7 @@ class _Gathered:
 
 
 def _positions(first: int, bodies: Sequence[Buffer]) -> Iterator[int]:
-    """Give the positions of the entries of a run: each begins where the one before it ends."""
+    """Yield the positions of the entries of a run, each of which begins at the end of the one before it."""
     position = first
     for body in bodies:
         yield position

@@ -1,1 +1,1 @@
-"""What every RocketMQ request passes: connection, admission, errors, answers."""
+"""What all RocketMQ requests share: connections, admission limits, errors, answers."""

@@ -1,26 +1,28 @@
-"""When clients are told to wait: SYSTEM_BUSY, at once and before anything is done, so that they can go elsewhere.
+"""Admission limits: requests are answered SYSTEM_BUSY at once, before they have any effect, when too many are in work.
 
-    kind           is in work while it waits for       settings
+    kind           waits for                           settings
     SEND           the log                             `sends_max`, `busy_ms`, `unsynced_bytes_max`
     TRANSACTION    the log: END_TRANSACTION            `transactions_max`, `busy_ms`
-    ACK            the log: acks, positions            `acks_max`, `busy_ms`
+    ACK            the log: acks, committed offsets    `acks_max`, `busy_ms`
     PULL           the disk, to read messages          `pulls_max`
-    QUERY          the disk: by key, by id             `queries_max`
+    QUERY          the disk: queries by key and id     `queries_max`
     CLIENT, ADMIN  its turn, or the log                `clients_max`, `admin_max`, `wait_ms`; `background_requests.py`
 
-    [OVERLOAD]             so many requests of the kind are in work; or one connection has `rocketmq.unanswered_max`
-    [TIMEOUT_CLEAN_QUEUE]  the log has kept none of the promises that answers wait for, for `rocketmq.busy_ms`; or the
-                           request's turn did not come within `rocketmq.wait_ms`
-    [REJECTREQUEST]        `rocketmq.unsynced_bytes_max` bytes of the log are not on disk yet
+    the remark begins with   because
+    [OVERLOAD]               the limit of the kind is reached, or a connection has `rocketmq.unanswered_max` requests
+    [TIMEOUT_CLEAN_QUEUE]    no promise of the log was kept for `rocketmq.busy_ms`, or the turn of the request did not
+                             come within `rocketmq.wait_ms`
+    [REJECTREQUEST]          `rocketmq.unsynced_bytes_max` bytes of the log are not synced yet
 
-Apache RocketMQ has an executor with a queue for each kind; here one loop does the work of all, so what is counted is
-what piles up. No kind takes the room of another: each may wait for reader threads only so often that the others find
-some free (`pulls_max`; `queries_max` for each other kind). Requests that nobody answers are not refused, but dropped if
-they would have to wait for the disk. What was stored before stays stored, and is answered when the log has it: only who
-comes now is refused. The texts are those that users of Apache RocketMQ look for (BrokerFastFailure.java,
+Apache RocketMQ has a thread pool with a queue for each kind. Here one event loop does all work, so the limits count
+requests that wait. The kinds do not take room from each other: each kind may use only some of the reader threads'
+capacity (`pulls_max` for PULL, `queries_max` for each other kind). One-way requests are dropped, not refused, if they
+would have to wait for the disk. Requests that were admitted are answered when the log keeps their promise; only new
+requests are refused. The remarks are those of Apache RocketMQ, for which its users search (BrokerFastFailure.java,
 NettyRemotingAbstract.java).
 
-Whether the log moves is looked at every LOOK_MS while answers wait, so a send pays for no clock.
+While answers wait, the duty `look` checks every LOOK_MS whether the log makes progress, so that sends need not read a
+clock.
 """
 
 from enum import IntEnum
@@ -36,7 +38,7 @@ _OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
 class Kind(IntEnum):
-    """Of requests: those of one kind share their limits."""
+    """Kinds of requests. Requests of one kind share their limits."""
 
     SEND = 0
     TRANSACTION = 1
@@ -47,11 +49,12 @@ class Kind(IntEnum):
     ADMIN = 6
 
 
-LIMITED: Final = (Kind.TRANSACTION, Kind.ACK, Kind.QUERY)  # Looked at before each request; sends look by themselves.
+# Checked before each request of the kind. Sends call `check_send`.
+LIMITED: Final = (Kind.TRANSACTION, Kind.ACK, Kind.QUERY)
 
 
 class LogProgress(Protocol):
-    """What is asked of the store."""
+    """What admission uses of the store."""
 
     @property
     def durable(self) -> int: ...
@@ -61,11 +64,11 @@ class LogProgress(Protocol):
 
 
 class Busy(Exception):
-    """The sender shall try again later, or another broker."""
+    """The request is refused because of load; its client may try again later, or use another broker."""
 
 
 def waited_too_long(waited_ms: int, size: int) -> Busy:
-    """Say it as BrokerFastFailure.java does."""
+    """Return a refusal with the text of BrokerFastFailure.java."""
     return Busy(
         "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while,"
         f" period in queue: {waited_ms}ms, size of queue: {size}"
@@ -73,12 +76,12 @@ def waited_too_long(waited_ms: int, size: int) -> Busy:
 
 
 class Admission:
-    """What waits for the log, and whether that moves. Times are monotonic."""
+    """Counts the requests that wait, and checks whether the log makes progress. Times are monotonic."""
 
     def __init__(self, options: RocketmqOptions) -> None:
-        self.waiting = 0  # Answers of all connections that wait for the log; these count it,
-        self.in_work = [0] * len(Kind)  # and by kind all that waits for something but messages.
-        self.reading = [0] * len(Kind)  # Those that wait for a reader thread, or a search.
+        self.waiting = 0  # Answers of all connections that wait for the log.
+        self.in_work = [0] * len(Kind)  # By kind, requests that wait for something other than new messages.
+        self.reading = [0] * len(Kind)  # By kind, requests that wait for a reader thread or a search.
         self._limits = [0] * len(Kind)
         self._reads_max = [0] * len(Kind)
         self.limit(Kind.SEND, options.sends_max)
@@ -91,27 +94,27 @@ class Admission:
         self._busy_ms = options.busy_ms
         self._unsynced_bytes_max = options.unsynced_bytes_max
         self._log: LogProgress | None = None
-        self._durable = -1  # At the last look,
-        self._moved_mono_ms = 0  # when it was last seen to have moved,
-        self._look_mono_ms: int | None = None  # and when to look again; None: nothing waited then.
-        self._stalled_ms = 0  # How long it has not moved; 0: not too long.
+        self._durable = -1  # The durable position at the last check.
+        self._moved_mono_ms = 0  # The time of the last check that found a greater durable position.
+        self._look_mono_ms: int | None = None  # The time of the next check; None: no answer waited at the last check.
+        self._stalled_ms = 0  # How long the log has made no progress; 0 if less than `busy_ms`.
 
     def limit_of(self, kind: Kind) -> int:
         return self._limits[kind]
 
     def limit(self, kind: Kind, count: int) -> None:
-        """Have another limit from now on; what is in work already stays so."""
+        """Set a new limit of a kind; requests in work are not affected."""
         self._limits[kind] = count
         for each in Kind:
             if kind is (Kind.PULL if each is Kind.PULL else Kind.QUERY):
                 self._reads_max[each] = count
 
     def attach(self, log: LogProgress) -> None:
-        """Name the log, once it is recovered."""
+        """Set the log, after it is recovered."""
         self._log = log
 
     def check_send(self) -> None:
-        """Raise Busy if nothing more should be stored now."""
+        """Raise Busy if no further message may be stored now."""
         self.check(Kind.SEND)
         log = self._log
         assert log is not None, "the log is not open"
@@ -119,20 +122,20 @@ class Admission:
             raise Busy("[REJECTREQUEST]system busy, start flow control for a while")
 
     def check(self, kind: Kind) -> None:
-        """Raise Busy if no more of this kind should be begun."""
+        """Raise Busy if no further request of this kind may begin now."""
         if self._stalled_ms and kind is not Kind.QUERY:
             raise waited_too_long(self._stalled_ms, self.in_work[kind])
         if self.in_work[kind] >= self._limits[kind]:
             raise Busy(_OVERLOAD)
 
     def begin(self, kind: Kind) -> None:
-        """Count a request that begins to wait; raises Busy."""
+        """Count a request that begins to wait. Raises Busy."""
         if self.in_work[kind] >= self._limits[kind]:
             raise Busy(_OVERLOAD)
         self.in_work[kind] += 1
 
     def begin_read(self, kind: Kind) -> None:
-        """Count a request that begins to wait for a reader thread; raises Busy."""
+        """Count a request that begins to wait for a reader thread. Raises Busy."""
         if self.reading[kind] >= self._reads_max[kind]:
             raise Busy(_OVERLOAD)
         self.reading[kind] += 1
@@ -145,11 +148,11 @@ class Admission:
     # -- Time
 
     def next_deadline_mono_ms(self) -> int | None:
-        """When to look: at once when answers begin to wait, then every LOOK_MS until none do."""
+        """Return the time of the next check: at once when answers begin to wait, then every LOOK_MS until none wait."""
         return AT_ONCE_MS if self._look_mono_ms is None and self.waiting else self._look_mono_ms
 
     def look(self, mono_ms: int) -> None:
-        """See whether the log has moved since the last look."""
+        """Check whether the log made progress since the last check."""
         assert self._log is not None, "the log is not open"
         durable = self._log.durable
         if not self.waiting:

@@ -1,15 +1,15 @@
-"""Turns of requests that cost much and hurry little: what clients say of themselves, and what tools ask.
+"""Background requests: queues for requests that take long and are not urgent, such as heartbeats and tools' requests.
 
-    request ──┬── nobody waits, and this turn's slice is not used up ──> handled at once
-              ├── waits: each turn of the loop takes a slice of them, so that sends and pulls have theirs between
-              │        `rocketmq.wait_ms` are over ──> [TIMEOUT_CLEAN_QUEUE]
-              └── as many wait as may (`admission.py`) ──> [OVERLOAD]
+    request ──┬── the queue is empty, and time is left in this turn's slice ──> handled at once
+              ├── waits in the queue; each turn of the loop handles a slice, between other work
+              │        longer than `rocketmq.wait_ms` ──> [TIMEOUT_CLEAN_QUEUE]
+              └── the queue is full (`admission.py`) ──> [OVERLOAD]
 
-A request that takes longer than a slice goes in steps, one for each turn of the loop (`go_on`); those that came after
-it wait until it is done, so what it gathers is kept once for each kind.
+A request that takes longer than a slice is a generator, of which each turn of the loop runs a step (`go_on`). Later
+requests of its kind wait until it is complete, so at most one answer of a kind is being built at a time.
 
-So a flood of either kind costs the others SLICE_MS a turn, or one request if that takes longer, and an idle broker does
-nothing else. Within a kind requests are handled in their order. Times are monotonic.
+A flood of such requests therefore takes SLICE_MS of each turn from other work, or the time of one request if that is
+longer; an otherwise idle broker does nothing else. Requests of one kind are handled in order. Times are monotonic.
 """
 
 from collections import deque
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 BACKGROUND_KINDS: Final = (Kind.CLIENT, Kind.ADMIN)
 SLICE_MS: Final = 2
-GIVEN_UP_AT_ONCE: Final = 256  # Requests whose time is up, in one turn.
-BYTES_MAX: Final = 64 << 20  # Of the requests that wait, of one kind.
-CONNECTION_BYTES_MAX: Final = 32 << 20  # Of those of one connection, of all kinds.
+GIVEN_UP_AT_ONCE: Final = 256  # Requests that waited too long, and are refused in one turn.
+BYTES_MAX: Final = 64 << 20  # Bytes of the waiting requests of one kind.
+CONNECTION_BYTES_MAX: Final = 32 << 20  # Bytes of the waiting requests of one connection, of all kinds.
 
 
 class _Waiting(NamedTuple):
@@ -44,7 +44,7 @@ class _Waiting(NamedTuple):
 
 
 Steps = Generator[None, None, Answer]
-"""A request at work: it yields after a few milliseconds of work, and returns its answer."""
+"""A request in progress: yields after a few milliseconds of work, and returns the answer."""
 
 
 class _Stepping(NamedTuple):
@@ -54,7 +54,7 @@ class _Stepping(NamedTuple):
 
 
 class BackgroundQueue:
-    """The requests of one kind."""
+    """The queue of one kind of requests."""
 
     def __init__(
         self, kind: Kind, admission: Admission, clock: Clock, wait_ms: int, bytes_max: int = BYTES_MAX
@@ -62,10 +62,10 @@ class BackgroundQueue:
         self._kind, self._admission, self._clock = kind, admission, clock
         self._wait_ms, self._bytes_max = wait_ms, bytes_max
         self._queue: deque[_Waiting] = deque()
-        self._bytes = 0  # Invariant: the sum of their sizes.
-        self._spent_ms = 0  # In this turn.
+        self._bytes = 0  # Invariant: the sum of the requests' sizes.
+        self._spent_ms = 0  # The time used in this turn.
         self._is_scheduled = False
-        self._stepping: _Stepping | None = None  # The others wait for it.
+        self._stepping: _Stepping | None = None  # The request in progress, for which all others wait.
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -81,7 +81,7 @@ class BackgroundQueue:
             connection.reply(command, connection.refusal(command, busy))
 
     def go_on(self, connection: "RocketMQConnection", command: RemotingCommand, steps: Steps) -> None:
-        """Take the other steps of a request that is at work, one for each turn of the loop."""
+        """Run the remaining steps of a request in progress, one in each turn of the loop."""
         assert self._stepping is None, "a request that had its turn"
         connection.unanswered += 1
         self._admission.in_work[self._kind] += 1
@@ -125,7 +125,8 @@ class BackgroundQueue:
         self._bytes += size
         connection.waiting_bytes += size
         connection.unanswered += 1
-        command.body = memoryview(bytes(cast(memoryview, command.body)))  # Else it keeps all that was read with it.
+        # A copy, because the body is a view of everything that was read with it.
+        command.body = memoryview(bytes(cast(memoryview, command.body)))
         self._queue.append(_Waiting(connection, command, size, self._clock.mono_ms()))
 
     def _run(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
@@ -141,7 +142,7 @@ class BackgroundQueue:
         connection.server.soon(f"rocketmq lane {self._kind.name}", self._turn)
 
     def _turn(self) -> None:
-        """The others had their turn: go on, for a slice."""
+        """Handle waiting requests for one slice; called after other work had its turn."""
         self._is_scheduled, self._spent_ms, given_up = False, 0, 0
         if self._stepping is not None:
             self._take_step(self._stepping)
@@ -170,6 +171,6 @@ class BackgroundQueue:
 
 
 def _size_of(command: RemotingCommand) -> int:
-    """Give what a request keeps: its text, any of which may be long, and its body."""
+    """Return the bytes that a waiting request keeps in memory: header fields, remark and body."""
     fields = sum(len(name) + len(value) for name, value in command.ext.items())
     return fields + len(command.remark or "") + len(command.language) + len(command.body)

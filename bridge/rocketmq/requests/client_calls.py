@@ -17,7 +17,7 @@ from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer
 
-CALLS_MAX: Final = 64  # As many as Apache RocketMQ's broker has on their way to one client.
+CALLS_MAX: Final = 64  # Apache RocketMQ's broker has the same limit for unanswered requests to one client.
 CALL_MS: Final = 10_000
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 
@@ -44,7 +44,8 @@ class _Call:
             self._contain(error)
 
     def try_complete(self) -> bool:
-        return False  # Only the client's answer completes it.
+        # Only the client's answer completes the request.
+        return False
 
     def expire(self) -> None:
         self.finish(None)
@@ -67,7 +68,7 @@ class ClientCalls:
         self._next_opaque = 0
 
     def __len__(self) -> int:
-        """Say how many requests wait for an answer."""
+        """Return the number of requests that wait for an answer."""
         return len(self._waiting)
 
     def notify(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:

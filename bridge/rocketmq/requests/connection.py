@@ -1,16 +1,16 @@
-"""A RocketMQ client's connection: it decodes a request, finds its row in the table, calls the handler, and answers.
+"""The connection of a RocketMQ client: decodes requests, calls the handler from the table, and sends the answers.
 
-    malformed frame or header            the connection is closed, as Java's decoder does
+    malformed frame or header            the connection is closed, as by Java's decoder
     unknown code                         REQUEST_CODE_NOT_SUPPORTED
     too many unanswered requests         SYSTEM_BUSY; `rocketmq.unanswered_max`, `admission.py`
-    the handler returns an Answer        the answer is sent when the log keeps its promise; answers are matched by
-                                         `opaque` and leave in any order
-    the handler returns None             the answer is sent later: a held pull, a read that waits for a reader thread
+    the handler returns an Answer        the answer is sent when the log keeps its promise; clients match answers by
+                                         `opaque`, so they may be sent in any order
+    the handler returns None             the answer is sent later: a long poll, or a read that waits for a reader thread
     the handler raises an ANSWERABLE     the answer has the error's code and text
     the handler raises anything else     the error is reported as a fault; the answer is SYSTEM_ERROR
     one-way request                      no answer
 
-The ports of the broker and of the name server serve the same table, for no code means two things.
+The ports of the broker and of the name server serve the same table, because no code has two meanings.
 """
 
 import logging
@@ -65,7 +65,7 @@ _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """What a connection of the RocketMQ port, or of the name server's, uses."""
+    """What connections of the RocketMQ port and of the name server's port use."""
 
     server: Server
     store: Log
@@ -80,9 +80,9 @@ class ConnectionContext:
 
 
 class RocketMQConnection(Connection):
-    """One client of the RocketMQ port, or of the name server's.
+    """The connection of one client to the RocketMQ port or the name server's port.
 
-    `unanswered` counts pulls that are held and answers that wait for the log.
+    `unanswered` counts requests whose answers wait: long polls, reads, and answers that wait for the log.
     """
 
     wire = "rocketmq"
@@ -102,12 +102,13 @@ class RocketMQConnection(Connection):
     def __init__(self, context: ConnectionContext) -> None:
         super().__init__(context.server, context.store)
         self.context = context
-        self.route_misses = RouteMisses()  # Topics whose route the client asked for in vain.
-        self.calls = ClientCalls(self, context.purgatory)  # The broker's own requests to this client.
-        self.is_member = False  # The connection is in a group; `heartbeats` removes it when it closes.
-        self.held: set[Held] = set()  # The client's requests in the purgatory.
-        self.waiting_bytes = 0  # Of the requests that wait in background queues.
-        self.packed_peer = NO_HOST  # The client's address, as the born host of its messages.
+        self.route_misses = RouteMisses()  # Topics that the client asked for and that did not exist.
+        self.calls = ClientCalls(self, context.purgatory)  # The requests of the broker to this client.
+        # The connection belongs to a group, from which `heartbeats` removes it when it is closed.
+        self.is_member = False
+        self.held: set[Held] = set()  # The client's long polls in the purgatory.
+        self.waiting_bytes = 0  # Bytes of the client's requests in background queues.
+        self.packed_peer = NO_HOST  # The packed address of the client, the born host of its messages.
         self._durable: Promised = deque()  # Answers that wait for the next fsync.
         self._written: Promised = deque()  # Answers that wait for the next write.
 
@@ -143,7 +144,7 @@ class RocketMQConnection(Connection):
             append_gathered(self.context.halves, self.context.metrics, self.server.clock.now_ms())
 
     def take(self, command: RemotingCommand) -> None:
-        """Handle a request, now or when its turn comes."""
+        """Handle a request, now or in a later turn of the loop."""
         row = self.context.table.get(command.code)
         if row is None:
             remark = f" request type {command.code} not supported"
@@ -165,7 +166,7 @@ class RocketMQConnection(Connection):
         except Exception as error:  # noqa: BLE001 - `refusal` reports it
             given = self.refusal(command, error)
         if given is None:
-            # A later answer needs none of these fields, and each of them may take 16 MiB.
+            # The answer needs none of these fields, and each of them may take 16 MiB.
             command.ext, command.body, command.remark, command.language = {}, b"", None, ""
         elif not command.flag & FLAG_ONEWAY:
             self.send(given, row.kind)
@@ -183,7 +184,7 @@ class RocketMQConnection(Connection):
         return row.handler(context.handlers, self, command)
 
     def refusal(self, asked: RemotingCommand, error: Exception) -> Answer:
-        """Give the answer to a request that failed; an error that is not ANSWERABLE is reported as a fault."""
+        """Return the answer to a request that failed; an error that is not ANSWERABLE is reported as a fault."""
         if not isinstance(error, ANSWERABLE):
             row = self.context.table.get(asked.code)
             self.fault(error, row.counter[1] if row is not None else "request")

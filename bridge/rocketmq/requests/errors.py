@@ -1,6 +1,6 @@
-"""Which RocketMQ response code stands for which of our exceptions: the one table, asked for every refusal.
+"""The table of RocketMQ response codes for the broker's exceptions.
 
-A producer tries again after 1, 2, 14, 16 and 17; every other code reaches its user at once.
+Producers send again after the codes 1, 2, 14, 16 and 17. After any other code they report an error to the application.
 """
 
 from typing import Final
@@ -35,21 +35,22 @@ REMARK_CHARACTERS_MAX: Final = 1024
 
 
 class RequestRefused(Exception):
-    """A handler says no: the code and the text that the client gets."""
+    """A handler refuses a request with this response code and remark."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
         self.code = code
 
 
-# A subclass comes before its base.
+# A subclass comes before its base class.
 _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (EntryTooLarge, ResponseCode.MESSAGE_ILLEGAL),
     (TooManyNamed, ResponseCode.MESSAGE_ILLEGAL),
     (Fault, ResponseCode.SYSTEM_ERROR),
-    (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),  # As Java's broker says of a full disk.
+    # The code with which Apache RocketMQ refuses messages when its disk is full.
+    (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),
     (DelayRefused, ResponseCode.MESSAGE_ILLEGAL),
-    (NotSupported, ResponseCode.MESSAGE_ILLEGAL),  # Not retried, and its text reaches the sender.
+    (NotSupported, ResponseCode.MESSAGE_ILLEGAL),  # Producers do not send again; they show the remark.
     (IllegalMessage, ResponseCode.MESSAGE_ILLEGAL),
     (ProduceRefused, ResponseCode.NO_PERMISSION),
     (TopicExists, ResponseCode.TOPIC_EXIST_ALREADY),
@@ -58,7 +59,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (InvalidQueueCount, ResponseCode.INVALID_PARAMETER),
     (InvalidConfig, ResponseCode.INVALID_PARAMETER),
     (TooManyTopics, ResponseCode.SYSTEM_ERROR),
-    (UnknownHalf, ResponseCode.SYSTEM_ERROR),  # As Java's broker says of any half message that it does not find.
+    (UnknownHalf, ResponseCode.SYSTEM_ERROR),  # The code of Apache RocketMQ for any half message that it does not find.
     (AlreadyDecided, ResponseCode.TRANSACTION_FAILED),
     (TooManyHalves, ResponseCode.SYSTEM_BUSY),
     (TooManyMembers, ResponseCode.SYSTEM_ERROR),
@@ -71,20 +72,21 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (IllegalExpression, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
     (IllegalName, ResponseCode.INVALID_PARAMETER),
     (TooManyMessages, ResponseCode.MESSAGE_ILLEGAL),
-    (ProtocolError, ResponseCode.SYSTEM_ERROR),  # A header field that is missing or illegal, as Java answers it.
+    # A header field is missing or invalid. Apache RocketMQ answers with the same code.
+    (ProtocolError, ResponseCode.SYSTEM_ERROR),
 )
 
-# What the connection answers. Anything else is our bug.
+# The exceptions that a connection answers. Any other exception is a bug.
 ANSWERABLE: tuple[type[Exception], ...] = (RequestRefused, *(exception for exception, _ in _CODES))
 
 
 def code_of(error: Exception) -> ResponseCode:
-    """Give the code for an ANSWERABLE exception."""
+    """Return the response code of an ANSWERABLE exception."""
     if isinstance(error, RequestRefused):
         return error.code
     return next(code for exception, code in _CODES if isinstance(error, exception))
 
 
 def remark_of(error: Exception) -> str:
-    """Say what the client's user reads."""
+    """Return the remark, which the client shows."""
     return (str(error) or type(error).__name__)[:REMARK_CHARACTERS_MAX]

@@ -1,9 +1,9 @@
-"""A RocketMQ connection whose requests pass the installed hooks (`bridge/hooks.py`); without hooks none is made.
+"""RocketMQ connections with hooks (`bridge/hooks.py`). They are used only if hooks are installed.
 
     frame ─> before-hooks, in a thread ─> take(), as without hooks ─> send() ─> after-hooks, in a thread
 
-While hooks look at a request it counts as unanswered. Requests of one connection may overtake each other meanwhile, as
-they do in Apache RocketMQ, which has a pool of threads for them.
+While hooks process a request, the request counts as unanswered. Requests of one connection may overtake each other
+during that time, as in Apache RocketMQ, which has thread pools for requests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,32 +37,33 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 _SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-_LENGTH_BYTES: Final = 4  # In front of a frame.
+_LENGTH_BYTES: Final = 4  # The length field in front of a frame.
 
 
 @dataclass(slots=True)
 class _HookedRequest:
-    """A request under way: what hooks were told of it, and its messages if it sends some."""
+    """A request in progress: what its hooks were given, and its messages if it is a send."""
 
     request: Request
     sends: Sequence[Send] = ()
-    changed: tuple[dict[str, str], bytes] | None = None  # Header fields and body, if a hook changed a message.
+    changed: tuple[dict[str, str], bytes] | None = None  # Header fields and body, if a hook changed the message.
 
 
 class HookedConnection(RocketMQConnection):
-    """One client of the RocketMQ port."""
+    """The connection of one client to the RocketMQ port, with hooks."""
 
     __slots__ = ("_asked", "_hooks")
 
     def __init__(self, context: ConnectionContext, hooks: Hooks) -> None:
         super().__init__(context)
         self._hooks = hooks
-        # By opaque, the oldest first; as many as may be unanswered, for some requests nobody answers ever.
+        # By opaque, the oldest first. At most `rocketmq.unanswered_max` entries, because some requests are never
+        # answered.
         self._asked: dict[int, _HookedRequest] = {}
 
     def take(self, command: RemotingCommand) -> None:
         if self.unanswered >= self.bounds.unanswered_max:
-            super().take(command)  # It says so.
+            super().take(command)  # The base class refuses the request.
             return
         assert isinstance(command.body, memoryview), "decoded from a frame"
         asked = _HookedRequest(Request(command.code, _name(command.code), endpoint(*self.peer), dict(command.ext)))
@@ -85,7 +86,8 @@ class HookedConnection(RocketMQConnection):
         self, command: RemotingCommand, asked: _HookedRequest, outcome: _HookedRequest | Refuse | None
     ) -> None:
         if outcome is None:
-            asked = _HookedRequest(asked.request)  # A thread may still be at work on the other one.
+            # The thread may still change the other object.
+            asked = _HookedRequest(asked.request)
         if not command.is_oneway:
             self._remember(command.opaque, asked)
         if asked.changed is not None:
@@ -97,7 +99,7 @@ class HookedConnection(RocketMQConnection):
             self.send(answer(command, ResponseCode.NO_PERMISSION, str(outcome)))
 
     def _remember(self, opaque: int, asked: _HookedRequest) -> None:
-        """Keep it until it is answered; an opaque that comes again is another request's."""
+        """Keep a request until it is answered; a further request with the same opaque replaces it."""
         self._asked.pop(opaque, None)
         if len(self._asked) >= self.bounds.unanswered_max:
             del self._asked[next(iter(self._asked))]
@@ -119,13 +121,13 @@ class HookedConnection(RocketMQConnection):
 
 
 def _ask(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate_bytes_max: int) -> _HookedRequest:
-    """Let the before-hooks see the request and its messages; raises Refuse."""
+    """Call the before-hooks for a request and its messages. Raises Refuse."""
     hooks.call("before_request", asked.request)
     if asked.request.code in _SENDS and hooks.has("before_send", "after_send"):
         try:
             _ask_of_sends(hooks, asked, body, inflate_bytes_max)
         except ProtocolError:
-            pass  # The handler will find it, and answer it.
+            pass  # The handler will raise the same error, and answer it.
     return asked
 
 
@@ -142,7 +144,7 @@ def _ask_of_sends(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate
         Send(header.topic, header.producer_group, request.client, bytes(part.body), properties.parse(part.properties))
         for part in parts
     ]
-    asked.sends = sends  # One that is refused is told as it was.
+    asked.sends = sends  # After-hooks of a refused request get the unchanged messages.
     asked.sends = [hooks.changed(send) for send in sends]
     if asked.sends == sends:
         return
@@ -158,14 +160,14 @@ def _ask_of_sends(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate
 
 
 def _with(fields: Mapping[str, str], header: SendRequest, raw: str) -> dict[str, str]:
-    """Give the header fields with other properties, of a body that is not compressed any more."""
+    """Return the header fields of a send with changed properties and an uncompressed body."""
     properties_name, sys_flag_name = ("i", "f") if "a" in fields else ("properties", "sysFlag")
     sys_flag = header.sys_flag & ~(flags.COMPRESSED | flags.COMPRESSION_MASK)
     return {**fields, properties_name: raw, sys_flag_name: str(sys_flag)}
 
 
 def _tell(hooks: Hooks, asked: _HookedRequest, told: RemotingCommand) -> None:
-    """Let the after-hooks see how a request was answered."""
+    """Call the after-hooks for the answer to a request."""
     request, outcome = asked.request, ResponseStatus(told.code, told.remark or "")
     hooks.call("after_request", request, outcome)
     if asked.sends:

@@ -1,15 +1,15 @@
-"""Long JSON answers, written piece by piece in slices of the loop, up to ANSWER_BYTES_MAX.
+"""Long JSON answers, which are written row by row, in slices of the loop, up to ANSWER_BYTES_MAX.
 
     def table(broker, command) -> Steps:
         pieces = Pieces()
         pieces.add(b'{"table":{')
-        yield from pieces.rows(broker.things(), row_of)     # a few rows for each turn of the loop
+        yield from pieces.rows(broker.things(), row_of)     # some rows in each turn of the loop
         pieces.add(b"}}")
         return answer(command, body=pieces.buffers)
 
     return connection.in_slices(command, table(broker, command))
 
-What is listed is a snapshot of the names; each row says what is true when it is written.
+The rows are those of the first turn; each row has the state at the time when it is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,20 +23,20 @@ from duolog.store.entry import Buffer
 T = TypeVar("T")
 
 ANSWER_BYTES_MAX: Final = 16 << 20
-"""Clients close the connection on a longer frame: `com.rocketmq.remoting.frameMaxLength`."""
+"""A client closes its connection on a longer frame (`com.rocketmq.remoting.frameMaxLength`)."""
 
-ROWS_AT_ONCE: Final = 250  # One to two milliseconds.
+ROWS_AT_ONCE: Final = 250  # Writing them takes one to two milliseconds.
 
 
 class Pieces:
-    """The body of an answer, as far as it is written."""
+    """The part of an answer's body that is written so far."""
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
-        self._size = 0  # Invariant: the sum of their sizes.
+        self._size = 0  # Invariant: the sum of the pieces' sizes.
 
     def add(self, piece: bytes) -> None:
-        """Write what comes next. Raises RequestRefused if the answer gets too long for its client."""
+        """Add the next bytes of the body. Raises RequestRefused if the answer becomes too long for its client."""
         self._size += len(piece)
         if self._size > ANSWER_BYTES_MAX:
             remark = f"the answer has more than {ANSWER_BYTES_MAX} bytes, which no client takes; ask for a part of it"
@@ -44,7 +44,7 @@ class Pieces:
         self.buffers.append(piece)
 
     def rows(self, items: Iterable[T], write: Callable[[T], bytes]) -> Iterator[None]:
-        """Write a row for each item, with commas between them; yields where the loop may turn."""
+        """Add a row for each item, separated by commas; yields between slices."""
         chunk: list[bytes] = []
         before = b""
         for item in items:
@@ -58,5 +58,5 @@ class Pieces:
 
 
 def member(name: str, value: object) -> bytes:
-    """Write one member of an object."""
+    """Return one member of a JSON object."""
     return fastjson.write(name) + b":" + fastjson.write(value)

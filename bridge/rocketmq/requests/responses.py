@@ -1,4 +1,4 @@
-"""What handlers give, and how an answer is made of it."""
+"""Functions with which handlers read requests and make answers."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -28,6 +28,6 @@ def answer(
 
 
 def read_body(asked: RemotingCommand, form: type[BodyT]) -> BodyT:
-    """Read the JSON body of a request; raises IllegalJson."""
+    """Parse the JSON body of a request. Raises IllegalJson."""
     assert isinstance(asked.body, memoryview), "a request that was decoded"
     return fastjson.read(asked.body, form)

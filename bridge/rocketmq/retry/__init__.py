@@ -1,1 +1,1 @@
-"""Retries, dead letters and redrive."""
+"""Failed messages of RocketMQ groups: retries, dead letters, redrive."""

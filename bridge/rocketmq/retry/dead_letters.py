@@ -1,5 +1,7 @@
-"""What the RocketMQ consumers of a group failed to consume, and the group has not read since: for people, who are told
-when a group moves to Kafka, whose consumers do not read it. Retries that are still delayed are not counted.
+"""Counts of a group's retries and dead letters that it has not read.
+
+They are reported when a group moves to Kafka, because Kafka consumers do not read them. Retries that are still delayed
+are not counted.
 """
 
 from typing import NamedTuple
@@ -15,7 +17,7 @@ class UnreadFailures(NamedTuple):
 
 
 def failed_of(context: RocketMQContext, group: str) -> UnreadFailures:
-    """Count it; the group by its Kafka spelling."""
+    """Count the unread retries and dead letters of a group, named by its Kafka name."""
     spelled = context.groups.configs.name_of(group)
     return UnreadFailures(
         _unread(context, group, retry_topic(spelled)), _unread(context, group, dead_letter_topic(spelled))
@@ -23,7 +25,7 @@ def failed_of(context: RocketMQContext, group: str) -> UnreadFailures:
 
 
 def position_in(context: RocketMQContext, group: str, queue: Queue) -> int:
-    """Give the first offset of a queue that the group has not behind it."""
+    """Return the first offset of a queue that the group has not consumed."""
     position = context.groups.group_offsets.fetch(group, queue.key)
     return max(position.offset, queue.start_offset) if position is not None else queue.start_offset
 

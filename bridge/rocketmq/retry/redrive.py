@@ -1,13 +1,14 @@
-"""Dead letters go back: `duolog group redrive`, POST /api/groups/{name}/redrive.
+"""Redrive: sends dead letters again. `duolog group redrive`, POST /api/groups/{name}/redrive.
 
-    to retry   %DLQ%group ──> %RETRY%group     only RocketMQ consumers of the group get them; Kafka consumers never do
-    to topic   %DLQ%group ──> RETRY_TOPIC      the topic that each came from: all groups that read it get them again
+    to retry   %DLQ%group ──> %RETRY%group     only RocketMQ consumers of the group get the messages
+    to topic   %DLQ%group ──> RETRY_TOPIC      the topic that each message came from; all groups that read it get them
 
-Either way as if they had never failed, from the group's position in its dead letters to their end. Where nobody says
-which, the retry topic is taken if RocketMQ consumers are in the group; else the request is refused, for a group that
-has no members may be one that goes on in Kafka. A slice and the position behind it are one unit of the log: after a
-crash a redrive goes on where it was, and nothing is redriven twice (unless the group itself expired, with all its
-positions).
+Messages are sent as if they had never failed, from the group's committed offset in its dead-letter topic to the end of
+that topic. By default they go to the retry topic if the group has RocketMQ members; without members the request is
+refused, because the group may continue in Kafka.
+
+The messages of a slice and the new committed offset are one unit of the log. So a redrive continues after a crash where
+it was, and sends nothing twice, unless the group expired with its committed offsets.
 """
 
 import asyncio
@@ -40,21 +41,21 @@ from duolog.store.entry import Buffer, Promise
 from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame
 
-SLICE_MESSAGES_MAX: Final = 64  # Of one unit.
+SLICE_MESSAGES_MAX: Final = 64  # The number of messages in one unit.
 SLICE_BYTES_MAX: Final = 1 << 20
 
-# Of what failed; a message that goes back to its topic is a new one there.
+# Properties of a failed message. A message that returns to its own topic does not have them.
 _ORIGIN: Final = (properties.RETRY_TOPIC, properties.ORIGIN_MESSAGE_ID, ORIGIN_PLACE)
 
 RETRY, TOPIC = WAYS = ("retry", "topic")
 
 
 class RedriveRefused(Exception):
-    """The group cannot take its dead letters back now."""
+    """The dead letters of the group cannot be redriven now; the message says why."""
 
 
 class _Back(NamedTuple):
-    """A message as it goes back, and where to."""
+    """A message that is sent again, and its destination."""
 
     topic: Topic
     queue_id: int
@@ -65,9 +66,10 @@ _Target = Callable[[Message], tuple[Topic, int]]
 
 
 async def redrive(context: RocketMQContext, name: str, way: str | None = None) -> tuple[int, Promise]:
-    """Give back all that are the group's dead letters now: (how many, what an answer must wait for).
+    """Send all present dead letters of a group again; return their number and the promise for the answer.
 
-    Raises RedriveRefused, the door's exceptions and StoreError; what went back until then stays there.
+    `way` is `retry`, `topic` or None. Raises RedriveRefused, TopicError, RequestRefused and StoreError; messages that
+    were sent before the error are not taken back.
     """
     group = group_of_rocketmq(name)
     count = 0
@@ -81,7 +83,7 @@ async def redrive(context: RocketMQContext, name: str, way: str | None = None) -
 
 
 def _target(context: RocketMQContext, name: str, group: str, way: str | None) -> _Target:
-    """Decide where messages go."""
+    """Determine the destination of the messages."""
     active = context.groups.client_protocols.active(group)
     if way == TOPIC:
         return lambda dead: _origin_of(context, dead)
@@ -101,7 +103,7 @@ def _target(context: RocketMQContext, name: str, group: str, way: str | None) ->
 
 
 def _origin_of(context: RocketMQContext, dead: Message) -> tuple[Topic, int]:
-    """Give the topic that a dead letter came from, and its queue there if it is known, else one by its key."""
+    """Return the topic that a dead letter came from, and its queue there if it is known, else a queue by its key."""
     found = properties.parse(properties.repaired(dead.properties))
     name = found.get(properties.RETRY_TOPIC, "")
     topic = context.topics.by_rocketmq_name(name)
@@ -122,7 +124,7 @@ async def _redrive_queue(context: RocketMQContext, group: str, dead: Topic, queu
     while (offset := position_in(context, group, queue)) < until:
         found = await _read(context, dead, queue, offset, until)
         if position_in(context, group, queue) != offset:
-            continue  # Somebody else redrove them while the disk was read.
+            continue  # Another redrive sent these messages while this one waited for the disk.
         again = [each for record in found.buffers for each in _again(context, dead, queue, record, target)]
         now_ms = context.clock.now_ms()
         position = CommittedOffset(queue.key, found.next_offset)
@@ -141,7 +143,7 @@ async def _redrive_queue(context: RocketMQContext, group: str, dead: Topic, queu
 
 
 def _again(context: RocketMQContext, dead: Topic, queue: Queue, record: Buffer, target: _Target) -> list[_Back]:
-    """Give the message of a dead letter, and where it goes; none if it has to be set aside."""
+    """Return the message to send for a dead letter, and its destination; none if the record is set aside."""
     try:
         letter = message.decode(record)
         topic, queue_id = target(letter)
@@ -156,7 +158,7 @@ def _again(context: RocketMQContext, dead: Topic, queue: Queue, record: Buffer, 
 
 
 def _alive(dead: Message, marks: dict[str, None]) -> Message:
-    """Give a dead letter as a message that has not failed, does not expire, and has none of these properties."""
+    """Return a dead letter as a message that has not failed, does not expire, and has none of the `marks`."""
     kept = expiry.without_expiry(properties.parse(properties.repaired(dead.properties)))
     dead.properties = properties.encode(kept).encode()
     again = copy_of(dead, {properties.DELAY: None, REASON: None, EXPIRED_AT: None, **marks})

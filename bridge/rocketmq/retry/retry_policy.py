@@ -1,10 +1,10 @@
-"""How long a group's failed messages wait, where a tool has set a policy of its own: `groupRetryPolicy`.
+"""Retry policies of groups (`groupRetryPolicy`): the delays of failed messages.
 
-    CUSTOMIZED    a list of delays; as with the levels that it stands for, the first failure takes the third of them
+    CUSTOMIZED    a list of delays that replaces the delay levels; the first failure takes the third delay
     EXPONENTIAL   initial * multiplier ** failures, up to max
 
-A policy without parameters, which every group has unless told otherwise, is the ladder of `delay.levels`. A policy is
-checked when it is set. Source: CustomizedRetryPolicy.java, ExponentialRetryPolicy.java.
+A policy without parameters, which is the default, uses `delay.levels`. A policy is checked when it is set.
+Source: CustomizedRetryPolicy.java, ExponentialRetryPolicy.java.
 """
 
 from typing import Final
@@ -15,15 +15,15 @@ from duolog.protocol.rocketmq.codes import ResponseCode
 
 CUSTOMIZED: Final = "CUSTOMIZED"
 EXPONENTIAL: Final = "EXPONENTIAL"
-STEPS_MAX: Final = 256  # Of a list of delays.
+STEPS_MAX: Final = 256  # The length of a list of delays.
 SKIPPED_STEPS: Final = 2
-FAILURES_MAX: Final = 32  # Java counts no further either, which bounds the power.
+FAILURES_MAX: Final = 32  # Apache RocketMQ limits the exponent in the same way.
 
 _EXPONENTIAL_DEFAULTS: Final = {"initial": 5_000, "max": 7_200_000, "multiplier": 2}
 
 
 def check_policy(policy: GroupRetryPolicy, delay_ms_max: int) -> None:
-    """Raise RequestRefused for a policy that means nothing, or waits for longer than any message may."""
+    """Raise RequestRefused for an invalid policy, or one with a longer delay than `delay_ms_max`."""
     if policy.type not in (CUSTOMIZED, EXPONENTIAL):
         raise _refused(f"type {policy.type[:80]!r}; known: {CUSTOMIZED}, {EXPONENTIAL}")
     steps = _steps(policy)
@@ -36,7 +36,7 @@ def check_policy(policy: GroupRetryPolicy, delay_ms_max: int) -> None:
 
 
 def delay_ms_of(policy: GroupRetryPolicy, failures: int) -> int | None:
-    """Give the delay of a message that had failed so often before it failed now; None: as the levels say."""
+    """Return the delay of a message that has failed once more than `failures` times; None: the delay level decides."""
     failures = min(max(failures, 0), FAILURES_MAX)
     if policy.type == EXPONENTIAL and policy.exponential_retry_policy is not None:
         initial, most, multiplier = _exponential(policy)

@@ -1,17 +1,18 @@
-"""What a consumer failed to consume: CONSUMER_SEND_MSG_BACK (36), and the ways of a message that is given back.
+"""Messages that consumers failed to consume: CONSUMER_SEND_MSG_BACK (36), and sends of consumers to retry topics.
 
     consumer fails ──┬── attempts left ──> %RETRY%group, delayed ──> the group's consumers again
-                     └── none left ──────> %DLQ%group ── redriven ──> %RETRY%group, as if it had never failed
+                     └── none left ──────> %DLQ%group ── redrive ──> %RETRY%group, as if it had never failed
 
-The delay is the level that the consumer names, or what its group's policy says (`retry_policy.py`), or else level 3 +
-attempts.
+The delay is that of the level in the request, or of the group's policy (`retry_policy.py`), or of level 3 + attempts.
+The number of attempts is that in the request, or the group's `retryMaxTimes`.
 
-Java's orderly consumers do not ask: when their own attempts are used up they send the message to %RETRY%group
-themselves, and because their group holds locks that means its dead letters. Other consumers do so when their 36 failed.
-Either topic is made when it is first needed. What has expired when it is given back is a dead letter at once, or
-dropped (`expired.py`); what will expire keeps the date, that of its topic included. The number of attempts is the
-consumer's own, or else its group's `retryMaxTimes`. Source: AbstractSendMessageProcessor.java#consumerSendMsgBack,
-SendMessageProcessor.java.
+Java's orderly consumers do not use request 36. When their own attempts are used up, they send the message to
+%RETRY%group; because their group holds queue locks, the broker stores it as a dead letter. Other consumers send to
+%RETRY%group if their request 36 failed.
+
+Both topics are created when they are first needed. A message that has expired becomes a dead letter at once, or is
+dropped (`expired.py`). A message that will expire keeps its expiry time, also the one that follows from its topic.
+Source: AbstractSendMessageProcessor.java#consumerSendMsgBack, SendMessageProcessor.java.
 """
 
 import random
@@ -47,17 +48,17 @@ from duolog.protocol.rocketmq.names import (
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer, Promise
 
-FIRST_LEVEL: Final = 3  # 10 s
-REASON: Final = "DEAD_LETTER_REASON"  # Of a dead letter: one of the four below.
-ATTEMPTS: Final = "attempts"  # None was left.
-GIVEN_UP: Final = "given-up"  # Its consumer asked for it, by a delay level below 0.
-TOO_LARGE: Final = "too-large"  # Its properties have no room for those of another attempt.
+FIRST_LEVEL: Final = 3  # 10 s in the default of `delay.levels`.
+REASON: Final = "DEAD_LETTER_REASON"  # The property of a dead letter with one of the four reasons below.
+ATTEMPTS: Final = "attempts"  # No attempts were left.
+GIVEN_UP: Final = "given-up"  # The consumer asked for it by a delay level below 0.
+TOO_LARGE: Final = "too-large"  # The properties have no room for those of another attempt.
 EXPIRED: Final = "expired"
-ORIGIN_PLACE: Final = "ORIGIN_PLACE"  # queue/offset in RETRY_TOPIC, of what has failed here
+ORIGIN_PLACE: Final = "ORIGIN_PLACE"  # queue/offset of the original in RETRY_TOPIC.
 EXPIRED_AT: Final = "EXPIRED_AT_MS"
-OWN_LIMIT_VERSION: Final = 121  # `MQVersion.V3_4_9`: since then a client names its own number of attempts.
+OWN_LIMIT_VERSION: Final = 121  # `MQVersion.V3_4_9`: clients from this version on send their number of attempts.
 
-# What made the message wait or be held back before: its copy starts without.
+# Properties that delayed or held back the original; the copy does not have them.
 _WISHES: Final = dict.fromkeys(
     (
         properties.DELAY,
@@ -79,7 +80,7 @@ def send_back(context: RocketMQContext, connection: RocketMQConnection, command:
     request = SendBackRequest.parse(command.ext)
     config = group_config(context, request.group)
     if config.retry_queue_nums <= 0:
-        return answer(command)  # The group wants no retries.
+        return answer(command)  # The group is configured without retries.
     attempts_max = _attempts_max(command, request.max_reconsume_times, config)
     make = partial(_give_back, context, command, request, config, attempts_max)
     answer_with_record(context, connection, command, request.offset, make)
@@ -111,7 +112,7 @@ def _give_back(
 
 
 def _delay(config: SubscriptionGroupConfig, wished_level: int, failures: int) -> dict[str, str | None]:
-    """Give the property that says when the message comes back."""
+    """Return the property with the delay of the message."""
     delay_ms = delay_ms_of(config.group_retry_policy, failures) if not wished_level else None
     if delay_ms is not None:
         return {properties.TIMER_DELAY_MS: str(delay_ms)}
@@ -119,7 +120,7 @@ def _delay(config: SubscriptionGroupConfig, wished_level: int, failures: int) ->
 
 
 def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
-    """Give the message to be appended to another topic of its group, which has failed once more."""
+    """Return the message for another topic of the group, with one more failure."""
     found = properties.parse(properties.repaired(failed.properties))
     marks: dict[str, str | None] = {
         properties.RETRY_TOPIC: found.get(properties.RETRY_TOPIC, failed.topic),
@@ -140,15 +141,16 @@ def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
         sys_flag=failed.sys_flag & ~flags.TRANSACTION_MASK,
         born_ms=failed.born_ms,
         born_host=failed.born_host,
-        reconsume_times=min(failed.reconsume_times + 1, message.RECONSUME_TIMES_MAX),  # A sender may name any number.
+        # Limited, because a sender may set any number.
+        reconsume_times=min(failed.reconsume_times + 1, message.RECONSUME_TIMES_MAX),
     )
 
 
-# -- What expires
+# -- Expiry
 
 
 def expiry_of(context: RocketMQContext, failed: Message) -> int | None:
-    """Say when a message that was read from its topic expires, by itself or by the topic."""
+    """Return the time when a message expires, by its own property or by its topic; None: never."""
     topic = context.topics.by_rocketmq_name(failed.topic)
     if topic is None or failed.topic.startswith(DLQ_PREFIX):
         return None
@@ -156,7 +158,7 @@ def expiry_of(context: RocketMQContext, failed: Message) -> int | None:
 
 
 def drops_expired(context: RocketMQContext, topic: Topic, raw: bytes) -> bool:
-    """Whether a message that expires leaves nothing behind: its topic says so, or the one that it was retried from."""
+    """Return whether an expired message is dropped, as configured for its topic or the topic it was retried from."""
     if topic.rocketmq_name.startswith(RETRY_PREFIX):
         origin_name = properties.get(properties.repaired(raw), properties.RETRY_TOPIC) or ""
         origin = context.topics.by_rocketmq_name(origin_name)
@@ -165,12 +167,12 @@ def drops_expired(context: RocketMQContext, topic: Topic, raw: bytes) -> bool:
 
 
 def fixed(expires_ms: int | None) -> dict[str, str | None]:
-    """Give the change of properties by which a copy expires when its original would."""
+    """Return the change of properties that gives a copy the expiry time of its original."""
     return {} if expires_ms is None else {expiry.EXPIRE_AFTER: None, expiry.EXPIRE_AT: str(expires_ms)}
 
 
 def expired_copy(found: Message, expires_ms: int) -> Message:
-    """Give the dead letter of a message that has expired: it did not fail once more, and expires no more."""
+    """Return the dead letter for an expired message: without one more failure, and without an expiry time."""
     kept = expiry.without_expiry(properties.parse(properties.repaired(found.properties)))
     found.properties = properties.encode(kept).encode()
     dead = copy_of(found, {properties.DELAY: None, REASON: EXPIRED, EXPIRED_AT: str(expires_ms)})
@@ -179,7 +181,7 @@ def expired_copy(found: Message, expires_ms: int) -> Message:
 
 
 def _let_go(context: RocketMQContext, config: SubscriptionGroupConfig, failed: Message, expires_ms: int) -> Promise:
-    """Put what has expired among the dead letters, unless it is there already, or is to be dropped."""
+    """Store an expired message as a dead letter, unless it is one already or is to be dropped."""
     topic = context.topics.by_rocketmq_name(failed.topic)
     assert topic is not None, "the topic that says when it expires"
     group, key = group_of_rocketmq(config.group_name), topic.key(failed.queue_id)
@@ -194,16 +196,16 @@ def _let_go(context: RocketMQContext, config: SubscriptionGroupConfig, failed: M
     return promise
 
 
-# -- A consumer's own send to its retry topic
+# -- Sends of consumers to a retry topic
 
 
 def redirected(
     context: RocketMQContext, command: RemotingCommand, request: SendRequest, raw: bytes
 ) -> tuple[Topic, bytes] | None:
-    """Give the dead-letter topic and the properties for it, if no attempt is left; None: it goes where it is sent."""
+    """Return the dead-letter topic and properties for it if no attempt is left; None: to the retry topic."""
     config = group_config(context, request.topic.removeprefix(RETRY_PREFIX))
     is_dead = request.reconsume_times > _attempts_max(command, request.max_reconsume_times, config)
-    # In 36 it is >=, for there the attempt that failed is not counted yet.
+    # Request 36 compares with >=, because there the failed attempt is not counted yet.
     if not is_dead and not context.groups.locks.is_any_held(config.group_name, context.clock.mono_ms()):
         _count(context, is_dead=False)
         return None
@@ -213,7 +215,7 @@ def redirected(
 
 
 def by_policy(config: SubscriptionGroupConfig, attempts: int, raw: bytes) -> bytes:
-    """Let the group's policy say what the client's own ladder says in the properties: it counts one attempt more."""
+    """Replace the delay that the client chose by that of the group's policy, which counts one attempt more."""
     if properties.get(raw, properties.DELAY) is None:
         return raw
     delay_ms = delay_ms_of(config.group_retry_policy, attempts - 1)
@@ -226,7 +228,7 @@ def by_policy(config: SubscriptionGroupConfig, attempts: int, raw: bytes) -> byt
 
 
 def group_config(context: RocketMQContext, group: str) -> SubscriptionGroupConfig:
-    """Give the group's config, or what it would be; raises RequestRefused for a name that no group may have."""
+    """Return the group's config, or its default. Raises RequestRefused if the name of the group is invalid."""
     config = context.groups.configs.find(group)
     if config is None:
         remark = f"subscription group not exist, {group[:200]}"
@@ -235,7 +237,7 @@ def group_config(context: RocketMQContext, group: str) -> SubscriptionGroupConfi
 
 
 def retries_of(context: RocketMQContext, config: SubscriptionGroupConfig) -> Topic:
-    """Give the group's retry topic, made if need be; raises RequestRefused, TopicError, StoreError."""
+    """Return the group's retry topic, and create it if necessary. Raises RequestRefused, TopicError, StoreError."""
     return _writable(context, config, retry_topic(config.group_name), config.retry_queue_nums)
 
 
@@ -246,7 +248,8 @@ def dead_letters_of(context: RocketMQContext, config: SubscriptionGroupConfig) -
 def _writable(context: RocketMQContext, config: SubscriptionGroupConfig, name: str, queue_count: int) -> Topic:
     topic = context.topics.by_rocketmq_name(name)
     if topic is None:
-        context.groups.configs.ensure(config.group_name, context.clock.now_ms())  # Whose topic it is.
+        # The group that owns the topic must exist.
+        context.groups.configs.ensure(config.group_name, context.clock.now_ms())
         topic = context.topics.auto_create_for_rocketmq(name, "", queue_count, context.clock.now_ms())
     if topic is None:
         raise UnknownTopic(f"topic[{name}] not exist")
