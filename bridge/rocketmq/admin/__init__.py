@@ -1,1 +1,1 @@
-"""Requests of RocketMQ's tools."""
+"""Handlers of requests of RocketMQ's tools."""

@@ -1,4 +1,4 @@
-"""Settings of the broker that tools read and change, and its figures.
+"""The broker's settings, which tools read and change, and its runtime figures.
 
     GET_BROKER_CONFIG (26), UPDATE_BROKER_CONFIG (25), GET_BROKER_RUNTIME_INFO (28)
 
@@ -30,9 +30,10 @@ from duolog.protocol.rocketmq.remoting import VERSION, RemotingCommand
 
 STORED_AT_ONCE: Final = 4000
 WHOLE_DIGITS_MAX: Final = 18
-CAPACITY_MAX: Final = 1_000_000  # Of one kind of requests.
+CAPACITY_MAX: Final = 1_000_000  # The greatest limit that a tool may set for a kind of requests.
 
-_NO_RATE: Final = "0.0 0.0 0.0"  # Of the last 10, 60 and 600 s; tools split it at the spaces.
+# The rates over 10, 60 and 600 s when none are known; tools split the text at the blanks.
+_NO_RATE: Final = "0.0 0.0 0.0"
 
 log = logging.getLogger("bridge")
 
@@ -63,9 +64,10 @@ def broker_config(context: RocketMQContext, connection: RocketMQConnection, comm
 
 
 def update_broker_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Change what may change while the broker runs, until it ends: its file says what it begins with.
+    """Change settings that can change at run time, until the broker stops; the config file is not changed.
 
-    Other properties are accepted and reported: tools send whole sets of them to brokers of several versions.
+    Properties with other names are accepted and reported in the answer, because tools send the same set of properties
+    to brokers of several versions.
     """
     asked = read_properties(command)
     known = {name: value for name, value in asked.items() if name in _CHANGES}
@@ -96,7 +98,7 @@ def _change_capacity(name: str, kind: Kind, context: RocketMQContext, value: str
 
 
 def _whole(name: str, value: str, most: int) -> int:
-    """Read a whole number; of more than 4300 digits Python reads none at all."""
+    """Parse an integer from 0 to `most`; Python's own parser refuses texts of more than 4300 digits."""
     is_number = value.isascii() and value.isdecimal() and len(value) <= WHOLE_DIGITS_MAX
     if not is_number or not 0 < int(value) <= most:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{name}: 1 to {most}, got {value[:80]!r}")
@@ -113,7 +115,7 @@ _CAPACITIES: Final = {
     "adminBrokerThreadPoolQueueCapacity": Kind.ADMIN,
 }
 
-# What makes a change of a value, once all that are asked for are found to be good.
+# For each property a function that checks a value and returns the change, which runs after all values were checked.
 _CHANGES: Final[dict[str, Callable[[RocketMQContext, str], Callable[[], None]]]] = {
     "autoCreateTopicEnable": _change_auto_create,
     "maxMessageSize": _change_body_bytes,
@@ -122,7 +124,7 @@ _CHANGES: Final[dict[str, Callable[[RocketMQContext, str], Callable[[], None]]]]
 
 
 def broker_runtime(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
-    """Give the keys without which tools fail, and what there is to say."""
+    """Return the figures that tools need, and those that the broker knows."""
     return connection.in_slices(command, _broker_runtime(context, command))
 
 
@@ -172,7 +174,7 @@ def _broker_runtime(context: RocketMQContext, command: RemotingCommand) -> Steps
 
 
 def _first_stored_ms(context: RocketMQContext) -> Generator[None, None, int]:
-    """Say when the oldest message that may be read was stored; 0 if there is none, or it is not in memory."""
+    """Return the store time of the oldest message; 0 if there is none, or if its index row is not in memory."""
     first, left = 0, STORED_AT_ONCE
     for topic in list(context.topics.all()):
         stored = [context.store.reader.stored_ms_at(queue, queue.start_offset) for queue in topic.queues]

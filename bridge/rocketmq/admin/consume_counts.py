@@ -1,24 +1,26 @@
-"""How many messages each RocketMQ group was given of each topic, in the last minute, hour and day.
+"""Counts of the messages that each RocketMQ group was given of each topic, in the last minute, hour and day.
 
-    a pull, a pop ──> added to a pending sum ── every SLOT_MS ──> slots: 6 of 10 s, 6 of 10 min, 24 of 1 h
+    a pull or pop ──> added to a pending sum ── every SLOT_MS ──> slots: 6 of 10 s, 6 of 10 min, 24 of 1 h
 
-A slot is overwritten when its time comes round again, so a sum is exact to one slot. Nothing of it is in the log: it
-begins anew with the broker, as in Apache RocketMQ. Times are monotonic. Source: StatsItem.java.
+The slots of a window are a ring: a slot is overwritten after the time of the window, so a sum is exact to one slot. The
+counts are not in the log, and begin at 0 after a restart, as in Apache RocketMQ. Times are monotonic.
+Source: StatsItem.java.
 """
 
 from typing import Final
 
 SLOT_MS: Final = 10_000
-KEYS_MAX: Final = 10_000  # Groups and topics, some 600 bytes each; those read longest ago make room.
+# Pairs of group and topic, of some 600 bytes each. The pair that was read longest ago is dropped for a new one.
+KEYS_MAX: Final = 10_000
 
-# (width of a slot, slots)
+# (width of a slot in ms, number of slots)
 _WINDOWS: Final = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 
-Key = tuple[str, int]  # a group by its RocketMQ name, a topic's number
+Key = tuple[str, int]  # A group's RocketMQ name and a topic's number.
 
 
 class _Slots:
-    """One window of one key."""
+    """The counts of one window for one group and topic."""
 
     __slots__ = ("_last", "_sums", "_width_ms")
 
@@ -34,7 +36,7 @@ class _Slots:
         return sum(self._sums)
 
     def _turn(self, mono_ms: int) -> None:
-        """Empty the slots whose time came since the last look."""
+        """Clear the slots that began since the last call."""
         now, count = mono_ms // self._width_ms, len(self._sums)
         for slot in range(max(self._last + 1, now - count + 1), now + 1):
             self._sums[slot % count] = 0
@@ -42,32 +44,32 @@ class _Slots:
 
 
 class ConsumeCounts:
-    """The sums by group and topic."""
+    """The counts by group and topic."""
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
         self._pending: dict[Key, int] = {}
-        self._slots: dict[Key, tuple[_Slots, ...]] = {}  # the key read longest ago first
-        self._total: tuple[_Slots, ...] = ()  # Of all groups and topics.
+        self._slots: dict[Key, tuple[_Slots, ...]] = {}  # In the order of the last read.
+        self._total: tuple[_Slots, ...] = ()  # The counts of all groups and topics together.
         self._due_mono_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def add(self, group: str, topic: int, count: int, mono_ms: int) -> None:
-        """Count messages that a group was given; every pull pays for this."""
+        """Count messages that a group was given. Every pull calls this method, so it only adds to a sum."""
         key, pending = (group, topic), self._pending
         pending[key] = pending.get(key, 0) + count
         if self._due_mono_ms is None:
             self._due_mono_ms = mono_ms + SLOT_MS
 
     def of(self, group: str, topic: int, mono_ms: int) -> list[int]:
-        """Give what a group was given of a topic in the last minute, hour and day."""
+        """Return the number of messages of a topic that a group was given in the last minute, hour and day."""
         self._settle(mono_ms)
         return _sums(self._slots.get((group, topic), ()), mono_ms)
 
     def of_all(self, mono_ms: int) -> list[int]:
-        """Give the same of all groups and topics."""
+        """Return the number of messages that all groups were given in the last minute, hour and day."""
         self._settle(mono_ms)
         return _sums(self._total, mono_ms)
 

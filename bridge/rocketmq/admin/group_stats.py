@@ -1,4 +1,4 @@
-"""How far groups have read, and which clients are in them.
+"""Statistics of groups: committed offsets with the ends of their queues, and the connections of members.
 
     GET_CONSUME_STATS (208), GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204)
 
@@ -32,7 +32,7 @@ from duolog.store.index.queue import Queue
 
 
 def consume_stats(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
-    """Say how far the group is, in one topic or in all where it has positions."""
+    """Answer GET_CONSUME_STATS for one topic, or for all topics in which the group has committed offsets."""
     name = ConsumerGroupRequest.parse(command.ext).consumer_group
     return connection.in_slices(command, _consume_stats(context, command, name, command.ext.get("topic")))
 
@@ -44,7 +44,7 @@ def _consume_stats(context: RocketMQContext, command: RemotingCommand, name: str
 
 
 def stats_topics(context: RocketMQContext, name: str, asked: str | None = None) -> list[Topic]:
-    """Give the topic that is asked for, or all where the group has positions."""
+    """Return the topic in the request, or all topics in which the group has committed offsets."""
     if asked:
         topic = context.topics.by_rocketmq_name(asked)
         return [topic] if topic is not None else []
@@ -57,7 +57,7 @@ def stats_topics(context: RocketMQContext, name: str, asked: str | None = None) 
 def write_stats(
     context: RocketMQContext, name: str, topics: Iterable[Topic], pieces: Pieces
 ) -> Generator[None, None, int]:
-    """Write how far a group is in these topics, and give how many messages it has before it."""
+    """Write the group's offsets in these topics, and return its lag in them."""
     group, behind = group_of_rocketmq(name), 0
     positions = context.groups.group_offsets.reported(group, context.clock.now_ms())
 

@@ -1,9 +1,9 @@
-"""Configs of consumer groups, as clients and tools read and change them.
+"""Configs of consumer groups, which clients and tools read and change.
 
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) and ..._LIST (225), DELETE_SUBSCRIPTIONGROUP (207),
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), GET_SUBSCRIPTIONGROUP_CONFIG (352)
 
-The fields for paging are ignored: the answer is always the whole table, which tools accept.
+The paging fields of requests are ignored: an answer has the whole table, which tools accept.
 Source: AdminBrokerProcessor.java.
 """
 
@@ -40,8 +40,9 @@ from duolog.protocol.rocketmq.names import (
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 GROUPS_AT_ONCE: Final = 40
-ATTRIBUTES_MAX: Final = 128  # Of a group in a list, in one request.
-GROUP_CONFIG_BYTES_MAX: Final = 8 << 10  # It is kept, with all attributes that a client invents.
+ATTRIBUTES_MAX: Final = 128  # Attributes of one group in UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST.
+# A config is kept in memory with all its attributes, which a client may name freely.
+GROUP_CONFIG_BYTES_MAX: Final = 8 << 10
 
 
 def update_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
@@ -51,7 +52,7 @@ def update_group(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def _altered(context: RocketMQContext, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-    """Give the config with the group's attributes after `+name`, `-name` and `name` were set, removed, and set."""
+    """Return the config with changed attributes: `+name` sets one, `-name` removes one, `name` sets one, too."""
     if len(config.attributes) > ATTRIBUTES_MAX:
         remark = f"group config with {len(config.attributes)} attributes; {ATTRIBUTES_MAX} are allowed"
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
@@ -75,7 +76,7 @@ def _check_group_config(context: RocketMQContext, config: SubscriptionGroupConfi
 
 
 def group_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Give the config of a group, which is created if need be: Apache's gRPC proxy asks before anybody pops."""
+    """Return the config of a group, which is created if necessary: Apache's gRPC proxy asks before the first pop."""
     name = GroupRequest.parse(command.ext).group
     context.groups.configs.welcome((name,), context.clock.now_ms())
     config = context.groups.configs.find(name)
@@ -92,14 +93,14 @@ def _group_configs(context: RocketMQContext, command: RemotingCommand) -> Steps:
     configs, version, pieces = list(context.groups.configs.all()), context.groups.configs.version, Pieces()
     pieces.add(b'{"subscriptionGroupTable":{')
     yield from pieces.rows(configs, lambda config: member(config.group_name, config))
-    # Java's tools do not ask whether the last one is there.
+    # Java's tools fail if the last member is missing.
     pieces.add(b"}," + member("dataVersion", DataVersion(counter=version)) + b',"forbiddenTable":{}}')
     ext = {"totalGroupNum": str(len(configs))}
     return answer(command, ext=ext, body=pieces.buffers, promise=context.state_log.barrier())
 
 
 def update_groups(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
-    """Configure several groups, one after the other; what came before one that is refused stays."""
+    """Change the configs of several groups in order. If one is refused, the changes before it remain."""
     configs = read_body(command, GroupConfigList).group_config_list
     return connection.in_slices(command, _update_groups(context, command, configs))
 
@@ -116,7 +117,7 @@ def _update_groups(context: RocketMQContext, command: RemotingCommand, configs: 
 
 
 def delete_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Forget a group's config, and its positions if that is wished. One that is not there is deleted, too."""
+    """Delete a group's config, and its committed offsets if requested. An unknown group is no error."""
     request = DeleteGroupRequest.parse(command.ext)
     if request.group_name in SYSTEM_GROUPS:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{request.group_name} is a group of the system's own")

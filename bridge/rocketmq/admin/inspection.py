@@ -1,15 +1,16 @@
-"""What tools look at: who is there, who reads what, how much, and what the index says.
+"""Inspection by tools: members, subscriptions, message counts, index rows.
 
     groups     QUERY_TOPIC_CONSUME_BY_WHO (300), QUERY_TOPICS_BY_CONSUMER (343), QUERY_SUBSCRIPTION_BY_CONSUMER (345),
                GET_BROKER_CONSUME_STATS (317)
     producers  GET_ALL_PRODUCER_INFO (328)
-    members    GET_CONSUMER_RUNNING_INFO (307), CONSUME_MESSAGE_DIRECTLY (309): asked of the member itself
+    members    GET_CONSUMER_RUNNING_INFO (307), CONSUME_MESSAGE_DIRECTLY (309), which are sent on to the member
     topics     VIEW_BROKER_STATS_DATA (315), GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305), QUERY_CONSUME_QUEUE (321)
-    files      CLEAN_EXPIRED_CONSUMEQUEUE (306), CLEAN_UNUSED_TOPIC (316), DELETE_EXPIRED_COMMITLOG (329): retention's
-               own work, so there is never anything to do
+    files      CLEAN_EXPIRED_CONSUMEQUEUE (306), CLEAN_UNUSED_TOPIC (316), DELETE_EXPIRED_COMMITLOG (329): no effect,
+               because retention does this work
 
-How much was sent to a topic in a time is read off the index, which has the store time of each entry; how much a group
-read is counted (`consume_counts.py`). Source: AdminBrokerProcessor.java, BrokerStatsManager.java.
+The number of messages that were sent to a topic in a window is computed from the index, which has the store time of
+each entry. The number that a group read is counted (`consume_counts.py`). Source: AdminBrokerProcessor.java,
+BrokerStatsManager.java.
 """
 
 from collections.abc import Generator, Iterable
@@ -57,13 +58,13 @@ from duolog.store.log.cold_read import ColdRead
 from duolog.store.log.entry_reader import RecordAddress
 from duolog.store.workers import Failure
 
-# What one step of a long request looks at, some two milliseconds.
+# The work of one step of a long request, which takes some two milliseconds.
 GROUPS_AT_ONCE: Final = 1000
 STATS_AT_ONCE: Final = 1000
 QUEUES_AT_ONCE: Final = 200
 
-CALL_MS: Final = 5_000  # A member's answer; tools wait as long.
-ROWS_MAX: Final = 64  # of QUERY_CONSUME_QUEUE
+CALL_MS: Final = 5_000  # The timeout for a member's answer; tools wait as long.
+ROWS_MAX: Final = 64  # The most rows in an answer to QUERY_CONSUME_QUEUE.
 ROWS_BYTES_MAX: Final = 64 << 20
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
@@ -118,7 +119,7 @@ def subscription_of_group(context: RocketMQContext, connection: RocketMQConnecti
 def stats_of_groups(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
 ) -> Answer | None:
-    """How far every group is, in all topics where it has positions."""
+    """Return the lag of every group, in all topics in which it has committed offsets."""
     return connection.in_slices(command, _stats_of_groups(context, command))
 
 
@@ -186,7 +187,7 @@ def running_info(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def consume_directly(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
-    """Have a member consume one message, which is found by its offsetMsgId, whatever its group has read."""
+    """Make a member consume one message, which the request names by its offsetMsgId, independent of offsets."""
     request = ConsumerRequest.parse(command.ext)
     _member(context, request)
     _, position = parse_message_id(request.msg_id or "")
@@ -203,7 +204,7 @@ def _have_consumed(
     ext: dict[str, str],
     found: RecordAddress | Failure | None,
 ) -> None:
-    """A reader thread has looked for the message."""
+    """Continue after a reader thread has looked for the message."""
 
     def ask(records: Records) -> None:
         if not records.buffers:
@@ -231,7 +232,7 @@ def _have_consumed(
             queue, topic, offset, 1, 1, context.messages.isolation.stable_end(queue)
         )
     except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
-        read = error  # A StoreError: it is not committed yet, or retention took it just now.
+        read = error  # A StoreError: the message is not committed yet, or retention has removed it.
     if isinstance(read, Later):
         read.start(done)
     else:
@@ -255,7 +256,7 @@ def _ask_member(
     ext: dict[str, str],
     body: Buffer,
 ) -> None:
-    """Hand the request on to the member, and its answer back."""
+    """Send the request on to the member, and the member's answer to the tool."""
     channel = _member(context, request)
     connection.unanswered += 1
 
@@ -271,7 +272,7 @@ def _ask_member(
 
 
 def _told(command: RemotingCommand, request: ConsumerRequest, given: RemotingCommand | None) -> Answer:
-    """Give a member's answer in the form in which the tool asked; raises ProtocolError if that form cannot have it."""
+    """Return a member's answer in the encoding that the tool asked for. Raises ProtocolError if that is impossible."""
     if given is None:
         remark = f"consumer <{request.consumer_group}> <{request.client_id}> Timeout: {CALL_MS} ms"
         return answer(command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
@@ -282,7 +283,7 @@ def _told(command: RemotingCommand, request: ConsumerRequest, given: RemotingCom
 
 
 def stats_data(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
-    """How many messages came to a topic, or to all, or went to a group, in the last minute, hour and day."""
+    """Return the number of messages sent to one or all topics, or read by a group, in the last minute, hour and day."""
     return connection.in_slices(command, _stats_data(context, command, StatsRequest.parse(command.ext)))
 
 
@@ -329,7 +330,7 @@ def _put_counts(context: RocketMQContext, topics: Iterable[Topic]) -> Generator[
 
 
 def _count_since(context: RocketMQContext, queue: Queue, stored_ms: int) -> int:
-    """Count what was stored since then; a queue whose index is not in memory counts as nothing until it is."""
+    """Return the number of messages stored since `stored_ms`; 0 if rows are not in memory, which loads them."""
     if queue.visible_end > queue.start_offset and context.store.reader.last_stored_ms(queue) >= stored_ms:
         found = context.store.reader.find_by_store_time(queue, stored_ms, queue.visible_end)
         if isinstance(found, ColdRead):
@@ -340,7 +341,7 @@ def _count_since(context: RocketMQContext, queue: Queue, stored_ms: int) -> int:
 
 
 def _warmed(_: list[Stored] | StoreError) -> None:
-    """The pages are in the cache for whoever asks again."""
+    """Do nothing: the index rows are in the page cache now, for the next request."""
 
 
 def system_topics(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
@@ -350,7 +351,7 @@ def system_topics(context: RocketMQContext, connection: RocketMQConnection, comm
 
 
 def consume_queue(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
-    """List rows of a queue's index: one for a message, or for a whole batch of a Kafka producer."""
+    """Return rows of a queue's index. A row stands for one message, or for a whole batch of a Kafka producer."""
     request = ConsumeQueueRequest.parse(command.ext)
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None or not 0 <= request.queue_id < topic.queue_count:

@@ -1,10 +1,9 @@
-"""QUERY_MESSAGE (12): messages by a key or by their unique key, in a range of store times; the newest first.
+"""QUERY_MESSAGE (12): finds messages by a key or by their unique key in a range of store times, newest first.
 
-What a message is found by: its UNIQ_KEY, and each word of its KEYS; of a record of Kafka its header UNIQ_KEY and each
-word of its key. The search is a thread's work (`store/index/key_index.py`). Over much that was never searched it may
-have to
-stop before its end: then what it found is given, and if that is nothing, the client is asked to come again.
-Source: QueryMessageProcessor.java, IndexService.java.
+A RocketMQ message is found by its UNIQ_KEY and by each word of its KEYS; a Kafka record by its header UNIQ_KEY and by
+each word of its key. A thread searches (`store/index/key_index.py`). If a long part of the log was never searched, the
+search may stop before it is complete: the answer then has the messages found so far, or, if there are none, asks the
+client to repeat the request. Source: QueryMessageProcessor.java, IndexService.java.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,24 +34,24 @@ from duolog.store.workers import Failure
 from duolog.txn.isolation import QueueIsolation
 
 MESSAGES_MAX: Final = 64  # `maxMsgsNumBatch`
-BYTES_MAX: Final = 4 << 20  # Of one answer, unless the first message alone is larger.
+BYTES_MAX: Final = 4 << 20  # The size of one answer; one message alone may be larger.
 
 _NOT_FOUND: Final = "can not find message, maybe time range not correct"
 _NOT_YET: Final = "the keys of older messages are still being collected; ask again"
 
 
 class FoundMessage(NamedTuple):
-    """One message, as a pull would give it."""
+    """A message in the form in which a pull returns it."""
 
     stored_ms: int
     record: Buffer
     queue_key: int
     base_offset: int
-    producer_id: int | None = None  # of the Kafka producer in whose transaction it was sent
+    producer_id: int | None = None  # The producer id, if a Kafka producer sent the message in a transaction.
 
 
 class SearchedQueue(NamedTuple):
-    """A queue, and what was known of its transactions when the search began: all that it finds was decided then."""
+    """A queue, and the state of its transactions when the search began; all messages found were decided then."""
 
     queue: Queue
     isolation: QueueIsolation | None
@@ -85,7 +84,7 @@ def _searched(
     decided: Mapping[int, SearchedQueue],
     found: Search[FoundMessage] | Failure,
 ) -> None:
-    """The thread has looked."""
+    """Answer the request; called with the result of the thread's search."""
     connection.end_read(command)
     try:
         given = _answer(context, command, decided, found)
@@ -123,15 +122,15 @@ def _is_aborted(decided: SearchedQueue, found: FoundMessage) -> bool:
     queue, isolation = decided
     if isolation is None or found.producer_id is None:
         return False
-    # What retention has taken meanwhile is not there any more, nor is what was known of it.
+    # Retention may have removed the record meanwhile, and with it the knowledge about its transaction.
     return found.base_offset < queue.start_offset or isolation.is_aborted(found.producer_id, found.base_offset)
 
 
-# -- Keys of entries; called in the thread for searches
+# -- Keys of entries. The search thread calls these functions.
 
 
 def keys_of(inflate_bytes_max: int, entry: Stored) -> Iterable[bytes] | None:
-    """Give all keys of an entry; None if it cannot be opened."""
+    """Return all keys of an entry; None if it cannot be decompressed or decoded."""
     try:
         if entry.form == frame_formats.ROCKETMQ:
             return _keys_in(properties_of(entry.frame))
@@ -152,7 +151,7 @@ def _keys_in(raw: bytes) -> list[bytes]:
 def _matcher(
     topic: Topic, key: bytes, store_host: bytes, inflate_bytes_max: int
 ) -> Callable[[Queue, Stored], list[FoundMessage]]:
-    """Make what gives the records of an entry that have the key, the newest first."""
+    """Return a function that returns the records of an entry that have the key, newest first."""
 
     def matches(queue: Queue, entry: Stored) -> list[FoundMessage]:
         try:

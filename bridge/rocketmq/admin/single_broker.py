@@ -1,11 +1,11 @@
-"""What tools ask of replicas, of cold data and of RocksDB: answers of one broker, which has none of them.
+"""Requests of tools about replicas, cold data and RocksDB, none of which a single broker has.
 
     GET_BROKER_HA_STATUS (907)             a master without slaves; `mqadmin haStatus`
     GET_COLD_DATA_FLOW_CTR_INFO (2003)     an empty body, which tools print as "no cold ctr table"
-    CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354)  ok: there is one kind of queue index, and nothing to compare
-    UPDATE_NAMESRV_CONFIG (318)            accepted, and reported as unknown: the name server has nothing to set
+    CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354)  success: there is one kind of queue index, and nothing to compare
+    UPDATE_NAMESRV_CONFIG (318)            accepted and ignored: the embedded name server has no settings
 
-mqadmin prints a stack trace for every code but SUCCESS, so what does not apply here is a remark and a line in the log.
+mqadmin prints a stack trace for every code but SUCCESS, so the answers are successes with a remark.
 Source: HARuntimeInfo.java, CheckRocksdbCqWriteResult.java.
 """
 
@@ -42,7 +42,7 @@ def update_namesrv_config(context: RocketMQContext, connection: RocketMQConnecti
 
 
 def report_ignored(whose: str, names: Iterable[str]) -> str | None:
-    """Log the properties that mean nothing here, and give the remark that says so; None: there are none."""
+    """Log properties that are unknown to this broker, and return a remark about them; None if there are none."""
     ignored = ", ".join(sorted(names))[:500]
     if not ignored:
         return None
@@ -51,7 +51,7 @@ def report_ignored(whose: str, names: Iterable[str]) -> str | None:
 
 
 def read_properties(command: RemotingCommand) -> dict[str, str]:
-    """Read the body as java.util.Properties writes it, as far as settings need: a line each, # for comments."""
+    """Parse a body that java.util.Properties has written: one property on each line, # begins a comment."""
     assert isinstance(command.body, memoryview), "a request that was decoded"
     if len(command.body) > PROPERTIES_BYTES_MAX:
         raise ProtocolError(f"properties of {len(command.body)} bytes; {PROPERTIES_BYTES_MAX} are allowed")

@@ -1,9 +1,9 @@
-"""What clients and tools ask about topics, and changes of topics.
+"""Topics, which clients and tools read, create, change and delete.
 
     UPDATE_AND_CREATE_TOPIC (17) and ..._LIST (18), DELETE_TOPIC_IN_BROKER (215), GET_ALL_TOPIC_CONFIG (21),
     GET_TOPIC_CONFIG (351), GET_TOPIC_STATS_INFO (202)
 
-The fields for paging are ignored: the answer is always the whole table, which tools accept.
+The paging fields of requests are ignored: an answer has the whole table, which tools accept.
 Source: AdminBrokerProcessor.java.
 """
 
@@ -41,12 +41,13 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 
-# What one step of a long request does, in about two milliseconds.
+# The work of one step of a long request, which takes about two milliseconds.
 QUEUES_AT_ONCE: Final = 500
-TOPIC_AT_COST_OF_QUEUES: Final = 20  # A new topic with one queue, and any change of one.
+# The cost of creating a topic with one queue, or of changing a topic, measured in queues.
+TOPIC_AT_COST_OF_QUEUES: Final = 20
 
-ATTRIBUTES_CHARACTERS_MAX: Final = 8 << 10  # Of a topic, in one request.
-ATTRIBUTES_MAX: Final = 128  # Of a topic in a list, in one request.
+ATTRIBUTES_CHARACTERS_MAX: Final = 8 << 10  # Attributes of one topic in UPDATE_AND_CREATE_TOPIC.
+ATTRIBUTES_MAX: Final = 128  # Attributes of one topic in UPDATE_AND_CREATE_TOPIC_LIST.
 
 # Topic configs that tools set as attributes.
 ATTRIBUTES: Final = ("message.type", "message.ttl.ms", "message.expired", "delay.unknown.headers")
@@ -54,9 +55,9 @@ _PERMS: Final = PERM_READ_WRITE | PERM_INHERIT
 
 
 def update_topic(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Create a topic, or let one have more queues, other permissions, other ATTRIBUTES; filter types mean nothing here.
+    """Create a topic, or change its number of queues, its permission, or its ATTRIBUTES; other attributes are ignored.
 
-    A queue is read and written or not there at all, so the greater of the two numbers counts.
+    The greater one of readQueueNums and writeQueueNums counts, because each queue is both read and written.
     """
     request = CreateTopicRequest.parse(command.ext)
     if len(request.attributes or "") > ATTRIBUTES_CHARACTERS_MAX:
@@ -68,7 +69,7 @@ def update_topic(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def update_topics(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
-    """Create or change several topics, one after the other; what came before one that is refused stays."""
+    """Create or change several topics in order. If one is refused, the changes before it remain."""
     configs = read_body(command, TopicConfigList).topic_config_list
     return connection.in_slices(command, _update_topics(context, connection, command, configs))
 
@@ -92,7 +93,7 @@ def _update_topics(
 
 
 def _attributes(signed: Iterable[tuple[str, str, str]]) -> dict[str, str | None]:
-    """Read `+name=value` and `-name`; those of other names are RocketMQ's own, and mean nothing here."""
+    """Return the changes of ATTRIBUTES in `+name=value` and `-name`; RocketMQ's own attributes are ignored."""
     named = ((name[:1], name[1:].strip(), value.strip()) for name, _, value in signed)
     return {name: None if sign == "-" else value for sign, name, value in named if name in ATTRIBUTES}
 
@@ -128,7 +129,7 @@ def _update(
 
 
 def delete_topic(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Delete a topic; one that is not there is deleted, too."""
+    """Delete a topic. An unknown topic is no error."""
     topic = context.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
     if topic is None:
         return answer(command, promise=context.state_log.barrier())

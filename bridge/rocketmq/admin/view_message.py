@@ -1,8 +1,9 @@
-"""VIEW_MESSAGE_BY_ID (33): one message by the physical offset that its offsetMsgId ends with; and for others who are
-told of a message so, `answer_with_record`.
+"""VIEW_MESSAGE_BY_ID (33): returns the message whose offsetMsgId ends with a physical offset.
 
-That is the address of the record in the log, whichever protocol wrote it. Clients ask the broker whose host stands in
-the id; the topic, which only newer ones send, is not needed. Source: QueryMessageProcessor.java#viewMessageById.
+The physical offset is the address of the record in the log, in whichever protocol it was written. Clients send the
+request to the broker whose host is in the id. The topic in the request, which only new clients send, is not needed.
+Other handlers find a message by its physical offset with `answer_with_record`. Source:
+QueryMessageProcessor.java#viewMessageById.
 """
 
 from collections.abc import Callable
@@ -33,9 +34,9 @@ def view_message(context: RocketMQContext, connection: RocketMQConnection, comma
 def answer_with_record(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand, position: int, make: MakeAnswer
 ) -> None:
-    """Answer with what `make` says of the record at that position, as a pull gives it; SYSTEM_ERROR if there is none.
+    """Answer with what `make` returns for the record at that position; SYSTEM_ERROR if there is none.
 
-    `make` may raise what is ANSWERABLE. Raises Busy.
+    `make` gets the record as a pull returns it, and may raise ANSWERABLE exceptions. Raises Busy.
     """
     connection.begin_read(command)
     context.store.reader.find_address(position, partial(_found_address, context, connection, command, position, make))
@@ -49,7 +50,7 @@ def _found_address(
     make: MakeAnswer,
     found: RecordAddress | Failure | None,
 ) -> None:
-    """A reader thread has looked; read what it found as a pull would."""
+    """Read the record, after a reader thread has found its queue and offset, as a pull does."""
     connection.end_read(command)
     try:
         records = _records(context, position, found)

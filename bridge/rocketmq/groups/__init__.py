@@ -1,1 +1,1 @@
-"""The members of consumer and producer groups."""
+"""The members of RocketMQ's consumer and producer groups."""

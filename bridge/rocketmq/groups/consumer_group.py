@@ -1,4 +1,4 @@
-"""One consumer group's live members: what each of them subscribes to, and what therefore counts for the group."""
+"""One consumer group: its connected members, the subscription of each, and the one that counts for the group."""
 
 from collections.abc import Hashable, Iterable
 from itertools import islice
@@ -8,8 +8,9 @@ from duolog.protocol.rocketmq.bodies import ConsumerData, SubscriptionData
 from duolog.protocol.rocketmq.filters.subscription_filter import TAG
 from duolog.protocol.rocketmq.messages.tags import IllegalExpression, parse_expression
 
-DIFFERING_MAX: Final = 64  # Different subscriptions of one group's clustering members; one rolling release makes two.
-NAME_CHARACTERS_MAX: Final = 255  # Of a client id, and of a producer group; those of consumers are legal names.
+DIFFERING_MAX: Final = 64  # Different subscriptions of one group's clustering members. A rolling release needs two.
+# Of a client id or producer group. Names of consumer groups are checked as topic names.
+NAME_CHARACTERS_MAX: Final = 255
 NOTHING: Final = 0  # The fingerprint of a client without subscriptions.
 
 BROADCASTING: Final = "BROADCASTING"
@@ -18,7 +19,7 @@ Channel = TypeVar("Channel", bound=Hashable)
 
 
 class Client(NamedTuple):
-    """One client instance, as its heartbeat and its connection tell."""
+    """A client instance, as described by its heartbeat and its connection."""
 
     client_id: str
     language: str
@@ -26,28 +27,28 @@ class Client(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """One channel in one consumer group."""
+    """The membership of one channel in a consumer group."""
 
     client: Client
     is_broadcasting: bool
-    fingerprint: int  # Of what it wants: equal for members that want the same.
-    size: int  # What its subscriptions take, as if it were the only one that has them.
+    fingerprint: int  # Equal for members whose subscriptions select the same messages.
+    size: int  # The memory of its subscriptions, estimated as if no other member had the same.
 
 
 class _Subscription:
-    """What one or more members of a group want; kept once for all of them."""
+    """A subscription of one or more members of a group, which share this object."""
 
     __slots__ = ("by_topic", "members", "size")
 
     def __init__(self) -> None:
-        # With the newest version that any member has told since somebody wants this.
+        # The newest version of each topic's subscription that a member sent while this object exists.
         self.by_topic: dict[str, SubscriptionData] = {}
         self.members = 0
         self.size = 0
 
 
 class ConsumerGroup(Generic[Channel]):
-    """The live members of one group, and what they asked for last."""
+    """The connected members of one group, and their last subscriptions. A channel is a client's connection."""
 
     __slots__ = (
         "_clustering", "_members", "_subscriptions", "channels", "consume_from_where", "consume_type", "message_model",
@@ -56,32 +57,33 @@ class ConsumerGroup(Generic[Channel]):
 
     def __init__(self) -> None:
         self.channels: dict[Channel, Client] = {}
-        self.refused: dict[Channel, tuple[Client, ConsumerData]] = {}  # Those that wait, in order of arrival.
-        self.subscriptions: dict[str, SubscriptionData] = {}  # By topic: what counts for the group.
-        self.subscribed_bytes = 0  # What the subscriptions of all members take, estimated.
+        # Clients that the group refuses as members, in the order of their arrival.
+        self.refused: dict[Channel, tuple[Client, ConsumerData]] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}  # The subscription that counts for the group, by topic.
+        self.subscribed_bytes = 0  # The estimated memory of the subscriptions of all members.
         self.consume_type = self.message_model = self.consume_from_where = ""
-        self._members: dict[Channel, _Member] = {}  # Of the same channels.
-        # By is_broadcasting, and by fingerprint.
+        self._members: dict[Channel, _Member] = {}  # By channel.
+        # Of the clustering members, and of the broadcasting ones: by fingerprint.
         self._subscriptions: tuple[dict[int, _Subscription], dict[int, _Subscription]] = {}, {}
-        self._clustering = 0  # Invariant: how many members are not broadcasting.
+        self._clustering = 0  # Invariant: the number of clustering members.
 
     def client_ids(self) -> list[str]:
-        """Each client once, in order of arrival: a client that reconnects has two channels for a moment."""
+        """Return each client id once, in the order of arrival. A client that reconnects may have two channels."""
         return list(dict.fromkeys(client.client_id for client in self.channels.values()))
 
     @property
     def is_clustering(self) -> bool:
-        """Whether any member shares its queues with others."""
+        """Return whether any member is clustering, that is, shares the queues with other members."""
         return self._clustering > 0
 
     @property
     def differing(self) -> int:
-        """How many different subscriptions the clustering members have, if more than one; else 0."""
+        """Return the number of different subscriptions of clustering members; 0 if all members agree."""
         count = len(self._subscriptions[False])
         return count if count > 1 else 0
 
     def subscription(self, channel: Channel, topic: str) -> SubscriptionData | None:
-        """Give what counts for a channel: its own subscription if it is broadcasting, else that of the group."""
+        """Return the subscription for a channel: its own if it is broadcasting, else that of the group."""
         member = self._members.get(channel)
         if member is None or not member.is_broadcasting:
             return self.subscriptions.get(topic)
@@ -89,12 +91,12 @@ class ConsumerGroup(Generic[Channel]):
         return own.by_topic.get(topic) if own is not None else None
 
     def size_of(self, channel: Channel) -> int:
-        """Estimate what the channel's subscriptions take."""
+        """Return the estimated memory of the channel's subscriptions."""
         member = self._members.get(channel)
         return member.size if member is not None else 0
 
     def agrees(self, client: Client, data: ConsumerData) -> bool:
-        """Say whether a clustering client wants what the other members want."""
+        """Return whether a client's subscriptions select the same messages as those of the other clustering members."""
         if not data.subscription_data_set or data.message_model == BROADCASTING:
             return True
         wanted = self._subscriptions[False]
@@ -105,7 +107,7 @@ class ConsumerGroup(Generic[Channel]):
         )
 
     def has_room_for(self, data: ConsumerData) -> bool:
-        """Say whether the group may have this subscription beside those of its members; see DIFFERING_MAX."""
+        """Return whether a further member with this subscription keeps the group within DIFFERING_MAX."""
         wanted = self._subscriptions[False]
         if data.message_model == BROADCASTING or len(wanted) < DIFFERING_MAX:
             return True
@@ -113,7 +115,7 @@ class ConsumerGroup(Generic[Channel]):
         return own == NOTHING or own in wanted
 
     def update(self, channel: Channel, client: Client, data: ConsumerData, *, keep_subscriptions: bool) -> bool:
-        """Take over what a member's heartbeat says; True if what counts for the group changed."""
+        """Process a member's heartbeat; return True if the group's subscription changed."""
         self.consume_type = data.consume_type[:NAME_CHARACTERS_MAX]
         self.message_model = data.message_model[:NAME_CHARACTERS_MAX]
         self.consume_from_where = data.consume_from_where[:NAME_CHARACTERS_MAX]
@@ -129,7 +131,7 @@ class ConsumerGroup(Generic[Channel]):
         return self._count() if is_newer or is_gone or self.is_clustering != was_clustering else False
 
     def remove(self, channel: Channel) -> bool:
-        """Forget a member; True if it was one."""
+        """Remove a member; return True if the channel was a member."""
         member = self._members.pop(channel, None)
         if member is None:
             return False
@@ -140,7 +142,7 @@ class ConsumerGroup(Generic[Channel]):
         return True
 
     def _join(self, channel: Channel, member: _Member, told: Iterable[SubscriptionData]) -> bool:
-        """Count the member; True if what counts for the group may be another."""
+        """Add a member's subscription; return True if the group's subscription may have changed."""
         self._members[channel] = member
         self._clustering += not member.is_broadcasting
         if member.fingerprint == NOTHING:
@@ -162,7 +164,7 @@ class ConsumerGroup(Generic[Channel]):
         return is_new or is_newer
 
     def _leave(self, member: _Member) -> bool:
-        """Stop counting a member; True if nobody else wants what it wanted."""
+        """Remove a member's subscription; return True if no other member has the same one."""
         self._clustering -= not member.is_broadcasting
         alike = self._subscriptions[member.is_broadcasting]
         subscription = alike.get(member.fingerprint)
@@ -176,7 +178,7 @@ class ConsumerGroup(Generic[Channel]):
         return True
 
     def _count(self) -> bool:
-        """Find what counts for the group; True if that wants other messages than before."""
+        """Compute the group's subscription; return True if it selects other messages than before."""
         newest: dict[str, SubscriptionData] = {}
         counting = self._subscriptions[not self._clustering]
         for subscription in islice(counting.values(), DIFFERING_MAX):
@@ -188,9 +190,9 @@ class ConsumerGroup(Generic[Channel]):
 
 
 def fingerprint(subscriptions: Iterable[SubscriptionData]) -> int:
-    """Give the same number for subscriptions that want the same messages; NOTHING for none.
+    """Return a number that is equal for subscriptions that select the same messages; NOTHING for no subscription.
 
-    Two conditions in SQL92 want the same only if they are spelled alike.
+    Two SQL92 conditions count as equal only if their texts are equal.
     """
     wanted = frozenset((each.topic, each.expression_type, _wanted(each)) for each in subscriptions)
     return hash(wanted) or 1 if wanted else NOTHING
@@ -206,7 +208,7 @@ def _wanted(subscription: SubscriptionData) -> str | frozenset[str]:
 
 
 def size_of(subscriptions: Iterable[SubscriptionData]) -> int:
-    """Estimate what these take in memory."""
+    """Return the estimated memory of subscriptions."""
     return sum(
         512
         + len(each.topic)

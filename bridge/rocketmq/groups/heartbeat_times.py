@@ -1,4 +1,4 @@
-"""When each connection of a RocketMQ client sent its last heartbeat, and which of them fell silent."""
+"""The time of the last heartbeat of each RocketMQ connection, and the connections whose heartbeats stopped."""
 
 from typing import Final, Generic
 
@@ -24,14 +24,14 @@ class HeartbeatTimes(Generic[Channel]):
         self._last_mono_ms.pop(channel, None)
 
     def last_mono_ms(self, channel: Channel) -> int | None:
-        """Give the time of the last heartbeat; None if the connection has sent none."""
+        """Return the time of the last heartbeat; None if the connection has sent none."""
         return self._last_mono_ms.get(channel)
 
     def next_deadline_mono_ms(self) -> int | None:
         return self._next_scan_mono_ms
 
     def silent(self, mono_ms: int) -> list[Channel]:
-        """Give the connections without a heartbeat for CHANNEL_MS, every SCAN_INTERVAL_MS; otherwise none."""
+        """Return the connections without a heartbeat for CHANNEL_MS, every SCAN_INTERVAL_MS; otherwise none."""
         if self._next_scan_mono_ms is None or mono_ms < self._next_scan_mono_ms:
             return []
         self._next_scan_mono_ms = mono_ms + SCAN_INTERVAL_MS if self._last_mono_ms else None

@@ -1,24 +1,24 @@
-"""The members of every group: producers and consumers, as the heartbeats of their clients name them.
+"""The members of all RocketMQ groups: producers and consumers, as their clients' heartbeats name them.
 
-    heartbeat                                                ──> the connection is in the groups that it names
-    unregister, connection closed, silent for CHANNEL_MS     ──> the connection is in these groups no longer
+    heartbeat                                               ──> the connection is in the groups that it names
+    unregister, connection closed, silent for CHANNEL_MS    ──> the connection leaves these groups
 
-A client names all its groups in every heartbeat, and what each of them subscribes to. The clustering members of a group
-share its queues, whatever each of them subscribes to, so that one subscription has to count for all of them:
+Each heartbeat of a client names all its groups, and the subscriptions of each. The clustering members of a group share
+its queues, so one subscription must count for all of them, although their subscriptions may differ:
 
-    the members differ in        what counts for the group
-    nothing                      their subscription
+    the members differ in        the subscription that counts
+    nothing                      that of all members
     topics                       the topics that any member names
-    the filter of one topic      the newest `subVersion`, as in Apache RocketMQ: the new members of a rolling release
-                                 decide, and if they leave, the subscription of the old members counts again
+    the filter of one topic      the one with the newest `subVersion`, as in Apache RocketMQ: in a rolling release the
+                                 new members decide, and if they leave, the old subscription counts again
 
-While members differ, `differing()` names the group. A group or a broker may be configured to refuse instead: then a
-client that wants other messages than the members is not a member, and gets no queues, until the members have left or
-want the same. A client without subscriptions (lite pull, assigned queues) agrees with every subscription. Broadcasting
-members share no queues, so each has its own subscription, and subscriptions are never compared.
+While members differ, `differing()` returns the group. A group or a broker may be configured to refuse instead: then a
+client whose subscription selects other messages does not become a member, and gets no queues, until the members have
+left or agree with it. A client without subscriptions (lite pull, assigned queues) agrees with every subscription.
+Broadcasting members do not share queues, so each has its own subscription, which is never compared.
 
-The module does no I/O. Connections are any hashable objects (`Channel`), times are monotonic milliseconds, and methods
-return the consumer groups whose members or subscriptions changed; the caller notifies their members.
+This module does no I/O. A connection is any hashable object (`Channel`), and times are monotonic milliseconds. Methods
+return the consumer groups whose members or subscription changed, so that the caller can notify their members.
 Source: ConsumerGroupInfo.java#updateSubscription.
 """
 
@@ -38,7 +38,7 @@ from duolog.bridge.rocketmq.groups.producer_groups import ProducerGroups
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionData
 
-MEMBERSHIPS_MAX = 200_000  # Of channels in groups, all together.
+MEMBERSHIPS_MAX = 200_000  # The number of all memberships of channels in groups.
 
 FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"  # ConsumeFromWhere.java
 
@@ -47,15 +47,14 @@ _IN_NO_GROUP: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
 
 
 class TooManyMembers(Exception):
-    """`rocketmq.groups_max`, `rocketmq.subscriptions_max` or a limit of this module; the message says which."""
+    """A limit is reached: `rocketmq.groups_max`, another setting, or one of this module; the message says which."""
 
 
 class GroupMembers(Generic[Channel]):
-    """All groups of RocketMQ clients. `has_members` is what `ClientProtocols` asks.
+    """All groups of RocketMQ clients. `ClientProtocols` calls `has_members`.
 
-    The class has more than twenty methods because every change of a group, of whoever it refuses, and of the sums that
-    the limits of all groups are checked against is one step: an exception or another caller between them would leave
-    sums that no longer fit the groups.
+    The class has more than twenty methods, because a change of a group's members, of the clients that it refuses, and
+    of the sums for the limits must be one step. An exception between them would leave wrong sums.
     """
 
     def __init__(
@@ -75,18 +74,20 @@ class GroupMembers(Generic[Channel]):
         self.consumers: dict[str, ConsumerGroup[Channel]] = {}
         self.producers: ProducerGroups[Channel] = ProducerGroups()
         self.heartbeats: HeartbeatTimes[Channel] = HeartbeatTimes()
-        self._membership_count = 0  # Invariant: the sum over all groups of their channels.
-        self._subscribed_bytes = 0  # Invariant: the sum over consumer groups, and over those that they refuse.
-        self._differing: dict[str, int] = {}  # Groups whose members differ: in how many subscriptions.
-        self._groups_of: dict[Channel, tuple[set[str], set[str]]] = {}  # Its (consumer, producer) groups.
+        self._membership_count = 0  # Invariant: the number of channels in all groups.
+        self._subscribed_bytes = 0  # Invariant: the sum over the consumer groups and the clients that they refuse.
+        # The groups whose members differ, with the number of different subscriptions.
+        self._differing: dict[str, int] = {}
+        # The consumer groups and the producer groups of each channel.
+        self._groups_of: dict[Channel, tuple[set[str], set[str]]] = {}
         self._refusals: list[tuple[str, str]] = []
         self._differences: list[tuple[str, str]] = []
-        self._kafka_spelling: dict[str, str] = {}  # of consumer groups; the other way round for families
+        self._kafka_spelling: dict[str, str] = {}  # The Kafka name of each consumer group by its RocketMQ name.
 
-    # -- Asking
+    # -- Reading
 
     def has_members(self, group: str) -> bool:
-        """Say whether the group, in its Kafka spelling, has clustering consumers; broadcast never counts."""
+        """Return whether the group, by its Kafka name, has clustering consumers; broadcasting ones do not count."""
         found = self.consumers.get(self._kafka_spelling.get(group, group))
         return found is not None and found.is_clustering
 
@@ -95,49 +96,49 @@ class GroupMembers(Generic[Channel]):
         return found.client_ids() if found is not None else []
 
     def subscriptions(self, group: str) -> Mapping[str, SubscriptionData] | None:
-        """What the group asked for by topic; None if it has no member."""
+        """Return the group's subscription by topic; None if it has no member."""
         found = self.consumers.get(group)
         return found.subscriptions if found is not None else None
 
     def begins_at_first(self, group: str) -> bool:
-        """Say whether the group, where it has no position, wants to begin at the first message there is."""
+        """Return whether the group begins at the log start offset of queues in which it has no committed offset."""
         found = self.consumers.get(group)
         return found is not None and found.consume_from_where == FROM_FIRST
 
     def channels(self, group: str) -> Iterable[Channel]:
-        """All channels of a consumer group: those to notify."""
+        """Return all channels of a consumer group, to notify them."""
         found = self.consumers.get(group)
         return tuple(found.channels) if found is not None else ()
 
     def is_refused(self, channel: Channel, group: str) -> bool:
-        """Say whether the channel wants other messages than the group's members."""
+        """Return whether the group refuses the channel because its subscription differs from that of the members."""
         found = self.consumers.get(group)
         return found is not None and channel in found.refused
 
     def take_refusals(self) -> list[tuple[str, str]]:
-        """Name the (group, client id) of those that were refused since the last call."""
+        """Return (group, client id) of each client that was refused since the last call."""
         taken, self._refusals = self._refusals, []
         return taken
 
     def differing(self) -> Collection[str]:
-        """Name the groups whose members subscribe to different messages."""
+        """Return the groups whose members have different subscriptions."""
         return self._differing.keys()
 
     def take_differences(self) -> list[tuple[str, str]]:
-        """Name the (group, client id) of those that came to want something else than others since the last call."""
+        """Return (group, client id) of each client whose subscription began to differ since the last call."""
         taken, self._differences = self._differences, []
         return taken
 
     def consuming(self, channel: Channel) -> list[tuple[str, str]]:
-        """Name the consumer groups that a channel is in, and the client that it is there."""
+        """Return the consumer groups of a channel, each with the client id that the channel has in it."""
         consuming, _ = self._groups_of.get(channel, (set[str](), set[str]()))
         clients = ((group, self.consumers[group].channels.get(channel)) for group in sorted(consuming))
         return [(group, client.client_id) for group, client in clients if client is not None]
 
-    # -- Telling
+    # -- Changing
 
     def note_producer(self, channel: Channel, client: Client, group: str) -> None:
-        """Count the channel among its group's producers before its first heartbeat says so, if there is room."""
+        """Add the channel to the producers of a group, before its first heartbeat, if the limits allow it."""
         consuming, producing = self._groups_of.setdefault(channel, (set(), set()))
         if group in producing or len(group) > NAME_CHARACTERS_MAX or self._membership_count >= self._memberships_max:
             return
@@ -150,7 +151,7 @@ class GroupMembers(Generic[Channel]):
         self.producers.add(group, channel, client)
 
     def check(self, channel: Channel, data: HeartbeatData) -> None:
-        """Raise TooManyMembers if `heartbeat` would exceed a limit. To be called after `check_counts`."""
+        """Raise TooManyMembers if `heartbeat` would exceed a limit. Call `check_counts` before."""
         new = len([each for each in data.consumer_data_set if each.group_name not in self.consumers])
         new += len([each for each in data.producer_data_set if each.group_name not in self.producers.groups])
         if new and len(self.consumers) + len(self.producers.groups) + new > self._groups_max:
@@ -162,11 +163,11 @@ class GroupMembers(Generic[Channel]):
         self._check_sums(data, sum([self.consumers[name].size_of(channel) for name in others]))
 
     def check_counts(self, channel: Channel, data: HeartbeatData) -> None:
-        """Raise TooManyMembers if it names too many groups or topics, before anything looks at each of them."""
+        """Raise TooManyMembers if a heartbeat names too many groups or topics, before each of them is processed."""
         named = len(data.consumer_data_set) + len(data.producer_data_set)
         consuming, producing = self._groups_of.get(channel, _IN_NO_GROUP)
         count = named + len(consuming) + len(producing)
-        if count > self._client_groups_max:  # Unless some are counted twice.
+        if count > self._client_groups_max:  # Some groups may be counted twice; then they are counted exactly below.
             count -= len(consuming.intersection([each.group_name for each in data.consumer_data_set]))
             count -= len(producing.intersection([each.group_name for each in data.producer_data_set]))
         if count > self._client_groups_max:
@@ -182,9 +183,9 @@ class GroupMembers(Generic[Channel]):
     def heartbeat(
         self, channel: Channel, client: Client, data: HeartbeatData, mono_ms: int, refusing: Container[str] = ()
     ) -> list[str]:
-        """Take a heartbeat that passed `check_counts` and `check`; return the consumer groups that it changed.
+        """Process a heartbeat that passed `check_counts` and `check`; return the consumer groups that it changed.
 
-        `refusing`: the groups that refuse members who want other messages than the others.
+        `refusing` contains the groups that refuse clients whose subscription differs from that of the members.
         """
         self.heartbeats.note(channel, mono_ms)
         consuming, producing = self._groups_of.setdefault(channel, (set(), set()))
@@ -204,7 +205,7 @@ class GroupMembers(Generic[Channel]):
         return changed
 
     def unregister(self, channel: Channel, *, consumer_group: str = "", producer_group: str = "") -> list[str]:
-        """Take the channel out of these groups; return the consumer groups that changed."""
+        """Remove the channel from these groups; return the consumer groups that changed."""
         consuming, producing = self._groups_of.get(channel, (set[str](), set[str]()))
         if producer_group in producing:
             producing.remove(producer_group)
@@ -216,7 +217,7 @@ class GroupMembers(Generic[Channel]):
         return [consumer_group]
 
     def closed(self, channel: Channel) -> list[str]:
-        """Forget a channel; return the consumer groups that changed."""
+        """Remove a closed channel from all its groups; return the consumer groups that changed."""
         self.heartbeats.forget(channel)
         self.producers.forget_client(channel)
         consuming, producing = self._groups_of.pop(channel, (set[str](), set[str]()))
@@ -226,7 +227,7 @@ class GroupMembers(Generic[Channel]):
             self._stop_consuming(channel, group)
         return sorted(consuming)
 
-    # -- Inside
+    # -- Internal
 
     def _check_room(self, consumer: ConsumerData) -> None:
         name = consumer.group_name
@@ -237,7 +238,7 @@ class GroupMembers(Generic[Channel]):
             )
 
     def _check_sums(self, data: HeartbeatData, others_size: int) -> None:
-        """Count the heartbeat as if all of it were new: whoever is near the bound is refused a little early."""
+        """Check the sums as if all of the heartbeat were new, so a client close to a limit may be refused too early."""
         names = [data.client_id, *(producer.group_name for producer in data.producer_data_set)]
         if max(map(len, names)) > NAME_CHARACTERS_MAX:
             raise TooManyMembers(f"a name of {max(map(len, names))} characters; {NAME_CHARACTERS_MAX} are allowed")
@@ -280,7 +281,7 @@ class GroupMembers(Generic[Channel]):
         return changed or is_new
 
     def _count(self, name: str, group: ConsumerGroup[Channel], before_bytes: int, client_id: str = "") -> None:
-        """Keep the sums over all groups: one of them, whose subscriptions took `before_bytes`, has changed."""
+        """Update the sums over all groups after a change of one, whose subscriptions took `before_bytes` before."""
         self._subscribed_bytes += group.subscribed_bytes - before_bytes
         count = group.differing
         if count > self._differing.get(name, 0):
@@ -291,7 +292,7 @@ class GroupMembers(Generic[Channel]):
             self._differing.pop(name, None)
 
     def _admit_agreeing(self, group: ConsumerGroup[Channel]) -> None:
-        """Let those in that want what the group wants now; into a group without members whoever waits longest."""
+        """Admit refused clients that agree with the group now. A group without members admits the first of them."""
         for channel, (client, data) in list(group.refused.items()):
             if channel in group.refused and (not group.channels or group.agrees(client, data)):
                 self._forget_refused(group, channel)

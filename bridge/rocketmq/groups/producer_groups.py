@@ -1,4 +1,4 @@
-"""The producer groups: the connections of their producers, and which connection a producer's client has."""
+"""The producer groups: the connections of each group's producers, and the connection of each client."""
 
 from collections.abc import Sequence
 from typing import Generic
@@ -11,16 +11,16 @@ class ProducerGroups(Generic[Channel]):
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[Channel, Client]] = {}
-        # The connection of each client that has producers, the one heard last if it has two; and the client of each.
+        # The connection of each client that has producers, the most recent one if it has two.
         self._channels: dict[str, Channel] = {}
         self._client_ids: dict[Channel, str] = {}
 
     def channels(self, group: str) -> Sequence[Channel]:
-        """Give the connections of a group's producers."""
+        """Return the connections of a group's producers."""
         return tuple(self.groups.get(group, ()))
 
     def channel_of(self, client_id: str) -> Channel | None:
-        """Give the connection of a client that has a producer in any group."""
+        """Return the connection of a client that has a producer in any group."""
         return self._channels.get(client_id)
 
     def add(self, group: str, channel: Channel, client: Client) -> None:
@@ -33,12 +33,12 @@ class ProducerGroups(Generic[Channel]):
             del self.groups[group]
 
     def note_client(self, channel: Channel, client_id: str) -> None:
-        """Note which client's connection it is."""
+        """Note the client id of a connection."""
         self.forget_client(channel)
         self._channels[client_id], self._client_ids[channel] = channel, client_id
 
     def forget_client(self, channel: Channel) -> None:
-        """Forget whose connection it is, unless the client has another connection since."""
+        """Forget the client id of a connection, unless the client has a newer connection."""
         client_id = self._client_ids.pop(channel, None)
         if client_id is not None and self._channels.get(client_id) == channel:
             del self._channels[client_id]

@@ -1,1 +1,1 @@
-"""The name server, and registration with others."""
+"""The embedded name server, and the registration of this broker with other name servers."""

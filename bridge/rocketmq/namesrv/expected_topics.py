@@ -1,28 +1,29 @@
-"""Topics that clients wait for before they are there.
+"""Expected topics: routes for topics that do not exist yet, so that consumers get their first messages without delay.
 
-A client that finds no route for a topic asks again after 30 s, and nothing that a broker may say makes it ask sooner.
-So a consumer that comes before its topic would see the first messages that late. But at its start it asks twice within
-moments, from two threads; and that much is known of who asks twice:
+A client that finds no route for a topic asks again after 30 s, and a broker cannot make it ask earlier. So a consumer
+that starts before its topic exists would get its first messages up to 30 s late. But a starting consumer asks twice
+within moments, from two threads, and the second question is answered with a route:
 
-    name server   topic? none ── topic? none ─> a route of `topics.queues` queues, none of them there yet: expected
-    consumer                                     its heartbeat names the topic, and makes it
-                                                 likewise its retry topic, which any group's first heartbeat makes
-    producer      topic? none ── template? ────> the first send makes the topic, as its sender wishes; sometimes it asks
-                                                 twice, too, and then may name a queue that its own wish left out
+    name server   topic? none ── topic? none ─> a route with `topics.queues` queues, which do not exist yet: expected
+    consumer                                     its heartbeat names the topic, which creates it
+                                                 its first heartbeat also creates the retry topic of its group
+    producer      topic? none ── template? ────> its first send creates the topic, with the number of queues in the
+                                                 request; a producer may ask twice, too, and then send to a queue
+                                                 beyond that number
 
-What is expected is remembered for as long as a client may believe in such a route. Times are monotonic.
+An expected topic is remembered as long as a client may use such a route. Times are monotonic.
 """
 
 from typing import Final
 
-AGAIN_MS: Final = 5_000  # Two questions within so long are one client's start; its polls are 30 s apart.
-EXPECTED_MS: Final = 60_000  # Two polls.
-EXPECTED_MAX: Final = 10_000  # Topics; the oldest make room.
-ASKED_MAX: Final = 100  # Topics of one connection; beyond, it starts over.
+AGAIN_MS: Final = 5_000  # The most time between two questions of a starting client. Its polls are 30 s apart.
+EXPECTED_MS: Final = 60_000  # The time of two polls.
+EXPECTED_MAX: Final = 10_000  # The number of expected topics. The oldest is dropped for a new one.
+ASKED_MAX: Final = 100  # The number of topics of one connection. When it is reached, all are dropped.
 
 
 class RouteMisses:
-    """The topics without a route that one connection has asked for."""
+    """The topics without a route for which one connection has asked."""
 
     __slots__ = ("_asked_mono_ms",)
 
@@ -30,7 +31,7 @@ class RouteMisses:
         self._asked_mono_ms: dict[str, int] = {}
 
     def is_asked_again(self, topic: str, mono_ms: int) -> bool:
-        """Note the question; say whether it is the second one within moments."""
+        """Note a question for a topic; return whether it is the second one within AGAIN_MS."""
         asked = self._asked_mono_ms
         before = asked.get(topic)
         if len(asked) >= ASKED_MAX:
@@ -40,10 +41,10 @@ class RouteMisses:
 
 
 class ExpectedTopics:
-    """All expected topics, by name."""
+    """All expected topics by name."""
 
     def __init__(self) -> None:
-        self._until_mono_ms: dict[str, int] = {}  # The oldest first.
+        self._until_mono_ms: dict[str, int] = {}  # In the order of their times.
 
     def add(self, topic: str, mono_ms: int) -> None:
         until = self._until_mono_ms

@@ -1,6 +1,6 @@
-"""What RocketMQ's tools keep at the name server: texts by namespace and key, replayed state.
+"""Keys and values that RocketMQ's tools store at the name server, by namespace; they are state in the log.
 
-The name server itself reads one namespace: the order of a topic's queues. Source: KVConfigManager.java.
+The name server itself reads only one namespace, which has the order of a topic's queues. Source: KVConfigManager.java.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,21 +12,21 @@ from duolog.store.state_log import StateLog
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 ENTRIES_MAX: Final = 10_000
-TEXT_MAX: Final = 16 << 20  # Characters of all namespaces, keys and values.
-CHARACTERS_MAX: Final = 4096  # of a namespace, key or value
+TEXT_MAX: Final = 16 << 20  # The number of characters of all namespaces, keys and values.
+CHARACTERS_MAX: Final = 4096  # The length of a namespace, key or value.
 
 
 class TooManyValues(Exception):
-    """ENTRIES_MAX or TEXT_MAX are kept, or one is longer than CHARACTERS_MAX."""
+    """ENTRIES_MAX, TEXT_MAX or CHARACTERS_MAX is exceeded; the message says which."""
 
 
 class KeyValues:
-    """The table."""
+    """The table of keys and values."""
 
     def __init__(self, state_log: StateLog) -> None:
         self._state_log = state_log
-        self._values: dict[str, dict[str, str]] = {}  # by namespace and key
-        self._text = 0  # Invariant: the characters of all entries, the namespace counted with each.
+        self._values: dict[str, dict[str, str]] = {}  # By namespace and key.
+        self._text = 0  # Invariant: the number of characters of all entries; the namespace counts for each entry.
         state_log.own(KeyValueKept, self._replay)
         state_log.on_snapshot(self._snapshot)
 
@@ -34,7 +34,7 @@ class KeyValues:
         return self._values.get(namespace, {})
 
     def put(self, namespace: str, key: str, value: str, now_ms: int) -> Promise:
-        """Keep a value; raises TooManyValues and StoreError."""
+        """Store a value. Raises TooManyValues and StoreError."""
         longest = max(map(len, (namespace, key, value)))
         if longest > CHARACTERS_MAX:
             raise TooManyValues(f"{longest} characters; {CHARACTERS_MAX} are allowed")

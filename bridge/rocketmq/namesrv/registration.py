@@ -1,15 +1,16 @@
-"""A broker among others: it registers with the name servers of a RocketMQ cluster (`rocketmq.join_namesrv`).
+"""Registration of this broker with the name servers of a RocketMQ cluster (`rocketmq.join_namesrv`).
 
-    connect ──> REGISTER_BROKER (103): all topics ──> again every 30 s, and as soon as a topic is made or changed
+    connect ──> REGISTER_BROKER (103): all topics ──> again every 30 s, and when a topic is created or changed
        ^                                                        │
-       └── connection lost: again after a second, then two ... ─┘        stop ──> UNREGISTER_BROKER (104), close
+       └── connection lost: again after 1 s, then 2 s ... ──────┘        stop ──> UNREGISTER_BROKER (104), close
 
-A name server forgets a broker at once when the connection that it registered on is closed, so each has one that stays.
-It reads the table of topics only if its version is new, and never takes a topic out by itself: one that was deleted
-here is registered with no permission at all, so that clients leave it alone, until the broker's next start.
+A name server removes a broker when the connection of its registration is closed, so each registration has a lasting
+connection. The name server reads the table of topics only if its version is new, and never removes a topic by itself. A
+deleted topic is therefore registered without any permission until the next start, so that clients do not use it.
 
-With `topics.auto_create` off the template TBW102 is not registered, and producers of new topics pass this broker by: so
-a fleet can move to it topic by topic. Source: RouteInfoManager.java, BrokerOuterAPI.java#registerBrokerAll.
+If `topics.auto_create` is off, the template TBW102 is not registered. Producers then do not create new topics here, so
+that a cluster can move to this broker topic by topic.
+Source: RouteInfoManager.java, BrokerOuterAPI.java#registerBrokerAll.
 """
 
 import asyncio
@@ -37,12 +38,13 @@ from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
-REGISTER_S: Final = 30.0  # `registerNameServerPeriod`; a name server forgets after 120 s.
+# `registerNameServerPeriod`. A name server removes a broker after 120 s without a registration.
+REGISTER_S: Final = 30.0
 ANSWER_S: Final = 10.0
 GOODBYE_S: Final = 1.0
-RETRIES_S: Final = (1.0, 2.0, 5.0, 10.0)  # Before the first, second, ... attempt to connect again.
+RETRIES_S: Final = (1.0, 2.0, 5.0, 10.0)  # The pauses before the first, second, ... attempt to connect again.
 GONE_TOPICS_MAX: Final = 10_000
-TOPICS_AT_ONCE: Final = 250  # Written in one turn of the loop: about a millisecond and a half.
+TOPICS_AT_ONCE: Final = 250  # The number of topics encoded in one turn of the loop, in about 1.5 ms.
 _PIECE_BYTES: Final = 1 << 16
 _NO_PERM: Final = 0
 
@@ -50,19 +52,20 @@ log = logging.getLogger("bridge")
 
 
 class NameServerRegistration:
-    """One task for each name server."""
+    """Keeps this broker registered, with one task for each name server."""
 
     def __init__(
         self, context: RocketMQContext, contain: Callable[[BaseException], object], addresses: list[tuple[str, int]]
     ) -> None:
         self._context, self._contain, self._addresses = context, contain, addresses
         self._tasks: list[asyncio.Task[None]] = []
-        self._changed = asyncio.Event()  # A new one for each version.
-        self._version = -1  # Of the topics in `_body`.
+        # Set when there is a newer version of the topics; each version has its own event.
+        self._changed = asyncio.Event()
+        self._version = -1  # The version of the topics in `_body`.
         self._body = b""
         self._names: set[str] = set()
-        self._writing = asyncio.Lock()  # Held while `_body` is made.
-        self._gone: dict[str, None] = {}  # Topics that were deleted since the start.
+        self._writing = asyncio.Lock()  # Held while `_body` is encoded.
+        self._gone: dict[str, None] = {}  # The topics that were deleted since the start.
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._stay(host, port)) for host, port in self._addresses]
@@ -70,12 +73,12 @@ class NameServerRegistration:
             task.add_done_callback(self._ended)
 
     def notice(self) -> None:
-        """Register anew if the topics changed. To be called at the end of each turn."""
+        """Start a new registration if the topics have changed. Called at the end of each turn of the loop."""
         if self._context.topics.version != self._version:
             self._changed.set()
 
     async def stop(self) -> None:
-        """Take leave of all name servers, for at most GOODBYE_S."""
+        """Unregister from all name servers, for at most GOODBYE_S."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -88,7 +91,7 @@ class NameServerRegistration:
     # -- One name server
 
     async def _stay(self, host: str, port: int) -> None:
-        """Be registered there, whatever happens to the connection, until the task is cancelled."""
+        """Keep the broker registered with one name server, over lost connections, until the task is cancelled."""
         attempt = 0
         while True:
             try:
@@ -109,7 +112,7 @@ class NameServerRegistration:
             attempt += 1
 
     async def _keep_registered(self, channel: "_Channel", address: str) -> None:
-        """Register now, at each change, and every REGISTER_S. Raises OSError, TimeoutError, ProtocolError."""
+        """Register now, after each change, and every REGISTER_S. Raises OSError, TimeoutError, ProtocolError."""
         is_known = False
         while True:
             body, changed = await self._registration()
@@ -127,7 +130,7 @@ class NameServerRegistration:
                 is_known = True
             await channel.wait(changed, REGISTER_S)
 
-    # -- What is said
+    # -- The content of a registration
 
     def _identity(self) -> dict[str, str]:
         options = self._context.options.rocketmq
@@ -139,19 +142,19 @@ class NameServerRegistration:
         }
 
     async def _registration(self) -> tuple[bytes, asyncio.Event]:
-        """Give the body with all topics, made once for each version, and what will say that there is a newer one.
+        """Return the body with all topics, encoded once for each version, and the event of the next version.
 
-        A body of many topics is written in slices. What changes meanwhile makes a newer version, which follows it.
+        Many topics are encoded in slices. A change in the meantime makes a newer version.
         """
         async with self._writing:
             if self._context.topics.version != self._version:
                 self._version, self._changed = self._context.topics.version, asyncio.Event()
                 for _ in self._write():
-                    await asyncio.sleep(0)  # The loop turns.
+                    await asyncio.sleep(0)  # The loop runs other tasks.
             return self._body, self._changed
 
     def _write(self) -> Iterator[None]:
-        """Make the body; yields where the loop may turn."""
+        """Encode the body; yields between slices."""
         topics = self._context.topics
         version = DataVersion(timestamp=self._context.clock.now_ms(), counter=topics.version)
         listed = {topic.rocketmq_name: topic for topic in topics.all()}
@@ -179,7 +182,7 @@ class NameServerRegistration:
 
 
 class _Channel:
-    """A connection to a name server: one request at a time, answered before the next."""
+    """A connection to a name server, on which one request at a time waits for its answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -203,12 +206,12 @@ class _Channel:
                     return command
 
     async def wait(self, changed: asyncio.Event, timeout_s: float) -> None:
-        """Wait until the event, the time, or, which raises, the end of the connection."""
+        """Wait until the event is set or the time is over. Raises ConnectionResetError if the connection ends."""
         change, reading = asyncio.create_task(changed.wait()), asyncio.create_task(self._read())
         try:
             done, _ = await asyncio.wait((change, reading), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if reading in done:
-                self._frames.feed(reading.result())  # Nothing was asked for.
+                self._frames.feed(reading.result())  # An answer that no request waits for.
         finally:
             change.cancel()
             reading.cancel()

@@ -1,7 +1,8 @@
-"""The name server: routes (105), the cluster (106), lists of topics (206, 224, 304), what tools keep (100 to 102, 219).
+"""The embedded name server: routes (105), cluster (106), lists of topics (206, 224, 304), keys and values (100 to 102,
+219), write permission (205, 327).
 
-Routes are the broker's own topics, at once and all in one place: one cluster, one broker, id 0. Other brokers cannot
-register here; a fleet has name servers of its own, and this broker joins them (`fleet.py`).
+A route has this broker only: one cluster, one broker, id 0. Other brokers cannot register with the embedded name
+server. A cluster of several brokers has its own name servers, with which this broker registers (`registration.py`).
 Source: ClientRequestProcessor.java, DefaultRequestProcessor.java, RouteInfoManager.java.
 """
 
@@ -35,7 +36,7 @@ from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE, PERM_WRITE
 from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
-MASTER_ID: Final = 0  # Producers look for this one.
+MASTER_ID: Final = 0  # The id of a master; producers send only to masters.
 
 
 # -- Routes
@@ -49,7 +50,8 @@ def route(context: RocketMQContext, connection: RocketMQConnection, command: Rem
     if topic is None:
         queue_count = _expected_queues(context, connection, name)
     elif name != AUTO_CREATE_TOPIC or context.topics.auto_create:
-        # Producers ask for the template when they find no route, and then send with its name, which makes the topic.
+        # A producer that finds no route asks for the template, and names the template in its send, which creates the
+        # topic.
         queue_count, perm = topic.queue_count, topic.perm
     if not queue_count:
         remark = f"No topic route info in name server for the topic: {name[:300]}"
@@ -64,10 +66,10 @@ def route(context: RocketMQContext, connection: RocketMQConnection, command: Rem
 
 
 def _expected_queues(context: RocketMQContext, connection: RocketMQConnection, name: str) -> int:
-    """Give the queues of a topic that will be made when this client needs it, see `expected.py`; 0: it will not."""
+    """Return the number of queues that an expected topic will have (`expected_topics.py`); 0 if it is not expected."""
     mono_ms = context.clock.mono_ms()
     if name.startswith(RETRY_PREFIX) and is_rocketmq_group(group := name.removeprefix(RETRY_PREFIX)):
-        # The group's first heartbeat makes it; without its route a consumer would find its first retries 30 s late.
+        # The first heartbeat of the group creates the topic. Without a route the first retries would be 30 s late.
         config = context.groups.configs.get(group)
         queue_count = max(config.retry_queue_nums, 1) if config is not None else 1
         return queue_count if connection.route_misses.is_asked_again(name, mono_ms) else 0
@@ -87,7 +89,7 @@ def broker_data(context: RocketMQContext) -> BrokerData:
 
 
 def broker_address(context: RocketMQContext) -> str:
-    """Give the address as clients take it apart: at the last colon."""
+    """Return the address in the form that clients parse: they split it at the last colon."""
     host, port = context.node.addresses.rocketmq
     return f"{host}:{port}"
 
@@ -116,23 +118,23 @@ def topics_of_cluster(context: RocketMQContext, connection: RocketMQConnection, 
 
 
 def system_topics(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Name the topics that are called as clusters and brokers are; tools take the address along."""
+    """Return the topics that have the names of the cluster and the broker; tools also use the address in the answer."""
     options = context.options.rocketmq
     names = [options.cluster, options.broker]
     return answer(command, body=TopicList(topic_list=names, broker_addr=broker_address(context)))
 
 
-# -- What others keep here
+# -- Keys and values
 
 
 def forget_topic(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """DELETE_TOPIC_IN_NAMESRV: tools send it when they have deleted the topic in the broker; its route went then."""
+    """Answer DELETE_TOPIC_IN_NAMESRV, which tools send after they deleted the topic in the broker: with success."""
     TopicRequest.parse(command.ext)
     return answer(command)
 
 
 def kept_value(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """GET_KV_CONFIG."""
+    """Answer GET_KV_CONFIG."""
     request = KeyValueRequest.parse(command.ext)
     value = context.names.key_values.all_of(request.namespace).get(request.key)
     if value is None:
@@ -142,7 +144,7 @@ def kept_value(context: RocketMQContext, connection: RocketMQConnection, command
 
 
 def kept_values(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """GET_KVLIST_BY_NAMESPACE."""
+    """Answer GET_KVLIST_BY_NAMESPACE."""
     namespace = NamespaceRequest.parse(command.ext).namespace
     values = context.names.key_values.all_of(namespace)
     if not values:
@@ -151,14 +153,14 @@ def kept_values(context: RocketMQContext, connection: RocketMQConnection, comman
 
 
 def keep_value(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """PUT_KV_CONFIG."""
+    """Answer PUT_KV_CONFIG."""
     request = PutKeyValueRequest.parse(command.ext)
     now_ms = context.clock.now_ms()
     return answer(command, promise=context.names.key_values.put(request.namespace, request.key, request.value, now_ms))
 
 
 def delete_value(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """DELETE_KV_CONFIG; one that is not there is deleted, too."""
+    """Answer DELETE_KV_CONFIG. An unknown key is no error."""
     request = KeyValueRequest.parse(command.ext)
     if request.key not in context.names.key_values.all_of(request.namespace):
         return answer(command, promise=context.state_log.barrier())
@@ -170,20 +172,20 @@ def delete_value(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def wipe_write_perm(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """WIPE_WRITE_PERM_OF_BROKER: producers learn within their 30 s that no queue here is to be written to.
+    """Answer WIPE_WRITE_PERM_OF_BROKER: routes from now on tell producers not to write, which they learn within 30 s.
 
-    For as long as the process lives, as with a name server of Java; what is sent all the same is taken.
+    Messages that are sent nevertheless are stored. The effect ends with the process, as with a Java name server.
     """
     return answer(command, ext={"wipeTopicCount": str(_set_write_wiped(context, command, is_wiped=True))})
 
 
 def add_write_perm(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """ADD_WRITE_PERM_OF_BROKER."""
+    """Answer ADD_WRITE_PERM_OF_BROKER."""
     return answer(command, ext={"addTopicCount": str(_set_write_wiped(context, command, is_wiped=False))})
 
 
 def _set_write_wiped(context: RocketMQContext, command: RemotingCommand, *, is_wiped: bool) -> int:
-    """Give how many topics that changed."""
+    """Change the permission in routes; return the number of topics whose routes changed."""
     if BrokerNameRequest.parse(command.ext).broker_name != context.options.rocketmq.broker:
         return 0
     permission = context.names.write_permission

@@ -1,8 +1,8 @@
-"""Whether the embedded name server's routes let producers write to this broker, as WIPE_WRITE_PERM_OF_BROKER says."""
+"""The permission to write in routes of the embedded name server (WIPE_WRITE_PERM_OF_BROKER)."""
 
 
 class WritePermission:
-    """The permission to write; kept until the process ends, as a name server of Apache RocketMQ keeps it."""
+    """The permission to write. A restart resets it, as in Apache RocketMQ's name server."""
 
     def __init__(self) -> None:
         self.is_wiped = False
