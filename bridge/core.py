@@ -76,8 +76,9 @@ from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
 from duolog.bridge.state.producers import Producers
+from duolog.bridge.state.system_topics import system_topics
 from duolog.bridge.state.topic_configs import broker_defaults
-from duolog.bridge.state.topics import Topics, system_topics
+from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue

@@ -37,7 +37,8 @@ from duolog.bridge.records.timers import (
 from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.records.transactions import TimersHeld
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
-from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topics import Topics
 from duolog.delay.cancellations import Cancelled, Verdict
 from duolog.delay.memtable import scan as memtable_scan
 from duolog.delay.memtable.scan import FROM_THE_LATEST, MemtableSnapshot, SweepCursor

@@ -18,7 +18,8 @@ from typing import Final, Protocol
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import NOT_THE_RECORD, Poison
 from duolog.bridge.records.timers import TimersCancelled, TimersDelivered
-from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topics import Topics
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import Timer
 from duolog.delay.tree.jobs import TreeStore

@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from duolog.bridge.data.delay_headers import RequestedDelay
-from duolog.bridge.state.topics import QUEUE_ID_BITS
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.delay.names import name_hash
 from duolog.protocol import convert
 from duolog.protocol.errors import ProtocolError

@@ -26,7 +26,7 @@ from duolog.bridge.config import Options
 from duolog.bridge.data.open_batches import OpenBatches
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.records import frame_formats
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol import convert
 from duolog.protocol.convert import Batched, Place
 from duolog.protocol.errors import ProtocolError

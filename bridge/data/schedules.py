@@ -28,7 +28,8 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.schedules import BurstOfRuns, ScheduleRegistered, ScheduleStepped
 from duolog.bridge.records.timers import DelayPaused
 from duolog.bridge.records.topics import TopicDeleted
-from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topics import Topics
 from duolog.delay.recurring import (
     PERIOD_MIN_MS,
     BadSchedule,

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from duolog.bridge.data import expiry, half_frames
 from duolog.bridge.data.delay_headers import TIMER_NAMES, TIMER_REPLACE, DelayRefused
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.rocketmq.messages import properties
 

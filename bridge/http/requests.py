@@ -16,7 +16,7 @@ from duolog.bridge.data import half_frames, unknown_headers
 from duolog.bridge.data.delay_headers import TIMER_NAMES, TIMER_REPLACE
 from duolog.bridge.http.answers import to_json
 from duolog.bridge.http.context import HttpContext
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.kafka.record_batch import Record
 

@@ -32,7 +32,8 @@ from duolog.bridge.state.topic_configs import (
     check,
     value_of,
 )
-from duolog.bridge.state.topics import Topic, UnknownTopic
+from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import UnknownTopic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
 from duolog.protocol.kafka.response import Elements
 from duolog.store.entry import Promise

@@ -23,7 +23,7 @@ from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Step
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.group_offsets import GroupOffset
-from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.primitive_types import read_classic_string

@@ -26,7 +26,8 @@ from duolog.bridge.kafka.requests.request import (
 )
 from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.net.ordered_outbox import OutboxSlot
-from duolog.bridge.state.topics import Topic, UnknownTopic
+from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import UnknownTopic
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
 from duolog.store.entry import Promise

@@ -18,7 +18,7 @@ from duolog.bridge.kafka.requests.errors import InvalidRequest
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import unique
 from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Steps
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
 from duolog.protocol.kafka.response import Elements
 

@@ -29,7 +29,8 @@ from duolog.bridge.kafka.requests.request import (
 )
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.state.topic_configs import TABLE as TOPIC_CONFIGS
-from duolog.bridge.state.topics import InvalidTopicName, Topic
+from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import InvalidTopicName
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
 from duolog.protocol.names import is_kafka_topic

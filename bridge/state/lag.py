@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from duolog.bridge.state.group_offsets import GroupOffset, GroupOffsets
-from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, Topics
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topics import Topics
 from duolog.store.index.queue import Queue
 
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from duolog.bridge.config import LeasesOptions
-from duolog.bridge.state.topics import Topic, Topics
+from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import Topics
 from duolog.store.log.format import POSITION_MAX
 from duolog.store.log.segment import Segment
 

@@ -24,7 +24,8 @@ from duolog.bridge.data.stamps import WAITING_STAMP
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.half_messages import HalvesLooked
-from duolog.bridge.state.topics import Topic, Topics
+from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.half_replay import HalfMessageReplay
 from duolog.bridge.transactions.op_messages import HalfDecision, OpMessages, message_frame
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason

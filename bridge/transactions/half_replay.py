@@ -10,7 +10,7 @@ from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.half_messages import HalfIdsKnown, HalfVerdicts, HalvesLooked, HalvesOpen
 from duolog.bridge.records.topics import TopicCreated
-from duolog.bridge.state.topics import QUEUE_ID_BITS
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.bridge.transactions.half_properties import check_back_of
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC

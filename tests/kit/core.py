@@ -14,7 +14,7 @@ from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.connections import Bounds
 from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.pop.revive import revive
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.message_id import pack_host
 from duolog.store.options import StoreOptions

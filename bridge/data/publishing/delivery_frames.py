@@ -10,7 +10,7 @@ from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.publishing.rocketmq_plan import tag_code_of
 from duolog.bridge.data.stamps import ROCKETMQ_STAMP, WAITING_STAMP, KafkaStamps
 from duolog.bridge.records import frame_formats
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import tags

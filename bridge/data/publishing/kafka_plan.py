@@ -30,7 +30,7 @@ from duolog.bridge.data.schedules import SCHEDULE_NAME, RecurringMessage, Schedu
 from duolog.bridge.data.stamps import WAITING_STAMP, KafkaStamps
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.schedules import ScheduleRegistered
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule

@@ -27,7 +27,7 @@ from duolog.bridge.data.expiry import ExpiryParser
 from duolog.bridge.data.half_frames import HalfRequest
 from duolog.bridge.data.publishing.refusals import check_may_produce
 from duolog.bridge.data.unknown_headers import Sender, UnknownHeaders
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka import record_batch, record_reader

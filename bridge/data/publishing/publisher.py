@@ -38,7 +38,7 @@ from duolog.bridge.records.codec import Record as StateRecord
 from duolog.bridge.records.timers import DelayedBatch, TimerRequested
 from duolog.bridge.state.idempotency_keys import IdempotencyKey
 from duolog.bridge.state.producers import Producers
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions

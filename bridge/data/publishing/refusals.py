@@ -1,6 +1,6 @@
 """The exceptions by which a message or a batch is refused before anything of it is appended."""
 
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 
 
 class NotSupported(Exception):

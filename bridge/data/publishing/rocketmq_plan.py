@@ -30,7 +30,7 @@ from duolog.bridge.data.unknown_headers import AMQ_PREFIX, TIMER_PREFIX, Sender,
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record as StateRecord
 from duolog.bridge.records.schedules import ScheduleRegistered
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.wall_time import WallTime
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule
 from duolog.protocol.rocketmq.messages import flags, properties, tags

@@ -39,7 +39,7 @@ from duolog.bridge.net.futures import awaited
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.retry.redrive import WAYS
 from duolog.bridge.rocketmq.retry.send_back import EXPIRED_AT, ORIGIN_PLACE, REASON
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.names import group_of_rocketmq, rocketmq_group
 from duolog.protocol.rocketmq.messages import (

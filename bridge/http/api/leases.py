@@ -40,7 +40,7 @@ from duolog.bridge.state.leases import (
     named,
     wanted_segments,
 )
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.store.entry import Promise
 
 

@@ -46,7 +46,7 @@ from duolog.bridge.http.requests import (
     topic_named,
 )
 from duolog.bridge.net.futures import awaited
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.batch_builder import BatchBuilder, encoded_headers
 from duolog.protocol.kafka.record_batch import Record, read_header

@@ -26,7 +26,7 @@ from duolog.bridge.http.requests import (
 )
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
-from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
 from duolog.delay.rows import Timer
 from duolog.store.entry import Promise
 from duolog.store.errors import StoreError

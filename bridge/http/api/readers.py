@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Final
 
 from duolog.bridge.config import ConfigError
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 
 _SCHEME: Final = "bearer"
 

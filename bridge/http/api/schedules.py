@@ -21,7 +21,7 @@ from duolog.bridge.http.requests import (
     topic_named,
 )
 from duolog.bridge.records import frame_formats
-from duolog.bridge.state.topics import QUEUE_ID_BITS
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.delay.recurring import (
     BadSchedule,
     Cron,

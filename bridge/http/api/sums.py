@@ -16,7 +16,7 @@ from duolog.bridge.data.reading import Later, is_hidden
 from duolog.bridge.http.api.messages import Inflating
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.net.futures import awaited
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.record_batch import read_header
 from duolog.store.entry import Buffer

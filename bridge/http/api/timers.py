@@ -37,7 +37,7 @@ from duolog.bridge.http.requests import (
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.kafka import record_reader
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.messages import message as rocketmq_message

@@ -31,7 +31,7 @@ from duolog.bridge.http.requests import (
     topic_named,
 )
 from duolog.bridge.state import topic_configs
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.store.entry import Promise
 
 

@@ -27,7 +27,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import (
     ConsumeQueueData,

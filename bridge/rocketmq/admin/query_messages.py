@@ -17,7 +17,7 @@ from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol import convert
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka import record_batch, record_reader

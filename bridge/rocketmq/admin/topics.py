@@ -18,7 +18,8 @@ from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
 from duolog.bridge.state.topic_configs import changed as changed_configs
-from duolog.bridge.state.topics import Topic, UnknownTopic
+from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import UnknownTopic
 from duolog.protocol.rocketmq.bodies import (
     DataVersion,
     TopicConfig,

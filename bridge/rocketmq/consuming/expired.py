@@ -34,7 +34,7 @@ from duolog.bridge.rocketmq.retry.send_back import (
     expired_copy,
     group_config,
 )
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.message import (

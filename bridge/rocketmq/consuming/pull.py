@@ -29,7 +29,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.filters.subscription_filter import Filter, filter_of

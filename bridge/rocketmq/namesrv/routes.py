@@ -13,7 +13,7 @@ from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.state.topics import AUTO_CREATED_QUEUES_MAX
+from duolog.bridge.state.system_topics import AUTO_CREATED_QUEUES_MAX
 from duolog.protocol.names import is_rocketmq_group
 from duolog.protocol.rocketmq.bodies import (
     BrokerData,

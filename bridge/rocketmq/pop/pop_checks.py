@@ -6,7 +6,7 @@ from duolog.bridge.rocketmq.consuming.pull import no_topic
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import flags

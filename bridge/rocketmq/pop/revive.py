@@ -33,7 +33,8 @@ from duolog.bridge.rocketmq.retry.send_back import (
     fixed,
     group_config,
 )
-from duolog.bridge.state.topics import QUEUE_ID_BITS, Topic, UnknownTopic
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topics import UnknownTopic
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message import Message

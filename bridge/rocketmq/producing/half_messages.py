@@ -27,7 +27,7 @@ from duolog.bridge.rocketmq.groups.consumer_group import NAME_CHARACTERS_MAX
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.transactions.half_properties import check_back_of, half_properties, sent_properties
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.rocketmq.codes import ResponseCode

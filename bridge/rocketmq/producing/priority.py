@@ -9,7 +9,7 @@ only selects the queue. Source: SendMessageProcessor.java, TopicMessageType.java
 
 from typing import Final
 
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.rocketmq.messages import properties
 
 PRIORITY_MAX: Final = (1 << 31) - 1

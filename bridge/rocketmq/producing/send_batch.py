@@ -24,7 +24,7 @@ from duolog.bridge.rocketmq.producing.batches_under_way import Sending
 from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import batch

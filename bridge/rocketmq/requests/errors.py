@@ -14,13 +14,7 @@ from duolog.bridge.rocketmq.pop.pop_checkpoints import TooManyPopped
 from duolog.bridge.rocketmq.requests.admission import Busy
 from duolog.bridge.state.group_offsets import MetadataTooLarge, TooManyGroupOffsets
 from duolog.bridge.state.topic_configs import InvalidConfig
-from duolog.bridge.state.topics import (
-    InvalidQueueCount,
-    InvalidTopicName,
-    TooManyTopics,
-    TopicExists,
-    UnknownTopic,
-)
+from duolog.bridge.state.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
 from duolog.bridge.transactions.half_messages import TooManyHalves
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.protocol.errors import ProtocolError

@@ -32,7 +32,7 @@ from duolog.bridge.rocketmq.retry.send_back import (
     retries_of,
 )
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq, rocketmq_group
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message import Message

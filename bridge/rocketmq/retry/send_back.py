@@ -30,7 +30,8 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.retry.retry_policy import delay_ms_of
-from duolog.bridge.state.topics import Topic, UnknownTopic
+from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import UnknownTopic
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig

@@ -4,7 +4,7 @@ from duolog.bridge.config import Options
 from duolog.bridge.data.reading import Later
 from duolog.bridge.data.stamps import WAITING_STAMP
 from duolog.bridge.records import frame_formats
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.options import StoreOptions

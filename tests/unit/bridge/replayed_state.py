@@ -8,7 +8,8 @@ from duolog.bridge.records import codec
 from duolog.bridge.state import topic_configs
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import Producers
-from duolog.bridge.state.topics import Topics, system_topics
+from duolog.bridge.state.system_topics import system_topics
+from duolog.bridge.state.topics import Topics
 from duolog.store.entry import Slot
 from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
@@ -33,7 +34,7 @@ class State:
                 (t.number, t.name, t.id, t.perm, t.created_ms, t.queue_count, dict(t.configs), t.settings, t.epochs)
                 for t in self.topics.all()
             ),
-            self.topics._next_number,
+            self.topics.next_number,
             {group: dict(self.group_offsets.all_of(group)) for group in self.group_offsets.groups()},
             {name: group.commit_ms for name, group in self.group_offsets._groups.items()},
             self.group_offsets._count,

@@ -19,7 +19,7 @@ from duolog.bridge.maintenance import (
 )
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.ticker import RETRY_MS, WALL_SLEEP_MS_MAX, Ticker
 from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.errors import DiskFull

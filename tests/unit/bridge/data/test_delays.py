@@ -12,7 +12,7 @@ from duolog.bridge.data.deliveries import DELIVERED_IN_SLICE, GATHER_MS
 from duolog.bridge.data.publishing.produced_batches import REBUILT_RECORDS_MAX
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.state.producers import OutOfOrderSequence
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.delay.cancellations import Verdict
 from duolog.protocol.kafka import record_reader
 from duolog.protocol.kafka.batch_builder import BatchBuilder

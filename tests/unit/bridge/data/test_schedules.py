@@ -10,7 +10,7 @@ from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.kafka_plan import REPLACING_RECORDS_MAX
 from duolog.bridge.data.schedules import Outcome, RecurringMessage, TooManySchedules
 from duolog.bridge.records import frame_formats
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.delay.cancellations import Verdict
 from duolog.delay.recurring import (
     BadSchedule,

@@ -20,7 +20,7 @@ from kio.serial import entity_reader, entity_writer
 from duolog.bridge.config import GroupsOptions, KafkaOptions, Options
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.state.client_protocols import ClientProtocols
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.framing import FrameReader
 from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
 from duolog.store.options import StoreOptions

@@ -5,14 +5,8 @@ import pytest
 from duolog.bridge.config import Options, RetentionOptions, TopicsOptions
 from duolog.bridge.state import topic_configs
 from duolog.bridge.state.topic_configs import InvalidConfig
-from duolog.bridge.state.topics import (
-    EPOCHS_MAX,
-    InvalidQueueCount,
-    InvalidTopicName,
-    TooManyTopics,
-    Topic,
-    TopicExists,
-)
+from duolog.bridge.state.topic_table import EPOCHS_MAX, Topic
+from duolog.bridge.state.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists
 from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.replayed_state import NOW, State, new_state, open_state

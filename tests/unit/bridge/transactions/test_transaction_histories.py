@@ -17,7 +17,7 @@ from duolog.bridge.config import Options, TxnOptions
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.state.producers import ProducerError
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.kafka import marker, record_batch, record_reader
 from duolog.protocol.rocketmq.messages import message
 from duolog.store.entry import Promise

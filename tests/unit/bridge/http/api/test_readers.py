@@ -6,7 +6,7 @@ import pytest
 
 from duolog.bridge.config import ConfigError
 from duolog.bridge.http.api.readers import MayNotRead, Readers, UnknownReader
-from duolog.bridge.state.topics import Topic
+from duolog.bridge.state.topic_table import Topic
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.replayed_state import NOW, open_state
 
