@@ -189,12 +189,12 @@ class Broker(Core):
         self._is_ending = threading.Event()
         refusal = StoreError(f"{TIMER_TASKS_WAITING_MAX} reads of delayed messages wait")
         self._timer_workers = Workers("timers", TIMER_THREADS, self._post, TIMER_TASKS_WAITING_MAX, refusal)
-        self.delays.tree.executor = self._timer_workers
-        self.delays.tree.pause_with(self._pause)
+        self.delays.timers.tree.context.executor = self._timer_workers
+        self.delays.timers.tree.pause_with(self._pause)
 
     def _pause(self) -> None:
         """Pause in a thread that writes sorted tables, so that the loop can run; raises InterruptedError at a stop."""
-        if self._is_ending.wait(0 if self.delays.tree.flush.is_behind else TIMER_PAUSE_S):
+        if self._is_ending.wait(0 if self.delays.timers.tree.flush.is_behind else TIMER_PAUSE_S):
             raise InterruptedError("the broker stops")
 
     def _store_host(self) -> bytes:
@@ -312,7 +312,7 @@ class Broker(Core):
         await self.server.close_all(CLOSE_MS)
         self._is_ending.set()
         self._timer_workers.stop()
-        self.delays.tree.close()
+        self.delays.timers.tree.close()
         self._flusher.stop()
         self.store.close(self.clock.now_ms())
         self.metrics.gc_pauses.stop()

@@ -19,8 +19,8 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options, level_delays_ms
 from duolog.bridge.data.delay_headers import DelayParser
 from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.delivery_frames import DeliveryFrames
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
-from duolog.bridge.data.publishing.delivery_frames import DeliveryFrames
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.publishing.publisher import Publisher, PublishOwners
 from duolog.bridge.data.reading import QueueReader
@@ -128,7 +128,7 @@ class Core:
         self.delays = Delays(self.state_log, self.topics, options.delay, self.metrics, self.poison)
         self.idempotency_keys = IdempotencyKeys(self.state_log, options.http)
         self.transactions = Transactions(
-            self.state_log, self.topics, self.group_offsets, self.producers, self.delays, options
+            self.state_log, self.topics, self.group_offsets, self.producers, self.delays.timers, options
         )
         self.isolation = self.transactions.isolation
         self.halves = HalfMessageLog(self.state_log, options.txn, options.store.segment_bytes // 2)
@@ -180,12 +180,18 @@ class Core:
         has_lost = self.poison.counts["state record"] > 0
         self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost)
         owners = PublishOwners(
-            self.delays, self.schedules, self.halves, self.expiring_queues, self.producers, self.transactions
+            self.topics,
+            self.delays,
+            self.schedules,
+            self.halves,
+            self.expiring_queues,
+            self.producers,
+            self.transactions,
         )
         self.publisher = Publisher(
             turn_log, self.state_log, owners, self.metrics, self.wall_time, self.options, store_host
         )
-        self.delivery_frames = DeliveryFrames(self.delays, self.expiring_queues, self.wall_time, store_host)
+        self.delivery_frames = DeliveryFrames(self.topics, self.expiring_queues, self.wall_time, store_host)
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
         self.reader.store_host = store_host
         self.halves.attach(self.store, self.topics, store_host)
@@ -258,6 +264,8 @@ class Core:
             messages=MessageContext(self.reader, self.publisher, self.isolation),
             delayed=DelayedContext(
                 self.delays,
+                self.delays.commands,
+                self.delays.timers.tree.lists,
                 self.schedules,
                 self.delay_parser,
                 self.expiry_parser,
@@ -316,7 +324,7 @@ class Core:
                 reader=self.reader,
                 isolation=self.isolation,
                 halves=self.halves,
-                delays=self.delays,
+                delay_commands=self.delays.commands,
                 schedules=self.schedules,
                 expiring_queues=self.expiring_queues,
                 wall_time=self.wall_time,

@@ -61,7 +61,7 @@ def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
         "transactions", transactions.next_deadline_ms, lambda now_ms, mono_ms: transactions.expire(now_ms), is_wall=True
     )
     add("half messages", checks.next_deadline_ms, checks.run, is_wall=True)
-    add("tables of timers", delays.tree.next_deadline_ms, delays.tree.run)
+    add("tables of timers", delays.timers.tree.next_deadline_ms, delays.timers.tree.run)
     add("delayed messages", delays.next_deadline_ms, delays.run, is_wall=True)
     add("schedules", schedules.next_deadline_ms, schedules.run, is_wall=True)
     add("poison list", core.poison.next_deadline_mono_ms, core.poison.save)

@@ -3,6 +3,7 @@
 May import `store`. The main names:
 
     Wheel                    delay/wheel.py      timers in O(1); one on the monotonic clock (`bridge/net/purgatory.py`)
+    Timers                   delay/timers.py     all delayed messages: pending, held by transactions, cancelled
     PendingTimers            delay/pending.py    what is in memory, merged and in turns of topics
     TimerTree                delay/tree/         the log-structured merge tree: flush, cursors, compaction
     Memtable                 delay/memtable/     timers whose messages lie in the log, 32 bytes for each

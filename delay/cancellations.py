@@ -1,37 +1,44 @@
-"""Which timers were cancelled: remembered for a time, so that who asks again hears the same.
+"""Which timers were cancelled: remembered for a time, so that a repeated request gets the same answer.
 
-A timer that is neither pending nor cancelled was delivered: so only cancels take memory, each about 150 bytes. The
-oldest go at the limit, and after the time that they are kept.
+A timer that is neither pending nor cancelled was delivered: so only cancelled timers take memory, about 150 bytes each.
+The oldest are forgotten at the limit, and after the time for which they are kept.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from enum import Enum
+from struct import Struct
+from typing import Final
+
+from duolog.delay.rows import TimerId
+
+_ROW: Final = Struct(">QQQ")  # The id (due time, address) of a timer, and when it was cancelled.
+_ROWS_IN_SNAPSHOT: Final = 10_000  # In one part.
 
 
 class Verdict(Enum):
-    """What has become of a timer, durable before anybody hears it."""
+    """The state of a timer that a command named, which is durable before the command is answered."""
 
-    CANCELLED = "cancelled"  # it will never be delivered
-    DELIVERED = "delivered"  # it lies in its queue
-    NOT_FOUND = "not_found"  # the id is none that was ever given, or its topic is gone
-    RESCHEDULED = "rescheduled"  # it is pending, due at the time that was asked for
+    CANCELLED = "cancelled"  # It will never be delivered.
+    DELIVERED = "delivered"  # Its message is in its queue.
+    NOT_FOUND = "not_found"  # The id was never given to a timer, or the topic is deleted.
+    RESCHEDULED = "rescheduled"  # It is pending, due at the requested time.
 
 
 class Cancelled:
-    """The cancelled timers, the oldest first."""
+    """The ids of cancelled timers, the oldest first."""
 
     def __init__(self, count_max: int, keep_ms: int) -> None:
         self._count_max = count_max
         self._keep_ms = keep_ms
-        self._at_ms: dict[tuple[int, int], int] = {}  # by id: (due, address)
+        self._at_ms: dict[TimerId, int] = {}
 
     def __len__(self) -> int:
         return len(self._at_ms)
 
-    def __contains__(self, timer_id: tuple[int, int]) -> bool:
+    def __contains__(self, timer_id: TimerId) -> bool:
         return timer_id in self._at_ms
 
-    def add(self, timer_id: tuple[int, int], at_ms: int) -> None:
+    def add(self, timer_id: TimerId, at_ms: int) -> None:
         cancelled = self._at_ms
         cancelled[timer_id] = at_ms
         while cancelled:
@@ -40,5 +47,14 @@ class Cancelled:
                 return
             del cancelled[oldest]
 
-    def all(self) -> Iterable[tuple[tuple[int, int], int]]:
-        return self._at_ms.items()
+    def snapshot(self) -> Iterator[bytes]:
+        """Return all rows of this moment in parts, for `restore`; they may be taken while timers are cancelled."""
+        rows = [*self._at_ms.items()]
+        return (
+            b"".join([_ROW.pack(*timer_id, at_ms) for timer_id, at_ms in rows[first : first + _ROWS_IN_SNAPSHOT]])
+            for first in range(0, len(rows), _ROWS_IN_SNAPSHOT)
+        )
+
+    def restore(self, rows: bytes) -> None:
+        for due_ms, address, at_ms in _ROW.iter_unpack(rows):
+            self.add((due_ms, address), at_ms)

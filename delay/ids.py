@@ -26,14 +26,11 @@ class Ids:
         """Return the id of the timer that has this key."""
         return self._ids.get(key[1], key)
 
-    def id_of(self, timer: Timer) -> TimerId:
-        return self._ids.get(timer.address, (timer.due_ms, timer.address))
-
     def packed(self, timers: Iterable[Timer]) -> bytes:
         """Return the ids of timers, one after the other."""
         pack = KEY.pack
         if self._ids:
-            return b"".join([pack(*self.id_of(timer)) for timer in timers])
+            return b"".join([pack(*self.id_at(timer[:2])) for timer in timers])
         return b"".join([pack(due_ms, address) for due_ms, address, _, _, _, _ in timers])
 
     def set(self, timer_id: TimerId, key: TimerKey) -> None:

@@ -1,7 +1,7 @@
 """The pending timers that are in memory: reads merge the memtable with what cursors have read from sorted tables.
 
-A timer is known to clients by its id (`delay/ids.py`), and ordered by its key. `limit_of` says up to which key a topic
-may deliver, for its cursor has not read farther; None: there is no limit.
+A timer is known to clients by its id (`delay/ids.py`), and ordered by its key. `limit_of` returns the key before which
+a topic may deliver, because the topic's cursor has read the tables up to there; None: there is no limit.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from heapq import merge
 
 from duolog.delay.ids import Ids
 from duolog.delay.memtable.memtable import Memtable
+from duolog.delay.names import Names, name_hash
 from duolog.delay.rows import (
     KEY,
     Timer,
@@ -27,13 +28,16 @@ def _no_limit(topic: int) -> TimerKey | None:
 
 
 class PendingTimers:
-    def __init__(self) -> None:
+    """Belongs to the loop. About `names_max` names of timers that are not pending any more are kept."""
+
+    def __init__(self, names_max: int = 0) -> None:
         self.limit_of: Callable[[int], TimerKey | None] = _no_limit
         self.ids = Ids()
+        self.names = Names(self.is_pending, names_max)
         self.turns = Turns(self)
         self.memtable = Memtable(0, self.turns.offer)
         self.prefetch = Prefetch(self.turns.offer)
-        self.found: dict[TimerKey, TableTimer] = {}  # By a search in tables, for as long as somebody acts on them.
+        self.found: dict[TimerKey, TableTimer] = {}  # By `Lookups`, while a command acts on them.
 
     def begin(self, now_ms: int) -> None:
         """Say what time it is, before anything is added: what is due before is ready at once."""
@@ -51,14 +55,18 @@ class PendingTimers:
             timer = row_of(found)
         return timer
 
-    def is_in_memtable(self, timer_id: TimerId) -> bool:
-        key = self.ids.key_of(timer_id)
-        return self.ids.id_at(key) == timer_id and self.memtable.find(key) is not None
+    def is_pending(self, timer_id: TimerId) -> bool:
+        """Whether the timer of this id is in memory."""
+        return self.find(timer_id) is not None
 
-    def found_named(self, topic: int, hashed: int) -> list[TimerId]:
-        """Return the ids of the timers in `found` whose sender's key has this hash."""
-        name = hashed.to_bytes(8, "big")
-        return [self.ids.id_at(key) for key, timer in self.found.items() if (timer.topic, timer.name) == (topic, name)]
+    def named(self, topic: int, name: bytes) -> list[TimerId]:
+        """Return the ids of the timers in memory with this topic and sender's key, the latest last."""
+        hashed = name_hash(topic, name)
+        packed = hashed.to_bytes(8, "big")
+        found = [key for key, timer in self.found.items() if (timer.topic, timer.name) == (topic, packed)]
+        return [
+            id for id in dict.fromkeys([*self.names.find(hashed), *map(self.ids.id_at, found)]) if self.is_pending(id)
+        ]
 
     def stored(self, key: TimerKey) -> TableTimer | None:
         """Return the timer of this key with its message, if it is in memory and its message in a table."""

@@ -17,10 +17,9 @@ RocketMQ's KEYS). The unit that stores the new message cancels the old ones.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from duolog.bridge.config import (
-    DAY_MS,
     SECOND_MS,
     DelayOptions,
     level_delays_ms,
@@ -32,6 +31,7 @@ from duolog.delay.recurring import (
     Schedule,
     activemq,
 )
+from duolog.delay.requested_delay import DelayLimits, DelayRefused, RequestedDelay
 from duolog.protocol.kafka.record_batch import Header
 from duolog.protocol.rocketmq.messages import properties
 
@@ -53,32 +53,18 @@ TIMER_REPLACE: Final = "TIMER_REPLACE"
 _YES: Final = "true"
 
 
-class DelayRefused(Exception):
-    """The requested delivery time cannot be read or is too far away; the text names the property and the limit."""
-
-
-class RequestedDelay(NamedTuple):
-    """The delivery that a message asks for."""
-
-    due_ms: int
-    level: int = 0  # RocketMQ's delay level; 0 if the sender chose a time of its own.
-    schedule: Schedule | None = None  # Set if the message recurs; then `due_ms` is its first run.
-
-
 class DelayParser:
     """Reads delays and schedules from properties and headers."""
 
     def __init__(self, options: DelayOptions) -> None:
-        self._levels_ms = level_delays_ms(options.levels)
-        self._max_days = options.max_days
+        self.limits = DelayLimits(level_delays_ms(options.levels), options.max_days)
         self._zone = options.time_zone
 
     def parse_properties(self, found: Mapping[str, str], now_ms: int) -> RequestedDelay | None:
         """Read RocketMQ's properties; return None if the message is not delayed. Raises DelayRefused."""
         level = integer(properties.DELAY, found[properties.DELAY].strip()) if properties.DELAY in found else 0
         if level > 0:
-            level = min(level, len(self._levels_ms))
-            return RequestedDelay(now_ms + self._levels_ms[level - 1], level)
+            return self.limits.of_level(level, now_ms)
         for name in TIMER_NAMES:
             if name in found:
                 return self._delay(name, integer(name, found[name]), now_ms)
@@ -103,21 +89,13 @@ class DelayParser:
             raise DelayRefused(str(error)) from error
         if isinstance(asked, Schedule):
             assert run is not None, "a schedule without an end"
-            self._delay("the first run", run.due_ms, now_ms, is_absolute=True)
+            self.limits.until(run.due_ms, now_ms, "the first run")
             return RequestedDelay(run.due_ms, schedule=asked)
-        return self._delay(AMQ_DELAY, now_ms + asked, now_ms, is_absolute=True) if asked else None
+        return self.limits.until(now_ms + asked, now_ms, AMQ_DELAY) if asked else None
 
-    def parse_time(self, due_ms: int, now_ms: int) -> RequestedDelay | None:
-        """Check a time that came by another way, such as HTTP; return None if it has passed. Raises DelayRefused."""
-        return self._delay("the time asked for", due_ms, now_ms, is_absolute=True)
-
-    def _delay(self, name: str, value: int, now_ms: int, *, is_absolute: bool = False) -> RequestedDelay | None:
-        due_ms = value if is_absolute or name == _ABSOLUTE else now_ms + value * _SCALES[name]
-        if due_ms <= now_ms:
-            return None
-        if due_ms - now_ms > self._max_days * DAY_MS:
-            raise too_far(name if is_absolute else f"{name}={value}", due_ms - now_ms, self._max_days)
-        return RequestedDelay(due_ms)
+    def _delay(self, name: str, value: int, now_ms: int) -> RequestedDelay | None:
+        due_ms = value if name == _ABSOLUTE else now_ms + value * _SCALES[name]
+        return self.limits.until(due_ms, now_ms, name, value)
 
 
 def _text(value: bytes | None) -> str:
@@ -135,12 +113,6 @@ def replaces_header(headers: Sequence[Header]) -> bool:
         if name == TIMER_REPLACE and (value or b"").strip().lower() == _YES.encode():
             return True
     return False
-
-
-def too_far(what: str, away_ms: int, max_days: int) -> DelayRefused:
-    """Make the error for a time beyond `delay.max_days`."""
-    days = -(-away_ms // DAY_MS)  # Rounded up: the limit itself is allowed.
-    return DelayRefused(f"{what} is {days} days from now; delay.max_days is {max_days}")
 
 
 def integer(name: str, text: str) -> int:

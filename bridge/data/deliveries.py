@@ -13,23 +13,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
+from duolog.bridge.data.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import NOT_THE_RECORD, Poison
 from duolog.bridge.records.timers import TimersCancelled, TimersDelivered
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.bridge.state.topics import Topics
-from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import Timer
+from duolog.delay.timers import Timers
 from duolog.delay.tree.jobs import TreeStore
-from duolog.delay.tree.tree import TimerTree
 from duolog.delay.turns import Turn
 from duolog.store.entry import Buffer, EntryLocation, Stored, new_tuple
 from duolog.store.errors import EntryTooLarge, StoreError
 from duolog.store.log.cold_read import ColdEntries
 from duolog.store.state_log import StateLog
-from duolog.store.unit import Frame, FrameRun
+from duolog.store.unit import FrameRun
 
 DELIVERED_IN_SLICE: Final = 256
 SHARE_OF_TOPIC_MIN: Final = 64  # Of a slice, while a topic has so many: fewer at a time cost more each.
@@ -44,35 +44,25 @@ _form_of: Final = attrgetter("form")
 log = logging.getLogger("bridge")
 
 
-class Door(Protocol):
-    """Gives messages the form that they have in their queue (`bridge/data/publishing/delivery_frames.py`)."""
-
-    def deliveries(
-        self, topic: Topic, queue_id: int, form: int, frames: Sequence[Buffer], dues_ms: Sequence[int], now_ms: int
-    ) -> FrameRun: ...
-
-    def parked_again(self, form: int, frame: memoryview, due_ms: int, extra: bytes) -> Frame: ...
-
-
 class Deliveries:
     def __init__(
         self,
         state_log: StateLog,
         topics: Topics,
-        pending: PendingTimers,
-        tree: TimerTree,
+        timers: Timers,
         metrics: Metrics,
         poison: Poison,
     ) -> None:
-        self._state_log, self._topics, self._pending, self._tree = state_log, topics, pending, tree
+        self._state_log, self._topics = state_log, topics
+        self._pending, self._tree = timers.pending, timers.tree
         self._metrics, self._poison = metrics, poison
         self._unread: dict[int, int] = {}  # Topics whose messages could not be read -> when to try again.
         self._was_read: list[tuple[Turn, list[Stored]]] = []  # By a thread, to be delivered by the next `run`.
         self._run_ms = 0  # When `run` ran last.
         self._delivered_ms = 0  # When messages were delivered last.
 
-    def attach(self, store: TreeStore, door: Door) -> None:
-        self._store, self._door = store, door
+    def attach(self, store: TreeStore, frames: DeliveryFrames) -> None:
+        self._store, self._frames = store, frames
 
     def next_deadline_ms(self) -> int | None:
         """The wall time before which there is nothing to do."""
@@ -188,9 +178,9 @@ class Deliveries:
         try:
             if topic in pending.turns.paused or self._topics.by_number(topic) is None:
                 return
-            limit, id_of = pending.limit_of(topic), pending.ids.id_of
+            limit, id_at = pending.limit_of(topic), pending.ids.id_at
             due = [timer for timer in turn.timers if timer.due_ms <= now_ms and (limit is None or timer[:2] < limit)]
-            timers = [timer for timer in due if pending.find(id_of(timer)) == timer]
+            timers = [timer for timer in due if pending.find(id_at(timer[:2])) == timer]
             if timers:
                 self._deliver([Turn(topic, timers)], found, now_ms)
         finally:
@@ -261,4 +251,4 @@ class Deliveries:
             for form, group in groupby(timers, _form_of):
                 run = [*group]
                 frames, dues_ms = [frames_at[timer.address] for timer in run], [timer.due_ms for timer in run]
-                yield self._door.deliveries(topic, key & mask, form, frames, dues_ms, now_ms)
+                yield self._frames.deliveries(topic, key & mask, form, frames, dues_ms, now_ms)

@@ -22,16 +22,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from duolog.bridge.config import DAY_MS, DelayOptions
-from duolog.bridge.data.delay_headers import (
-    DelayRefused,
-    integer,
-    integer_of_header,
-    too_far,
-)
+from duolog.bridge.data.delay_headers import integer, integer_of_header
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import QueuesExpire
 from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.state.topic_configs import TopicSettings
+from duolog.delay.requested_delay import DelayRefused, too_far
 from duolog.protocol import convert
 from duolog.protocol.kafka.record_batch import Header
 from duolog.protocol.rocketmq.messages import properties

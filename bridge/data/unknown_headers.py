@@ -15,9 +15,10 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from duolog.bridge.data import expiry, half_frames
-from duolog.bridge.data.delay_headers import TIMER_NAMES, TIMER_REPLACE, DelayRefused
+from duolog.bridge.data.delay_headers import TIMER_NAMES, TIMER_REPLACE
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.recurring import AMQ_NAMES
+from duolog.delay.requested_delay import DelayRefused
 from duolog.protocol.rocketmq.messages import properties
 
 WARN, REFUSE, IGNORE = CHOICES = ("warn", "refuse", "ignore")

@@ -14,6 +14,7 @@ from typing import Any
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options
+from duolog.bridge.data.delay_commands import DelayCommands
 from duolog.bridge.data.delay_headers import DelayParser
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
@@ -42,6 +43,7 @@ from duolog.bridge.state.leases import Leases
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
+from duolog.delay.tree.lists import PendingLists
 from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
@@ -63,6 +65,8 @@ class DelayedContext:
     """Delayed and recurring messages."""
 
     delays: Delays
+    commands: DelayCommands
+    lists: PendingLists
     schedules: Schedules
     delay_parser: DelayParser
     expiry_parser: ExpiryParser

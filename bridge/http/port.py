@@ -19,7 +19,6 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.refusals import IllegalMessage, ProduceRefused
 from duolog.bridge.http.answers import (
     Json,
@@ -49,6 +48,7 @@ from duolog.bridge.state.idempotency_keys import IdempotencyKeyReused
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topics import TopicError, TopicExists
 from duolog.delay.recurring import BadSchedule
+from duolog.delay.requested_delay import DelayRefused
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.protocol.kafka.record_batch import InvalidBatch
 from duolog.store.entry import Promise

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options
-from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.delay_commands import DelayCommands
 from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.data.reading import QueueReader
@@ -84,7 +84,7 @@ class RocketMQMessageContext:
     reader: QueueReader
     isolation: Isolation
     halves: HalfMessageLog
-    delays: Delays
+    delay_commands: DelayCommands
     schedules: Schedules
     expiring_queues: ExpiringQueues
     wall_time: WallTime

@@ -19,8 +19,6 @@ from itertools import islice
 from typing import Final
 
 from duolog.bridge.config import Options
-from duolog.bridge.data import pending_frames
-from duolog.bridge.data.delays import Delays
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import CommittedOffset
@@ -30,7 +28,9 @@ from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import InvalidProducerEpoch, Producers
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.transaction_replay import KEYS_IN_RECORD, TransactionReplay
+from duolog.delay import entry_extra
 from duolog.delay.rows import Timer
+from duolog.delay.timers import Timers
 from duolog.protocol.kafka import marker
 from duolog.protocol.kafka.record_batch import BatchHeader, read_header
 from duolog.store.entry import Promise, Slot
@@ -70,17 +70,17 @@ class Transactions:
         topics: Topics,
         positions: GroupOffsets,
         producers: Producers,
-        delays: Delays,
+        timers: Timers,
         options: Options,
     ) -> None:
         self._state_log, self._topics, self._positions, self._producers = state_log, topics, positions, producers
-        self._delays = delays
+        self._timers = timers
         self._id_expiration_ms = options.txn.id_expiration_ms
         self.isolation = Isolation()
         self.coordinator: Coordinator[CommittedOffset] = Coordinator()
         self.rules = TransactionRules(self.coordinator, self.isolation, _limits(options))
         TransactionReplay(state_log, self.coordinator, self.isolation, topics, self._decide_delayed)
-        state_log.on_extra(pending_frames.HELD_EXTRA_KIND, self._replay_delayed)
+        state_log.on_extra(entry_extra.HELD_KIND, self._replay_delayed)
         state_log.on_frame(self._replay_frame)
 
     # -- Producers
@@ -182,7 +182,7 @@ class Transactions:
 
     def check_delayed(self, producer_id: int, count: int) -> None:
         """Raise TransactionLimit if a transaction has more delayed records than one commit can process."""
-        held = self._delays.held_count(producer_id)
+        held = self._timers.held.count(producer_id)
         if held + count > DELAYED_MAX:
             raise TransactionLimit(f"{held} + {count} delayed records in a transaction; {DELAYED_MAX} are allowed")
 
@@ -329,11 +329,11 @@ class Transactions:
             self.wrote(key, read_header(frame).producer_id, slot)
 
     def _replay_delayed(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
-        key, due_ms, producer_id = pending_frames.read_held_extra(extra)
+        key, due_ms, producer_id = entry_extra.decode_held(extra)
         transaction = self.coordinator.of_producer(producer_id)
         if transaction is not None:
             self.coordinator.begin(transaction, slot.stored_ms)
-            self._delays.hold(producer_id, Timer(due_ms, slot.position, key, size, 0, form))
+            self._timers.held.add(producer_id, Timer(due_ms, slot.position, key, size, 0, form))
 
     def sweep(self, is_gone: IsGone) -> Iterator[int]:
         """Remove the queues of deleted topics. Until then the end of a transaction skips them."""
@@ -348,7 +348,7 @@ class Transactions:
 
     def _decide_delayed(self, producer_id: int, is_commit: bool) -> None:
         """Make the delayed records of an ended transaction pending messages after a commit, or drop them."""
-        self._delays.decide(producer_id, is_commit=is_commit)
+        self._timers.transaction_ended(producer_id, is_commit=is_commit)
 
 
 def _limits(options: Options) -> TransactionLimits:

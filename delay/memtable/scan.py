@@ -2,10 +2,10 @@
 
 Rows lie in windows in the order of the log. So a list or a count *files* the rows of the windows that it meets by topic
 and time (`filing.py`), a slice at a time; rows that came since the last one are filed by the next. Ready rows lie by
-topic and in order. `file`, and then `due` or `histogram` in the same turn of the loop, see one moment.
+topic and in order. `prepare`, and then `due` or `histogram` in the same turn of the loop, see one moment.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain
 from typing import Final, NamedTuple
@@ -31,7 +31,7 @@ class SweepCursor(NamedTuple):
 FROM_THE_LATEST: Final = SweepCursor(NEVER_MS, 0)
 
 
-def file(memtable: Memtable, by_topic: bool, start_ms: int, until_ms: int, rows_max: int) -> bool:
+def prepare(memtable: Memtable, by_topic: bool, start_ms: int, until_ms: int, rows_max: int) -> bool:
     """Prepare `due` or `histogram` in this time by examining about so many rows.
 
     False: all is prepared, until the loop turns. True: there is more to do.
@@ -91,24 +91,52 @@ def _filing_of(pack: Window | FrozenPack, by_topic: bool) -> Filing:
     return filing
 
 
-def sweep(
-    memtable: Memtable, topics: Container[int], cursor: SweepCursor, rows_max: int
-) -> tuple[list[Timer], SweepCursor | None]:
-    """Search so many rows for timers of these topics, from the latest window to the earliest.
+class Sweep:
+    """The search of the windows for timers of deleted topics, from the latest window to the earliest.
 
-    Returns them, and where the next sweep goes on; None: all windows were searched. Rows that are ready, or become so
-    meanwhile, are not searched: those are about to be taken. Topic 0 is none.
+    Rows that are ready, or become ready meanwhile, are not searched: they are about to be taken.
     """
-    found: list[Timer] = []
-    for window in memtable.windows.from_the_latest(cursor.start_ms):
-        if rows_max <= 0:
-            return found, SweepCursor(window.start_ms, 0)
-        timers = window.some_from(cursor.address if window.start_ms == cursor.start_ms else 0, rows_max)
-        found += [timer for timer in timers if timer.topic in topics]
-        rows_max -= len(timers)
-        if rows_max <= 0:
-            return found, SweepCursor(window.start_ms, timers[-1].address + 1)
-    return found, None
+
+    def __init__(self) -> None:
+        self._topics: set[int] = set()
+        self._cursor: SweepCursor | None = None  # None: all windows were searched.
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._cursor is not None
+
+    def begin(self, memtable: Memtable, topic: int) -> None:
+        """Search for a topic as well, if the memtable has timers of it; the search begins anew."""
+        if memtable.counts.by_topic.get(topic):
+            self._topics.add(topic)
+            self._cursor = FROM_THE_LATEST
+
+    def restart(self) -> None:
+        """Begin a search that is under way anew, because the clock was set back."""
+        if self._cursor is not None:
+            self._cursor = FROM_THE_LATEST
+
+    def step(self, memtable: Memtable, rows_max: int, drop: Callable[[list[Timer]], None]) -> None:
+        """Search so many rows, and drop what is found; if `drop` raises, the next step finds the same."""
+        assert self._cursor is not None, "no sweep is under way"
+        found, cursor = self._search(memtable, self._cursor, rows_max)
+        if found:
+            drop(found)
+        self._cursor = cursor
+        if cursor is None:
+            self._topics.clear()
+
+    def _search(self, memtable: Memtable, cursor: SweepCursor, rows_max: int) -> tuple[list[Timer], SweepCursor | None]:
+        found: list[Timer] = []
+        for window in memtable.windows.from_the_latest(cursor.start_ms):
+            if rows_max <= 0:
+                return found, SweepCursor(window.start_ms, 0)
+            timers = window.some_from(cursor.address if window.start_ms == cursor.start_ms else 0, rows_max)
+            found += [timer for timer in timers if timer.topic in self._topics]
+            rows_max -= len(timers)
+            if rows_max <= 0:
+                return found, SweepCursor(window.start_ms, timers[-1].address + 1)
+        return found, None
 
 
 class MemtableSnapshot:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from heapq import merge as in_order
 from typing import Final
 
+from duolog.delay.entry_extra import HASH_AT
 from duolog.delay.rows import KEY_SIZE, ROW, rows_of
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import TableTimer
@@ -20,12 +21,12 @@ Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # May block; raises OS
 
 
 class Flush:
-    """Made in the loop, `run` in a worker. `name_size` bytes of a name lie `name_from` bytes behind a frame."""
+    """Made in the loop, `run` in a worker. The hash of a name is in the `extra` field, which lies behind the frame."""
 
-    def __init__(self, packs: Sequence[bytes], read: Read, begin: Callable[[], TableWriter], name_from: int) -> None:
+    def __init__(self, packs: Sequence[bytes], read: Read, begin: Callable[[], TableWriter]) -> None:
         self.table: SortedTable | None = None
         self.keys = b""  # Of all timers in the table, packed, in order.
-        self._packs, self._read, self._begin, self._name_from = packs, read, begin, name_from
+        self._packs, self._read, self._begin = packs, read, begin
 
     def run(self) -> None:
         """Write the table and make it durable. Blocks; raises OSError and StoreError, and then leaves no file."""
@@ -52,11 +53,11 @@ class Flush:
         for first in range(0, len(rows), READ_AT_ONCE):
             some = rows[first : first + READ_AT_ONCE]
             places = [
-                EntryLocation(address, size + (self._name_from + name_size if name_size else 0), form)
+                EntryLocation(address, size + (HASH_AT + name_size if name_size else 0), form)
                 for _, address, _, size, name_size, form in some
             ]
             for (_, address, _, size, name_size, _), stored in zip(some, self._read(places), strict=True):
-                name = bytes(stored.frame[size + self._name_from :]) if name_size else b""
+                name = bytes(stored.frame[size + HASH_AT :]) if name_size else b""
                 frames[address] = (name, bytes(stored.frame[:size]))
 
 

@@ -28,13 +28,13 @@ FLUSH_RETRY_MS: Final = 10_000  # A flush reads and writes some 30 MB.
 
 
 class FlushJob:
-    def __init__(self, context: Context, near_ms: int, name_from: int) -> None:
+    def __init__(self, context: Context, near_ms: int) -> None:
         self.waiting = 0  # Rows that are in memory, though they are due late.
         self.is_behind = False  # More comes than is flushed: workers should not pause.
         self.from_ms: int | None = None  # What is due before stays, but for paused topics; None: no flush is under way.
         self.has_paused = False  # Rows of paused topics are frozen.
         self.count = 0  # Flushes that are over.
-        self._context, self._near_ms, self._name_from = context, near_ms, name_from
+        self._context, self._near_ms = context, near_ms
         self._packs: list[bytes] = []
         self._flush: Flush | None = None  # While a worker has it.
         self._is_thawing = False
@@ -100,7 +100,7 @@ class FlushJob:
     def _write(self) -> None:
         """Have a worker write the table, as soon as all messages are written to the log."""
         context = self._context
-        flush = Flush(self._packs, context.store.reader.read_written, context.tables.new_writer(), self._name_from)
+        flush = Flush(self._packs, context.store.reader.read_written, context.tables.new_writer())
         self._flush, self._packs = flush, []
 
         def run(error: StoreError | None) -> None:

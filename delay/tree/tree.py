@@ -26,7 +26,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from duolog.delay.names import Names
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import KEY, TimerKey
 from duolog.delay.tables.table_format import TableEntry, TableTimer
@@ -35,11 +34,12 @@ from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.cursors import Read
 from duolog.delay.tree.flush_job import FlushJob
 from duolog.delay.tree.jobs import CommitManifest, Context, TreeStore
+from duolog.delay.tree.lists import PendingLists
 from duolog.delay.tree.lookups import Lookups
 from duolog.delay.tree.table_jobs import CompactionJob, TombstoneJob
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
-from duolog.store.workers import Executor, Failure
+from duolog.store.workers import Failure
 
 LOOK_MS: Final = 1_000  # Between two questions whether there is something to do.
 DELETIONS_MAX: Final = 1 << 14  # Some 300 bytes each; cursors stop here until tombstones are written.
@@ -53,18 +53,17 @@ class TimerTree:
     def __init__(
         self,
         pending: PendingTimers,
-        names: Names,
         commit: CommitManifest,
         topic_exists: Callable[[int], bool],
         near_ms: int,
-        name_from: int,
     ) -> None:
         self.context = context = Context(pending, commit)
         self.pending, self.deletions, self.cursors = pending, context.deletions, context.cursors
-        self.flush = FlushJob(context, near_ms, name_from)
+        self.flush = FlushJob(context, near_ms)
         self.lookups = Lookups(context, self.flush)
+        self.lists = PendingLists(context, topic_exists)
         self._tombstones, self._compaction = TombstoneJob(context), CompactionJob(context)
-        self._names, self._topic_exists = names, topic_exists
+        self._topic_exists = topic_exists
         self._ahead_ms = max(1, near_ms // 2)
         self._look_ms = max(1, min(LOOK_MS, self._ahead_ms // 8))
         self._is_reading = False
@@ -103,14 +102,6 @@ class TimerTree:
         self.context.is_closed = True
         self.context.tables.close()
 
-    @property
-    def executor(self) -> Executor:
-        return self.context.executor
-
-    @executor.setter
-    def executor(self, executor: Executor) -> None:
-        self.context.executor = executor
-
     def pause_with(self, pause: Callable[[], object]) -> None:
         """Let workers call this with each block that they write."""
         self.context.tables.pause = pause
@@ -120,19 +111,6 @@ class TimerTree:
     def __len__(self) -> int:
         """How many are pending in tables."""
         return self.deletions.pending
-
-    @property
-    def lost(self) -> int:
-        """How many timers the tables had that were damaged or missing at the start."""
-        return self.context.tables.lost
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.context.tables.manifest
-
-    @property
-    def table_count(self) -> int:
-        return len(self.context.tables.manifest)
 
     # -- Topics
 
@@ -226,7 +204,7 @@ class TimerTree:
     def _note_names(self, timers: Iterable[TableTimer]) -> None:
         for timer in timers:
             if timer.name and timer.key not in self.deletions:
-                self._names.add(int.from_bytes(timer.name, "big"), self.pending.ids.id_at(timer.key))
+                self.pending.names.add(int.from_bytes(timer.name, "big"), self.pending.ids.id_at(timer.key))
 
     # -- Replay
 

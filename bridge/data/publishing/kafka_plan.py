@@ -17,8 +17,7 @@ from typing import Final
 
 from duolog.bridge.config import Options
 from duolog.bridge.data import expiry, pending_frames
-from duolog.bridge.data.delay_headers import DelayParser, RequestedDelay, replaces_header
-from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.delay_headers import DelayParser, replaces_header
 from duolog.bridge.data.expiry import ExpiryParser
 from duolog.bridge.data.half_frames import HalfRequest
 from duolog.bridge.data.publishing.produced_batches import (
@@ -31,9 +30,12 @@ from duolog.bridge.data.stamps import WAITING_STAMP, KafkaStamps
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.schedules import ScheduleRegistered
 from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.delay import entry_extra
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule
+from duolog.delay.requested_delay import RequestedDelay
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import BatchHeader, InvalidBatch, Reason, Record
 from duolog.store.entry import Buffer
@@ -74,14 +76,14 @@ class KafkaPlanner:
 
     def __init__(
         self,
-        delays: Delays,
+        topics: Topics,
         schedules: Schedules,
         half_messages: HalfMessageLog,
         stamps: KafkaStamps,
         wall_time: WallTime,
         options: Options,
     ) -> None:
-        self._delays, self._schedules, self._half_messages = delays, schedules, half_messages
+        self._topics, self._schedules, self._half_messages = topics, schedules, half_messages
         self._stamps, self._wall_time = stamps, wall_time
         self._delay_parser, self._expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
 
@@ -170,12 +172,12 @@ class KafkaPlanner:
         expires_ms = self._expiry_parser.parse_headers(record.headers, now_ms)
         if expires_ms is not None:
             record = record._replace(headers=expiry.fixed_headers(record.headers, expires_ms))
-        body = pending_frames.parked_record(record, delay.due_ms, now_ms)
+        body = pending_frames.pending_batch(record, delay.due_ms, now_ms)
         if holder is None:
-            extra = pending_frames.extra(key, delay.due_ms, record.key or b"")
+            extra = entry_extra.encode_pending(key, delay.due_ms, record.key or b"")
         else:
-            extra = pending_frames.held_extra(key, delay.due_ms, holder)
-        queue = self._delays.queue_of(delay)
+            extra = entry_extra.encode_held(key, delay.due_ms, holder)
+        queue = pending_frames.pending_queue(self._topics, delay.level)
         plan.frames.append(
             PlannedFrame(Frame(queue, frame_formats.KAFKA, body, 1, delay.due_ms, 0, WAITING_STAMP, extra))
         )
@@ -186,7 +188,7 @@ class KafkaPlanner:
         name = self._schedules.new_name()
         headers = [header for header in record.headers if header[0] not in AMQ_NAMES]
         named = record._replace(headers=[*headers, (SCHEDULE_NAME, name.encode())])
-        message = RecurringMessage(key, frame_formats.KAFKA, bytes(pending_frames.parked_record(named, due_ms, now_ms)))
+        message = RecurringMessage(key, frame_formats.KAFKA, bytes(pending_frames.pending_batch(named, due_ms, now_ms)))
         return self._schedules.record(name, schedule, message, Run(1, due_ms), is_kept=False)
 
     def _rest_of(

@@ -21,14 +21,15 @@ from typing import Final, NamedTuple, TypeVar
 
 from duolog.bridge.config import Options
 from duolog.bridge.data import expiry, half_frames, unknown_headers
-from duolog.bridge.data.delay_headers import TIMER_NAMES, DelayParser, DelayRefused, RequestedDelay
-from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.delay_headers import TIMER_NAMES, DelayParser
 from duolog.bridge.data.expiry import ExpiryParser
 from duolog.bridge.data.half_frames import HalfRequest
 from duolog.bridge.data.publishing.refusals import check_may_produce
 from duolog.bridge.data.unknown_headers import Sender, UnknownHeaders
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.recurring import AMQ_NAMES
+from duolog.delay.requested_delay import DelayRefused, RequestedDelay
+from duolog.delay.timers import Timers
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka import record_batch, record_reader
 from duolog.protocol.kafka.compression import Codec, inflate
@@ -101,8 +102,8 @@ class CheckedBatch(NamedTuple):
 class BatchChecker:
     """Checks produced batches."""
 
-    def __init__(self, delays: Delays, unknown_headers: UnknownHeaders, options: Options) -> None:
-        self._delays, self._unknown_headers = delays, unknown_headers
+    def __init__(self, timers: Timers, unknown_headers: UnknownHeaders, options: Options) -> None:
+        self._timers, self._unknown_headers = timers, unknown_headers
         self._delay_parser, self._expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
         self._inflate_bytes_max = options.convert.inflate_bytes_max
         self._requests_max = options.delay.batch_delayed_max
@@ -171,7 +172,7 @@ class BatchChecker:
         The generator yields after RECORDS_AT_ONCE records, so that the loop may turn. Raises InvalidBatch, and
         TooManyTimers.
         """
-        self._delays.check_room(0)  # This comes before the decoding, because refused producers soon try again.
+        self._timers.check_room(0)  # This comes before the decoding, because refused producers soon try again.
         self.opened_bytes += opened.header.record_count * _DECODED_COST_BYTES
         requested, errors = RequestedRecords([], [], [], set()), list[RecordError]()
         request_count = schedule_count = 0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from duolog.bridge.config import Options
-from duolog.bridge.data.delay_headers import RequestedDelay
+from duolog.bridge.data.delay_records import cancellation_of
 from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.publishing.kafka_plan import KafkaPlan, KafkaPlanner
@@ -39,9 +39,11 @@ from duolog.bridge.records.timers import DelayedBatch, TimerRequested
 from duolog.bridge.state.idempotency_keys import IdempotencyKey
 from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
+from duolog.delay.requested_delay import RequestedDelay
 from duolog.delay.rows import TimerId
 from duolog.protocol.kafka.batch_builder import encoded_headers
 from duolog.protocol.kafka.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, Reason, Record
@@ -74,6 +76,7 @@ class Published(NamedTuple):
 class PublishOwners:
     """The owners of the state that published units change."""
 
+    topics: Topics
     delays: Delays
     schedules: Schedules
     half_messages: HalfMessageLog
@@ -103,12 +106,19 @@ class Publisher:
         self._expiring_queues = owners.expiring_queues
         self._producers, self._transactions = owners.producers, owners.transactions
         unknown_headers = UnknownHeaders()
-        self.checker = BatchChecker(self._delays, unknown_headers, options)
+        self.checker = BatchChecker(owners.delays.timers, unknown_headers, options)
         self.batches = KafkaPlanner(
-            self._delays, self._schedules, self._half_messages, self._stamps, wall_time, options
+            owners.topics, self._schedules, self._half_messages, self._stamps, wall_time, options
         )
         self.messages = MessagePlanner(
-            self._delays, self._schedules, self._expiring_queues, unknown_headers, wall_time, options, store_host
+            owners.delays.timers,
+            owners.topics,
+            self._schedules,
+            self._expiring_queues,
+            unknown_headers,
+            wall_time,
+            options,
+            store_host,
         )
 
     # -- Kafka batches
@@ -163,7 +173,7 @@ class Publisher:
         if requested is None or queue.key in self._expiring_queues:
             (slot,), promise = self._log.append([frame], now_ms)
         else:
-            (slot, *_), promise = self._delays.park([frame], now_ms, self._expiring_queues.records_for(queue.key))
+            (slot, *_), promise = self._delays.append([frame], now_ms, self._expiring_queues.records_for(queue.key))
             promise = Promise(promise.end, queue.durable)
         if header.producer_id >= 0:
             with following("a batch of an idempotent producer"):
@@ -205,7 +215,7 @@ class Publisher:
         if header.producer_id >= 0:
             first, last = header.base_sequence, header.last_sequence
             records.append(DelayedBatch(queue.key, header.producer_id, header.producer_epoch, first, last))
-        slots, promise = self._delays.park([planned.frame for planned in plan.frames], now_ms, records)
+        slots, promise = self._delays.append([planned.frame for planned in plan.frames], now_ms, records)
         for planned, slot in zip(plan.frames, slots, strict=False):
             if planned.half is not None:
                 self._half_messages.follow_kafka(topic, planned.half, slot)
@@ -224,9 +234,9 @@ class Publisher:
         records: list[StateRecord] = []
         replaced: dict[TimerId, None] = {}
         for key in plan.replacing_keys:
-            replaced |= dict.fromkeys(self._delays.replaced(plan.topic, key))
+            replaced |= dict.fromkeys(self._delays.timers.replaced(plan.topic.number, key))
         if replaced:
-            records.append(self._delays.cancels(replaced, now_ms))
+            records.append(cancellation_of(replaced, now_ms))
         if plan.has_expiry:
             records += self._expiring_queues.records_for(plan.topic.queues[plan.queue_id].key)
         return [*records, *plan.schedules]
@@ -254,7 +264,7 @@ class Publisher:
         records = self.records_of(plan, now_ms)
         if request is not None:
             records.insert(0, _answer_record(request, frames[0], topic.key(queue_id), now_ms))
-        slots, promise = self._delays.park(frames, now_ms, records)
+        slots, promise = self._delays.append(frames, now_ms, records)
         self._metrics.records_in["kafka"] += 1
         self._metrics.bytes_in["kafka"] += frames[0].size
         return (delay.due_ms, slots[0].position), promise
@@ -278,7 +288,7 @@ class Publisher:
         if records or frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
             if len(records) > 1:
                 self._schedules.check_room(records)
-            slots, promise = self._delays.park(frames, now_ms, records)
+            slots, promise = self._delays.append(frames, now_ms, records)
             slots = [slot for _, slot in zip(frames, slots, strict=False)]
             appended = Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
         else:
@@ -296,7 +306,7 @@ class Publisher:
         """
         parts: Sequence[Frame | FrameRun] = [run, *delayed] if run.frames else delayed
         if delayed:
-            slots, promise = self._delays.park(parts, now_ms, records)
+            slots, promise = self._delays.append(parts, now_ms, records)
         elif records:
             slots, promise = self._state_log.commit(records, now_ms, parts)
         else:

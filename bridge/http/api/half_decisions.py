@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading import Later
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.verdict_body import read_verdict
+from duolog.delay.requested_delay import DelayRefused
 from duolog.store.entry import Promise, Stored
 from duolog.txn.half import AlreadyDecided, HalfVerdict, UnknownHalf
 

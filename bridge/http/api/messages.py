@@ -25,7 +25,6 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from duolog.bridge.data.delay_headers import RequestedDelay
 from duolog.bridge.data.publishing.publisher import Publisher, check_record
 from duolog.bridge.data.reading import Later, is_hidden
 from duolog.bridge.http.answers import (
@@ -47,6 +46,7 @@ from duolog.bridge.http.requests import (
 )
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.topic_table import Topic
+from duolog.delay.requested_delay import RequestedDelay
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.batch_builder import BatchBuilder, encoded_headers
 from duolog.protocol.kafka.record_batch import Record, read_header
@@ -214,7 +214,7 @@ class MessageApi:
         if wanted.at_ms is None and wanted.delay_ms is None:
             return queue_id, record, None
         due_ms = due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms)
-        return queue_id, record, self._context.delayed.delay_parser.parse_time(due_ms, now_ms)
+        return queue_id, record, self._context.delayed.delay_parser.limits.until(due_ms, now_ms)
 
 
 _Plan = tuple[int, Record, RequestedDelay | None]
@@ -234,7 +234,7 @@ def _messages_in(body: bytes) -> Sequence[NewMessage]:
 def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: int) -> tuple[list[Json], Promise]:
     """Append what was checked; what is delayed each on its own, the rest in batches of its queue."""
     written: list[Json] = [{"queue": queue_id} for queue_id, _, _ in plans]
-    context.delayed.delays.check_room(sum(delay is not None for _, _, delay in plans))
+    context.delayed.delays.timers.check_room(sum(delay is not None for _, _, delay in plans))
     promise = context.state_log.barrier()
     by_queue: defaultdict[int, list[int]] = defaultdict(list)
     for place, (queue_id, record, delay) in enumerate(plans):
@@ -245,7 +245,7 @@ def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: 
             topic, queue_id, record, delay, now_ms, replaces=False
         )
         promise = _later(promise, kept)
-        written[place] |= {"id": context.delayed.delays.text_of(timer_id), "due_ms": delay.due_ms}
+        written[place] |= {"id": context.delayed.commands.text_ids.text_of(timer_id), "due_ms": delay.due_ms}
     for queue_id, places in by_queue.items():
         for run in _runs([plans[place][1] for place in places], topic.settings.max_message_bytes):
             base_offset, kept = _append_run(context.messages.publisher, topic, queue_id, run, now_ms)

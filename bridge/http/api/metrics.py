@@ -111,7 +111,7 @@ def _traffic(context: HttpContext) -> Iterator[Metric]:
         ("done",),
         {(what,): n for what, n in metrics.timers.items()},
     )
-    yield _gauge("delayed_pending", "Delayed messages that are pending.", len(context.delayed.delays))
+    yield _gauge("delayed_pending", "Delayed messages that are pending.", len(context.delayed.delays.timers))
     yield _gauge("half_messages_open", "Half messages that are open.", len(context.transactions.halves.state))
     yield _gauge(
         "rocketmq_differing_groups",

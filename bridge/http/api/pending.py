@@ -4,7 +4,7 @@
     GET    /api/timers/count              how many; ?topic= key= from_ms= until_ms=
     GET    /api/timers/histogram          how many are due when; ?topic= from_ms= until_ms= bins=
 
-Messages in memory are sorted in slices, between which the loop turns; then a look costs as much as it finds.
+Messages in memory are indexed in slices, between which the loop turns (`delay/tree/lists.py`).
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
-from duolog.bridge.data.delays import TimerView
+from duolog.bridge.data.delay_commands import TimerView
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.timers import pending_message, pending_message_view
 from duolog.bridge.http.context import HttpContext
@@ -48,6 +48,7 @@ class PendingApi:
 
     def __init__(self, context: HttpContext, kept: Callable[[Promise], Awaitable[None]]) -> None:
         self._context, self._kept = context, kept
+        self._lists, self._pending = context.delayed.lists, context.delayed.delays.timers.pending
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -72,17 +73,14 @@ class PendingApi:
             found = [timer for timer in named if after is None or timer[:2] > after]
         else:
             start = max((start_ms, 0), (0, 0) if after is None else (after[0], after[1] + 1))
-            await self._filed(topic, start[0], until_ms)
-            # Both look at this moment, so each timer is in one of them.
-            near = self._context.delayed.delays.near(topic, start, until_ms, limit + 1)
-            far = await awaited(partial(self._context.delayed.delays.far_page, topic, start, until_ms, limit + 1))
-            found = sorted([*near, *far])
+            await self._prepare(topic, start[0], until_ms)
+            found = await awaited(partial(self._lists.page, _number_of(topic), start, until_ms, limit + 1))
         page = found[:limit]
         await self._kept(self._context.state_log.barrier())
         rows = [self._timer_row(timer) for timer in page]
         if request.query.get("content") == "true":
             for row in rows:
-                row |= _beginning(await pending_message(self._context.delayed.delays, row["id"]))
+                row |= _beginning(await pending_message(self._context.delayed.commands, row["id"]))
                 await asyncio.sleep(0)
         following = f"{page[-1].due_ms}-{page[-1].address}" if len(found) > limit else None
         paused = [each.name for each in self._context.delayed.delays.paused() if topic in (None, each)]
@@ -95,7 +93,7 @@ class PendingApi:
         if named is not None:
             count = len(named)
         elif set(request.query) <= {"topic"}:
-            count = len(self._context.delayed.delays) if topic is None else self._context.delayed.delays.count(topic)
+            count = len(self._context.delayed.delays.timers) if topic is None else self._lists.count(topic.number)
         else:
             (count,) = await self._counts(topic, [start_ms, max(start_ms, until_ms)])
         await self._kept(self._context.state_log.barrier())
@@ -118,27 +116,26 @@ class PendingApi:
 
     async def _counts(self, topic: Topic | None, edges_ms: list[int]) -> list[int]:
         """Count the pending timers between each two neighbours of these times."""
-        await self._filed(topic, edges_ms[0], edges_ms[-1])
-        near = self._context.delayed.delays.histogram(topic, edges_ms)  # as of the same moment as the next
-        far = await awaited(partial(self._context.delayed.delays.far_histogram, topic, edges_ms))
-        return [count + beyond for count, beyond in zip(near, far, strict=True)]
+        await self._prepare(topic, edges_ms[0], edges_ms[-1])
+        counts: list[int] = await awaited(partial(self._lists.histogram, _number_of(topic), edges_ms))
+        return counts
 
-    async def _filed(self, topic: Topic | None, start_ms: int, until_ms: int) -> None:
-        """Have what is in memory filed for a look, which must follow before the loop turns."""
-        while self._context.delayed.delays.file(topic, start_ms, until_ms):  # noqa: ASYNC110 (it is this that does the work)
+    async def _prepare(self, topic: Topic | None, start_ms: int, until_ms: int) -> None:
+        """Index what is in memory, a slice in each turn; the read must follow before the loop turns."""
+        while self._lists.prepare(_number_of(topic), start_ms, until_ms):  # noqa: ASYNC110 (`prepare` does the work)
             await asyncio.sleep(0)
 
     async def _named(self, request: web.Request, start_ms: int, until_ms: int) -> list[Timer] | None:
         """Give the pending timers with the key that is asked for, in due order; None if none is."""
         if (key := request.query.get("key")) is None:
             return None
-        delays, topic = self._context.delayed.delays, topic_named(self._context, required(request, "topic"))
+        commands, topic = self._context.delayed.commands, topic_named(self._context, required(request, "topic"))
 
         def find(done: Callable[[list[Timer] | StoreError], None]) -> None:
-            delays.named_at_hand(
+            commands.load_named(
                 topic,
                 key.encode(),
-                lambda error: done(delays.pending_named(topic, key.encode()) if error is None else error),
+                lambda error: done(commands.named(topic, key.encode()) if error is None else error),
             )
 
         return sorted(timer for timer in await awaited(find) if start_ms <= timer.due_ms < until_ms)
@@ -159,7 +156,7 @@ class PendingApi:
     def _timer_row(self, timer: Timer) -> Json:
         topic = self._context.topics.by_number(timer.topic)
         return {
-            "id": self._context.delayed.delays.text_id_of(timer),
+            "id": self._context.delayed.commands.text_ids.text_of(self._pending.ids.id_at(timer[:2])),
             "topic": topic.name if topic is not None else None,  # It may be deleted while the rows are gathered.
             "queue": timer.key & (1 << QUEUE_ID_BITS) - 1,
             "due_ms": timer.due_ms,
@@ -170,6 +167,10 @@ class PendingApi:
     def _wanted_topic(self, request: web.Request) -> Topic | None:
         name = request.query.get("topic")
         return None if name is None else topic_named(self._context, name)
+
+
+def _number_of(topic: Topic | None) -> int | None:
+    return None if topic is None else topic.number
 
 
 def _beginning(found: TimerView | None) -> Json:

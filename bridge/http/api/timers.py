@@ -17,8 +17,7 @@ from functools import partial
 
 from aiohttp import web
 
-from duolog.bridge.data.delay_headers import DelayRefused, RequestedDelay
-from duolog.bridge.data.delays import Decision, Delays, TimerView
+from duolog.bridge.data.delay_commands import Decision, DelayCommands, TimerView
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.messages import bytes_view
 from duolog.bridge.http.context import HttpContext
@@ -38,6 +37,7 @@ from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
 from duolog.bridge.state.topic_table import Topic
+from duolog.delay.requested_delay import DelayRefused, RequestedDelay
 from duolog.protocol.kafka import record_reader
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
@@ -94,33 +94,33 @@ class TimerApi:
         topic, queue_id, record = self._message(wanted)
         if wanted.replace and not record.key:
             raise web.HTTPBadRequest(text="replace: it is about what waits with the same key; the request has no key")
-        delay = context.delayed.delay_parser.parse_time(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
+        delay = context.delayed.delay_parser.limits.until(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
         replaces = wanted.replace and delay is not None
         delay = delay or RequestedDelay(now_ms)  # A time that has passed means now.
         timer_id, promise = context.messages.publisher.publish_delayed(
             topic, queue_id, record, delay, now_ms, replaces=replaces, request=key
         )
         await self._kept(promise)
-        return _added(context.delayed.delays.text_of(timer_id), topic.name, queue_id, delay.due_ms)
+        return _added(context.delayed.commands.text_ids.text_of(timer_id), topic.name, queue_id, delay.due_ms)
 
     def _answer_again(self, known: Answered, wanted: NewTimer) -> web.Response:
         number, queue_id = Queue.split(known.key)
         topic = self._context.topics.by_number(number)
-        text_id = self._context.delayed.delays.text_of((known.due_ms, known.address))
+        text_id = self._context.delayed.commands.text_ids.text_of((known.due_ms, known.address))
         response = _added(text_id, wanted.topic if topic is None else topic.name, queue_id, known.due_ms)
         response.headers["Idempotent-Replayed"] = "true"
         return response
 
     async def _view(self, request: web.Request) -> web.Response:
-        found = await pending_message(self._context.delayed.delays, request.match_info["id"])
+        found = await pending_message(self._context.delayed.commands, request.match_info["id"])
         await self._kept(self._context.state_log.barrier())
         if found is None:
             raise web.HTTPNotFound(text=f"no message waits under the id {request.match_info['id'][:80]}")
         return answer(_timer_view(found))
 
     async def _cancel(self, request: web.Request) -> web.Response:
-        delays, text = self._context.delayed.delays, request.match_info["id"]
-        return await self._decided(partial(delays.at_hand, text), lambda: delays.cancel(text, self._now_ms()))
+        commands, text = self._context.delayed.commands, request.match_info["id"]
+        return await self._decided(partial(commands.load, text), lambda: commands.cancel(text, self._now_ms()))
 
     async def _reschedule(self, request: web.Request) -> web.Response:
         wanted = parsed(await self._read(request), NewTime)
@@ -130,15 +130,15 @@ class TimerApi:
         return await self._moved(request, self._now_ms())
 
     async def _moved(self, request: web.Request, due_ms: int) -> web.Response:
-        delays, text = self._context.delayed.delays, request.match_info["id"]
+        commands, text = self._context.delayed.commands, request.match_info["id"]
         return await self._decided(
-            partial(delays.at_hand, text), lambda: delays.reschedule(text, due_ms, self._now_ms())
+            partial(commands.load, text), lambda: commands.reschedule(text, due_ms, self._now_ms())
         )
 
     async def _decided(
-        self, bring: Callable[[Callable[[StoreError | None], None]], None], decide: Callable[[], Decision]
+        self, load: Callable[[Callable[[StoreError | None], None]], None], decide: Callable[[], Decision]
     ) -> web.Response:
-        """Decide as soon as what it is about is at hand, in the same turn."""
+        """Run a command as soon as its messages are in memory, in the same turn of the loop."""
 
         def start(done: Callable[[Decision | DelayRefused | StoreError], None]) -> None:
             def then(error: StoreError | None) -> None:
@@ -150,7 +150,7 @@ class TimerApi:
                 except (DelayRefused, StoreError) as refusal:
                     done(refusal)
 
-            bring(then)
+            load(then)
 
         decision: Decision | DelayRefused = await awaited(start)
         if isinstance(decision, DelayRefused):
@@ -161,23 +161,23 @@ class TimerApi:
 
     async def _cancel_named(self, request: web.Request) -> web.Response:
         check_query(request, {"topic", "key"})
-        delays = self._context.delayed.delays
+        commands = self._context.delayed.commands
         topic, key = topic_named(self._context, required(request, "topic")), required(request, "key").encode()
         return await self._decided(
-            partial(delays.named_at_hand, topic, key), lambda: delays.cancel_named(topic, key, self._now_ms())
+            partial(commands.load_named, topic, key), lambda: commands.cancel_named(topic, key, self._now_ms())
         )
 
     async def _reschedule_named(self, request: web.Request) -> web.Response:
         wanted = parsed(await self._read(request), NewTimeByKey)
-        delays, topic, key = (
-            self._context.delayed.delays,
+        commands, topic, key = (
+            self._context.delayed.commands,
             topic_named(self._context, wanted.topic),
             text_of(wanted.key).encode(),
         )
         due_ms = due_ms_of(wanted.at_ms, wanted.delay_ms, self._now_ms())
         return await self._decided(
-            partial(delays.named_at_hand, topic, key),
-            lambda: delays.reschedule_named(topic, key, due_ms, self._now_ms()),
+            partial(commands.load_named, topic, key),
+            lambda: commands.reschedule_named(topic, key, due_ms, self._now_ms()),
         )
 
     def _message(self, wanted: TopicMessageForm, spread_by: str = "") -> tuple[Topic, int, Record]:
@@ -204,11 +204,11 @@ def _added(timer_id: str, topic: str, queue_id: int, due_ms: int) -> web.Respons
     return answer({"id": timer_id, "topic": topic, "queue": queue_id, "due_ms": due_ms}, status=201)
 
 
-async def pending_message(delays: Delays, text: str) -> TimerView | None:
+async def pending_message(commands: DelayCommands, text: str) -> TimerView | None:
     """Return the pending message with this id, if there is one."""
 
     def view(done: Callable[[TimerView | StoreError | None], None]) -> None:
-        delays.at_hand(text, lambda error: delays.view(text, done) if error is None else done(error))
+        commands.load(text, lambda error: commands.view(text, done) if error is None else done(error))
 
     found: TimerView | None = await awaited(view)
     return found

@@ -5,13 +5,13 @@ Kafka's clients retry after some codes and fail on others, so the choice decides
 
 from typing import Final
 
-from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.refusals import NotSupported, ProduceRefused
 from duolog.bridge.state.group_offsets import MetadataTooLarge, TooManyGroupOffsets
 from duolog.bridge.state.producers import InvalidProducerEpoch, OutOfOrderSequence
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
 from duolog.bridge.transactions.half_messages import TooManyHalves
+from duolog.delay.requested_delay import DelayRefused
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason

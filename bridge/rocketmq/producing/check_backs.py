@@ -18,7 +18,6 @@ from functools import cache
 from typing import Final
 
 from duolog.bridge.clock import Clock
-from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.half_frames import read_half
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading import Later
@@ -30,6 +29,7 @@ from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.check_callbacks import Callbacks, host_of
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.op_messages import HalfDecision
+from duolog.delay.requested_delay import DelayRefused
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.headers import CheckTransactionRequest
 from duolog.protocol.rocketmq.messages import message, properties

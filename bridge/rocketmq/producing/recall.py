@@ -46,12 +46,12 @@ def recall_message(context: RocketMQContext, connection: RocketMQConnection, com
         connection.reply(command, given)
 
     connection.unanswered += 1
-    context.messages.delays.at_hand(handle.timer_id, decide)
+    context.messages.delay_commands.load(handle.timer_id, decide)
     return None
 
 
 def _recall(context: RocketMQContext, command: RemotingCommand, handle: RecallHandle) -> Answer:
-    verdict, promise, _ = context.messages.delays.cancel(handle.timer_id, context.clock.now_ms())
+    verdict, promise, _ = context.messages.delay_commands.cancel(handle.timer_id, context.clock.now_ms())
     if verdict is Verdict.CANCELLED:
         return answer(command, ext={**_REGION, "msgId": handle.unique_key}, promise=promise)
     return answer(command, ResponseCode.ILLEGAL_OPERATION, _REMARKS[verdict], ext=_REGION, promise=promise)

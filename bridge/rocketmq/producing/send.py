@@ -109,7 +109,7 @@ def _recall_handle(context: RocketMQContext, topic: str, message: Message, posit
     if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX) or _SCHEDULED in message.properties:
         return ""
     due_ms = due_of(message)
-    timer_id = context.messages.delays.text_of((due_ms, position))
+    timer_id = context.messages.delay_commands.text_ids.text_of((due_ms, position))
     return recall_handle.encode(topic, context.options.rocketmq.broker, due_ms, unique_key, timer_id)
 
 

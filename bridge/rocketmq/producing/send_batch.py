@@ -13,7 +13,6 @@ further one is answered SYSTEM_BUSY, after which clients try again or use anothe
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.records import frame_formats
@@ -25,6 +24,7 @@ from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.state.topic_table import Topic
+from duolog.delay.requested_delay import DelayRefused
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import batch

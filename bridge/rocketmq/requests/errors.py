@@ -5,7 +5,6 @@ Producers send again after the codes 1, 2, 14, 16 and 17. After any other code t
 
 from typing import Final
 
-from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.refusals import IllegalMessage, NotSupported, ProduceRefused
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
 from duolog.bridge.rocketmq.groups.members import TooManyMembers
@@ -16,6 +15,7 @@ from duolog.bridge.state.group_offsets import MetadataTooLarge, TooManyGroupOffs
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
 from duolog.bridge.transactions.half_messages import TooManyHalves
+from duolog.delay.requested_delay import DelayRefused
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.codes import ResponseCode

@@ -144,7 +144,7 @@ class World(ManualCore):
         self._numbers = 0
         executors = self.store.executors
         executors.readers = executors.background = executors.searches = budget.OffTheLoop()
-        self.delays.tree.executor = budget.OffTheLoop()
+        self.delays.timers.tree.context.executor = budget.OffTheLoop()
         self._start_duties()
         self._fill()
         self.kafka_client: Attacker

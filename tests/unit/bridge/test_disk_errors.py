@@ -64,7 +64,7 @@ class Struck(ManualCore):
     def background(self) -> None:
         self.clock.pass_ms(2 * SECOND)
         now_ms, mono_ms = self.clock.now_ms(), self.clock.mono_ms()
-        for run in (self.delays.tree.run, self.delays.run, self.schedules.run, self.maintenance.run):
+        for run in (self.delays.timers.tree.run, self.delays.run, self.schedules.run, self.maintenance.run):
             attempt(lambda run=run: run(now_ms, mono_ms))
 
     def history(self, rounds: int) -> None:

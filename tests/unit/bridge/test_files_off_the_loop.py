@@ -36,7 +36,9 @@ class SidedCore(ManualCore):
         super().__init__(Options(delay=DelayOptions(near_ms=NEAR_MS)), cast(Any, self.sides), SMALL, NOW)
         self.threads = Threads(self.sides)
         executors = self.store.executors
-        executors.background = executors.readers = executors.searches = self.delays.tree.executor = self.threads
+        executors.background = executors.readers = executors.searches = self.delays.timers.tree.context.executor = (
+            self.threads
+        )
         self.sides.calls.clear()
 
     def _sync(self) -> None:
@@ -139,7 +141,7 @@ def put_timers_into_tables_and_take_them_out(core: SidedCore) -> None:
         core.clock.pass_ms(NEAR_MS)
         now_ms, mono_ms = core.clock.now_ms(), core.clock.mono_ms()
         for _ in range(4):
-            core.delays.tree.run(now_ms, mono_ms)
+            core.delays.timers.tree.run(now_ms, mono_ms)
             core.delays.run(now_ms, mono_ms)
             core.work()
     core.checkpoint()

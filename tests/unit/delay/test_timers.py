@@ -9,6 +9,7 @@ import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from random import Random
 
@@ -19,7 +20,7 @@ from duolog.delay.memtable import scan as memtable_scan
 from duolog.delay.memtable.counts import LOG_PART_BITS
 from duolog.delay.memtable.pack_snapshot import PackSnapshot
 from duolog.delay.memtable.packs import AddressPack, DuePack
-from duolog.delay.memtable.scan import FROM_THE_LATEST, MemtableSnapshot, SweepCursor
+from duolog.delay.memtable.scan import MemtableSnapshot, Sweep
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import (
     KEY,
@@ -29,6 +30,7 @@ from duolog.delay.rows import (
     pack_row,
     rows_of,
 )
+from duolog.store.errors import StoreError
 
 TOPICS = 4
 SPANS = (1, 20, 300, 70_000, 20_000_000, 10**11)  # of delays: one for each level of the wheel and more
@@ -74,17 +76,14 @@ class Timers(PendingTimers):
         self.snapshot = MemtableSnapshot(self.memtable)
         return self.snapshot.parts()
 
-    def file(self, by_topic: bool, start_ms: int, until_ms: int, rows_max: int) -> bool:
-        return memtable_scan.file(self.memtable, by_topic, start_ms, until_ms, rows_max)
+    def prepare(self, by_topic: bool, start_ms: int, until_ms: int, rows_max: int) -> bool:
+        return memtable_scan.prepare(self.memtable, by_topic, start_ms, until_ms, rows_max)
 
     def due(self, topic: int | None, start: tuple[int, int], until_ms: int) -> Iterator[Timer]:
         return memtable_scan.due(self.memtable, topic, start, until_ms)
 
     def histogram(self, topic: int | None, edges_ms: list[int]) -> list[int]:
         return memtable_scan.histogram(self.memtable, topic, edges_ms)
-
-    def sweep(self, topics: set[int], cursor: SweepCursor, rows_max: int) -> tuple[list[Timer], SweepCursor | None]:
-        return memtable_scan.sweep(self.memtable, topics, cursor, rows_max)
 
 
 class History:
@@ -193,7 +192,7 @@ class History:
         some = self.rng.choice([*self.model.pending.values(), Timer(self.now_ms, 0, 1 << 16, 0, 0, 3)])
         start = (some.due_ms - self.rng.randrange(self.rng.choice(SPANS)), self.rng.choice((0, some.address)))
         until_ms = start[0] + self.rng.randrange(1, 2 * self.rng.choice(SPANS))
-        while self.timers.file(topic is not None, start[0], until_ms, self.rng.choice((10, 1_000))):
+        while self.timers.prepare(topic is not None, start[0], until_ms, self.rng.choice((10, 1_000))):
             pass
         of_topic = sorted(timer for timer in self.model.pending.values() if topic in (None, timer.topic))
         expected = [timer for timer in of_topic if timer[:2] >= start and timer.due_ms < until_ms]
@@ -216,7 +215,7 @@ class History:
         assert topic not in self.model.paused
         expected = self.model.due(topic, self.now_ms)[: len(timers)]
         assert timers == [timer for _, timer in expected], "out of order, early, or lost"
-        ids = [self.timers.ids.id_of(timer) for timer in timers]
+        ids = [self.timers.ids.id_at(timer[:2]) for timer in timers]
         assert ids == [(given, timer.address) for given, timer in expected]
         self.timers.delivered(topic, packed(ids))
         for timer_id in ids:
@@ -310,7 +309,7 @@ def test_look_costs_what_it_finds_however_much_else_there_is(moment: str) -> Non
     until_ms = start_ms + (1 << 16)
 
     def filed() -> int:
-        return work_of(lambda: timers.file(True, start_ms, until_ms, 1 << 30))
+        return work_of(lambda: timers.prepare(True, start_ms, until_ms, 1 << 30))
 
     def page(topic: int, start: tuple[int, int] = (start_ms, 0)) -> list[Timer]:
         return list(islice(timers.due(topic, start, until_ms), 100))
@@ -462,14 +461,20 @@ def test_sweep_finds_all_of_a_topic_however_little_it_looks_at_and_whatever_is_r
         timers.memtable.add(Timer(1 + rng.randrange(rng.choice(SPANS)), address, rng.choice((1, 2)) << 16, 10, 0, 3))
     timers.advance(1, 1 << 30)
     wanted = {timer.address for timer in timers.all() if timer.topic == 2 and timer.due_ms > 1}
-    cursor: SweepCursor | None = FROM_THE_LATEST
-    found = set()
-    while cursor is not None:
-        some, cursor = timers.sweep({2}, cursor, 100)
+    sweep, found = Sweep(), set[int]()
+    sweep.begin(timers.memtable, 2)
+
+    def drop(some: list[Timer]) -> None:
         assert len(some) <= 100
+        if rng.random() < 0.2:
+            raise StoreError("the disk is full")
         for timer in some:
             assert timers.remove((timer.due_ms, timer.address)) == timer
             found.add(timer.address)
+
+    while sweep.is_under_way:
+        with suppress(StoreError):
+            sweep.step(timers.memtable, 100, drop)
     assert found == wanted
 
 

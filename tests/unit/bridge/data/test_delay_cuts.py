@@ -87,7 +87,7 @@ class History:
         one = message(body, b"TIMER_DELIVER_MS\x01%d\x02" % due_ms)
         topic = self.core.topic("orders", 1)
         slots, promise = self.core.publisher.publish_messages(topic, 0, [one], self.now_ms())
-        self.timers[body] = self.core.delays.text_of((due_ms, slots[0].position))
+        self.timers[body] = self.core.delays.commands.text_ids.text_of((due_ms, slots[0].position))
         self.when(promise, lambda: self.kept.add(body))
 
     def park_batch(self) -> None:
@@ -103,12 +103,12 @@ class History:
 
         def decide(error: StoreError | None) -> None:
             assert error is None
-            verdict, promise, _ = self.core.delays.cancel(self.timers[body], self.now_ms())
+            verdict, promise, _ = self.core.delays.commands.cancel(self.timers[body], self.now_ms())
             if verdict is Verdict.CANCELLED:
                 self.touched.add(body)
                 self.when(promise, lambda: self.cancelled.add(body))
 
-        self.core.delays.at_hand(self.timers[body], decide)
+        self.core.delays.commands.load(self.timers[body], decide)
 
     def move(self) -> None:
         body = self.any_timer()
@@ -116,11 +116,11 @@ class History:
 
         def decide(error: StoreError | None) -> None:
             assert error is None
-            verdict = self.core.delays.reschedule(self.timers[body], due_ms, self.now_ms()).verdict
+            verdict = self.core.delays.commands.reschedule(self.timers[body], due_ms, self.now_ms()).verdict
             if verdict is Verdict.RESCHEDULED:
                 self.due[body] = min(self.due[body], due_ms)  # Until it is durable either may be what counts.
 
-        self.core.delays.at_hand(self.timers[body], decide)
+        self.core.delays.commands.load(self.timers[body], decide)
 
     def any_timer(self) -> bytes:
         if not self.timers:
@@ -129,12 +129,14 @@ class History:
 
     def move_far(self) -> None:
         """Let timers go to tables and come back, one slice at a time."""
-        before = self.core.delays.tree.table_count
-        self.core.delays.tree.run(self.now_ms(), self.core.clock.mono_ms())
-        now = self.core.delays.tree.table_count
+        before = len(self.core.delays.timers.tree.context.tables.manifest)
+        self.core.delays.timers.tree.run(self.now_ms(), self.core.clock.mono_ms())
+        now = len(self.core.delays.timers.tree.context.tables.manifest)
         self.spilled += now > before
         self.merged += now < before - 2
-        self.passed += bool(self.core.delays.tree.cursors.behind(self.core.delays.tree.deletions.by_topic))
+        self.passed += bool(
+            self.core.delays.timers.tree.cursors.behind(self.core.delays.timers.tree.deletions.by_topic)
+        )
 
     def pass_time(self) -> None:
         self.core.clock.pass_ms(self.rng.choice((1, 10, 200, 5_000)))
@@ -183,12 +185,12 @@ class History:
         assert len(found) >= self.seen, "what a reader saw is gone"
         for body, stored_ms in found.values():
             assert stored_ms >= self.due[body], "early"
-        pending = len(core.delays)
+        pending = len(core.delays.timers)
         core.clock.set_now_ms(FOREVER_MS)
         core.delays.resume(topic, FOREVER_MS)
-        while len(core.delays):
+        while len(core.delays.timers):
             core.clock.pass_ms(1_000)
-            core.delays.tree.run(FOREVER_MS, core.clock.mono_ms())
+            core.delays.timers.tree.run(FOREVER_MS, core.clock.mono_ms())
             core.delays.run(FOREVER_MS, core.clock.mono_ms())
             core.settle()
         everything = Counter(body for body, _ in (found | delivered(core)).values())

@@ -6,14 +6,14 @@ On a real store whose disk is in memory; time is moved by hand.
 import pytest
 
 from duolog.bridge.config import DelayOptions
-from duolog.bridge.data.delay_headers import DelayRefused
-from duolog.bridge.data.delays import TooManyTimers
 from duolog.bridge.data.deliveries import DELIVERED_IN_SLICE, GATHER_MS
 from duolog.bridge.data.publishing.produced_batches import REBUILT_RECORDS_MAX
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.state.producers import OutOfOrderSequence
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.cancellations import Verdict
+from duolog.delay.requested_delay import DelayRefused
+from duolog.delay.timers import TooManyTimers
 from duolog.protocol.kafka import record_reader
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.compression import Codec
@@ -70,7 +70,7 @@ class Bench(PublishBench):
         slots, _ = self.publisher.publish_messages(topic, queue_id, [one], self.clock.now_ms())
         self.settle()
         due_ms = int(names.get(one.properties, names.TIMER_OUT_MS) or 0)
-        return self.delays.text_of((due_ms, slots[0].position))
+        return self.delays.commands.text_ids.text_of((due_ms, slots[0].position))
 
 
 def deliver_at(ms: int) -> str:
@@ -112,7 +112,7 @@ def test_message_of_a_level_waits_in_its_queue_and_comes_as_it_was_sent() -> Non
         "UNIQ_KEY": "U", "TAGS": "paid", "REAL_TOPIC": "orders", "REAL_QID": "1",
     }  # fmt: skip
     assert delivered.store_ms == NOW + 10_000
-    assert len(bench.delays) == 0
+    assert len(bench.delays.timers) == 0
 
 
 def test_message_of_a_chosen_time() -> None:
@@ -359,7 +359,7 @@ def test_topics_that_are_due_together_are_delivered_in_one_unit() -> None:
     bench.topics.delete(deleted, NOW)
     assert bench.run_until(NOW + 100) <= 2, "a slice, and what waited for the deleted topic"
     assert [bench.bodies(topic) for topic in topics] == [[topic.name.encode()] for topic in topics]
-    assert len(bench.delays) == 0
+    assert len(bench.delays.timers) == 0
 
 
 # -- Verbs
@@ -370,15 +370,15 @@ def test_verdicts_are_what_happened_and_survive_a_restart() -> None:
     topic = bench.topic()
     first = bench.send(topic, b"first", deliver_at(NOW + 100))
     second = bench.send(topic, b"second", deliver_at(NOW + 200))
-    assert bench.delays.cancel(second, NOW).verdict is Verdict.CANCELLED
+    assert bench.delays.commands.cancel(second, NOW).verdict is Verdict.CANCELLED
     bench.run_until(NOW + 300)
     assert bench.bodies(topic) == [b"first"]
     for door in (bench, bench.restarted()):
-        assert door.delays.cancel(first, NOW).verdict is Verdict.DELIVERED
-        assert door.delays.cancel(second, NOW).verdict is Verdict.CANCELLED
-        assert door.delays.reschedule(second, NOW + 900, NOW).verdict is Verdict.CANCELLED
+        assert door.delays.commands.cancel(first, NOW).verdict is Verdict.DELIVERED
+        assert door.delays.commands.cancel(second, NOW).verdict is Verdict.CANCELLED
+        assert door.delays.commands.reschedule(second, NOW + 900, NOW).verdict is Verdict.CANCELLED
         for unknown in ("", "x" * 24, first[:-1] + ("A" if first[-1] != "A" else "B"), first + "=", "ä" * 24):
-            assert door.delays.cancel(unknown, NOW).verdict is Verdict.NOT_FOUND
+            assert door.delays.commands.cancel(unknown, NOW).verdict is Verdict.NOT_FOUND
 
 
 def test_verdict_waits_for_what_it_reports() -> None:
@@ -388,7 +388,7 @@ def test_verdict_waits_for_what_it_reports() -> None:
     bench.clock.set_now_ms(NOW + 100)
     while not topic.queues[0].end_offset:
         bench.delays.run(NOW + 100, 0)
-    verdict, promise, _ = bench.delays.cancel(timer, NOW + 100)
+    verdict, promise, _ = bench.delays.commands.cancel(timer, NOW + 100)
     assert verdict is Verdict.DELIVERED
     assert not bench.store.kept(promise)
     bench.settle()
@@ -402,28 +402,28 @@ def test_rescheduled_message_comes_at_its_new_time_under_its_old_id(family: str)
     if family == "kafka":
         bench.kafka(topic, mixed((b"x", b"100")))
         (position,) = [row[1] for row in bench.topics.by_rocketmq_name("rmq_sys_wheel_timer").queues[0].index.rows(0)]
-        timer = bench.delays.text_of((NOW + 100, position))
+        timer = bench.delays.commands.text_ids.text_of((NOW + 100, position))
     else:
         timer = bench.send(topic, b"x", deliver_at(NOW + 100))
-    assert bench.delays.reschedule(timer, NOW + 5_000, NOW).verdict is Verdict.RESCHEDULED
+    assert bench.delays.commands.reschedule(timer, NOW + 5_000, NOW).verdict is Verdict.RESCHEDULED
     bench.settle()
     bench = bench.restarted()
     topic = bench.topic()
     bench.run_until(NOW + 4_999)
     assert bench.bodies(topic) == []
-    assert bench.delays.reschedule(timer, NOW + 6_000, NOW + 4_999).verdict is Verdict.RESCHEDULED
+    assert bench.delays.commands.reschedule(timer, NOW + 6_000, NOW + 4_999).verdict is Verdict.RESCHEDULED
     bench.run_until(NOW + 6_000)
     assert bench.bodies(topic) == [b"x"]
     if family == "kafka":
         assert bench.records(topic)[0].timestamp_ms == NOW + 6_000
-    assert bench.delays.cancel(timer, NOW + 6_000).verdict is Verdict.DELIVERED
+    assert bench.delays.commands.cancel(timer, NOW + 6_000).verdict is Verdict.DELIVERED
 
 
 def test_deliver_now_does_not_wait() -> None:
     bench = Bench()
     topic = bench.topic()
     timer = bench.send(topic, b"x", deliver_at(NOW + YEAR_MS))
-    assert bench.delays.deliver_now(timer, NOW).verdict is Verdict.RESCHEDULED
+    assert bench.delays.commands.deliver_now(timer, NOW).verdict is Verdict.RESCHEDULED
     bench.run_until(NOW)
     assert bench.bodies(topic) == [b"x"]
 
@@ -448,12 +448,12 @@ def test_pending_message_can_be_viewed() -> None:
     bench = Bench()
     timer = bench.send(bench.topic(), b"x", deliver_at(NOW + 100), queue_id=1)
     seen: list = []
-    bench.delays.view(timer, seen.append)
+    bench.delays.commands.view(timer, seen.append)
     (view,) = seen
     assert (view.id, view.topic, view.queue_id, view.due_ms) == (timer, "orders", 1, NOW + 100)
     assert bytes(rocketmq_message.body_of(view.frame)) == b"x"
     bench.run_until(NOW + 100)
-    bench.delays.view(timer, seen.append)
+    bench.delays.commands.view(timer, seen.append)
     assert seen[1] is None
 
 
@@ -465,8 +465,8 @@ def test_deleted_topic_takes_its_messages_with_it_and_a_new_one_of_its_name_gets
     again = bench.topic()
     bench.run_until(NOW + 200)
     assert bench.bodies(again) == []
-    assert (len(bench.delays), bench.metrics.timers["dropped"]) == (0, 1)
-    assert bench.delays.cancel(timer, NOW + 200).verdict is Verdict.CANCELLED
+    assert (len(bench.delays.timers), bench.metrics.timers["dropped"]) == (0, 1)
+    assert bench.delays.commands.cancel(timer, NOW + 200).verdict is Verdict.CANCELLED
 
 
 def test_messages_of_a_deleted_topic_are_dropped_on_a_full_disk() -> None:
@@ -479,7 +479,7 @@ def test_messages_of_a_deleted_topic_are_dropped_on_a_full_disk() -> None:
     bench.store.check_disk()
     assert bench.store.refusal
     bench.run_until(NOW)
-    assert (len(bench.delays), bench.metrics.timers["dropped"]) == (0, 1)
+    assert (len(bench.delays.timers), bench.metrics.timers["dropped"]) == (0, 1)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -494,8 +494,8 @@ def test_messages_of_a_deleted_topic_do_not_pin_the_log_until_they_are_due(is_ki
     if is_killed:
         bench = bench.restarted()
     bench.run_until(NOW)
-    assert len(bench.delays) == 30
-    assert bench.delays.counts() == {bench.topic("other").number: 30}
+    assert len(bench.delays.timers) == 30
+    assert len(bench.delays.timers) == bench.delays.timers.tree.lists.count(bench.topic("other").number) == 30
     assert bench.metrics.timers["dropped"] == 30
 
 
@@ -522,14 +522,14 @@ def test_state_after_a_snapshot_is_what_it_was() -> None:
     bench = Bench()
     topic = bench.topic()
     timers = [bench.send(topic, b"%d" % n, deliver_at(NOW + 100 * n)) for n in range(1, 6)]
-    bench.delays.cancel(timers[0], NOW)
-    bench.delays.reschedule(timers[1], NOW + 700, NOW)
+    bench.delays.commands.cancel(timers[0], NOW)
+    bench.delays.commands.reschedule(timers[1], NOW + 700, NOW)
     bench.run_until(NOW + 300)
     bench.store.close(NOW)  # A checkpoint, so that the next start has nothing else.
     bench = bench.restarted()
     topic = bench.topic()
     assert bench.store.recovery.entries == 0
-    assert bench.delays.cancel(timers[0], NOW).verdict is Verdict.CANCELLED
+    assert bench.delays.commands.cancel(timers[0], NOW).verdict is Verdict.CANCELLED
     bench.run_until(NOW + 500)
     bench.run_until(NOW + 699)
     assert bench.bodies(topic) == [b"3", b"4", b"5"]
@@ -550,7 +550,7 @@ def test_message_that_is_not_in_memory_is_read_by_a_thread_and_may_be_cancelled_
     )()
     bench.run_until(NOW + 100)
     assert bench.bodies(topic) == []
-    assert bench.delays.cancel(timers[1], NOW + 100).verdict is Verdict.CANCELLED
+    assert bench.delays.commands.cancel(timers[1], NOW + 100).verdict is Verdict.CANCELLED
     for run, done in waiting:
         done(run())
     bench.run_until(NOW + 100)

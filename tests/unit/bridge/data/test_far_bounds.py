@@ -52,7 +52,7 @@ def test_a_burst_that_memory_does_not_hold_is_read_about_once(monkeypatch: pytes
     bench.core.clock.pass_ms(NEAR_MS)
     for _ in range(MANY):
         bench.turn()
-        if not len(bench.core.delays):
+        if not len(bench.core.delays.timers):
             break
     assert bench.core.topic("orders", 1).queues[0].visible_end == MANY
     assert disk.read_bytes < 3 * size
@@ -93,7 +93,7 @@ def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPa
     assert queue.visible_end == MANY
     assert max(uncounted) < 1_100
     bench.turn_until_idle()
-    assert not len(bench.core.delays)
+    assert not len(bench.core.delays.timers)
 
 
 def test_verbs_about_more_of_one_key_than_the_loop_may_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_verbs_about_more_of_one_key_than_the_loop_may_read_are_refused(monkeypa
         bench.call("_cancel_named", topic="orders", key="k")
     with pytest.raises(TooManyNamed, match="more than 3"):
         bench.call("_add", wanted | {"replace": True})
-    assert len(bench.core.delays) == len(bench.tree) == 4
+    assert len(bench.core.delays.timers) == len(bench.tree) == 4
 
 
 class LongMerges(Inline):
@@ -142,7 +142,7 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_t
     monkeypatch.setattr("duolog.delay.tree.table_jobs.TOMBSTONES_MIN", 64)
     bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
     monkeypatch.setattr("duolog.delay.tables.tables.COMPACTION_WIDTH", 2)
-    workers = bench.tree.executor = LongMerges()
+    workers = bench.tree.context.executor = LongMerges()
     workers.is_full = is_full
     bench.turn(NEAR_MS)
     assert workers.ended
@@ -158,12 +158,12 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_t
     assert min(workers.deleted_late) > 256
     bench.core.settle()
     files = {path for path in bench.core.disk.paths() if path.endswith(".table")}
-    assert files == {table_path(entry.number) for entry in bench.tree.manifest}
+    assert files == {table_path(entry.number) for entry in bench.tree.context.tables.manifest}
     for each in (bench.restarted(), bench):
-        assert len(each.core.delays) == MANY - delivered
+        assert len(each.core.delays.timers) == MANY - delivered
         each.core.clock.pass_ms(1_000 * NEAR_MS)
         for _ in range(MANY):
             each.turn(NEAR_MS // 10)
-            if not len(each.core.delays):
+            if not len(each.core.delays.timers):
                 break
         assert each.core.topic("orders", 1).queues[0].visible_end == MANY

@@ -100,7 +100,7 @@ def lived(nth: int) -> FailingTimers:
     again(lambda: bench.call("_reschedule", {"at_ms": start_ms + 99}, ids["08"]))
     add("99", start_ms + 100, "k9")  # instead of 09
     bench.turn_until_idle()
-    assert len(bench.core.delays) == len(ids)
+    assert len(bench.core.delays.timers) == len(ids)
     bench.core.clock.set_now_ms(start_ms - NEAR_MS // 4)  # All of them are loaded.
     bench.turn_until_idle()
     for value in ("97", "98"):
@@ -110,13 +110,13 @@ def lived(nth: int) -> FailingTimers:
     for _ in range(3):
         bench.turn_until_idle()
     assert not bench.bodies("orders")
-    assert not (len(bench.core.delays.pending.memtable) + len(bench.core.delays.pending.prefetch))
+    assert not (len(bench.core.delays.timers.pending.memtable) + len(bench.core.delays.timers.pending.prefetch))
     bench.call("_resume", match="orders")
     bench.turn_until_idle()
     expected = [value for value in sorted(ids) if value not in ("08", "09")] + ["08", "99", "97", "98"]
     assert [body.decode() for body in bench.bodies("orders")] == expected
     bench.turn_until_idle()
-    assert bench.tree.table_count == 0
+    assert len(bench.tree.context.tables.manifest) == 0
     assert not disk.of_timers, "left open"
     return disk
 
@@ -151,7 +151,7 @@ def test_a_disk_that_goes_on_to_fail_is_not_tried_each_second() -> None:
     assert disk.calls == disk.nth
     for _ in range(9):
         bench.turn(NEAR_MS)
-    assert bench.tree.table_count == 1
+    assert len(bench.tree.context.tables.manifest) == 1
 
 
 @pytest.mark.parametrize("damage", ["gone", "a byte of the footer", "a byte of a message"])
@@ -181,5 +181,5 @@ def test_a_damaged_table_costs_what_it_held_and_the_broker_starts(
         assert (first + ".damaged" in bench.core.disk.paths()) == (damage != "gone")
     caplog.clear()
     bench = bench.restarted()
-    assert not len(bench.core.delays)
+    assert not len(bench.core.delays.timers)
     assert "lost" not in caplog.text

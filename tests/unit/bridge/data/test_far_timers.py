@@ -15,7 +15,7 @@ from aiohttp.web import HTTPNotFound
 from multidict import CIMultiDict
 
 from duolog.bridge.config import DelayOptions, Options, TopicsOptions
-from duolog.bridge.data.delays import WAITING_MAX, TooManyTimers
+from duolog.delay.timers import WAITING_MAX, TooManyTimers
 from duolog.protocol.kafka import record_reader
 from duolog.store.entry import Promise
 from duolog.store.options import StoreOptions
@@ -55,7 +55,7 @@ class Bench:
         disk = disk or CrashDisk()
         self.core = ManualCore(Options(**SECTIONS), disk, SMALL, now_ms)
         self.api = TimerHandlers(self.core, kept, read)
-        self.tree = self.core.delays.tree
+        self.tree = self.core.delays.timers.tree
 
     def call(self, name: str, body: object = None, match: str = "", **query: object) -> Any:
         request = SimpleNamespace(
@@ -202,10 +202,10 @@ class History:
             self.pending[body] = self.pending[body]._replace(due_ms=self.bench.now_ms())
 
     def turn(self) -> None:
-        before = self.bench.tree.table_count
+        before = len(self.bench.tree.context.tables.manifest)
         self.bench.turn(self.rng.choice((0, 0, 200, 2_000)))
-        self.flushes += self.bench.tree.table_count > before
-        self.merges += self.bench.tree.table_count < before - 2
+        self.flushes += len(self.bench.tree.context.tables.manifest) > before
+        self.merges += len(self.bench.tree.context.tables.manifest) < before - 2
         self.passed += bool(self.bench.tree.cursors.behind(self.bench.tree.deletions.by_topic))
 
     def pass_time(self) -> None:
@@ -296,7 +296,7 @@ def test_rows_of_a_deleted_topic_are_seen_by_nobody_and_dropped_when_due(is_rest
             wanted = {"topic": name, "key": "a", "value": "v", "delay_ms": hours * hour_ms}
             ids.setdefault(name, []).append(bench.call("_add", wanted)["id"])
     bench.turn_until_idle()
-    assert bench.tree.table_count, "they are far"
+    assert len(bench.tree.context.tables.manifest), "they are far"
     assert bench.call("_cancel", match=ids["refunds"][1])["verdict"] == "cancelled"  # no tombstone says so yet
     bench = bench.restarted() if is_restarted else bench
     bench.core.topics.delete(bench.core.topic("refunds"), bench.now_ms())

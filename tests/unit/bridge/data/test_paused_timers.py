@@ -31,7 +31,7 @@ def parked_while_paused(bench: Bench) -> None:
 
 
 def in_memory(bench: Bench) -> int:
-    pending = bench.core.delays.pending
+    pending = bench.core.delays.timers.pending
     return len(pending.memtable) + len(pending.prefetch)
 
 
@@ -48,7 +48,7 @@ def test_what_is_due_of_a_paused_topic_takes_no_memory_and_lets_segments_go(is_r
     bench = bench.restarted() if is_restarted else bench
     bench.turn_until_idle()
     delays = bench.core.delays
-    assert (in_memory(bench), len(delays), bench.tree.pending.prefetch.bytes) == (0, COUNT, 0)
+    assert (in_memory(bench), len(delays.timers), bench.tree.pending.prefetch.bytes) == (0, COUNT, 0)
     wheel = bench.core.topics.by_rocketmq_name("rmq_sys_wheel_timer")
     assert wheel is not None
     assert [delays.first_kept(queue) for queue in wheel.queues] == [None] * len(wheel.queues)
@@ -59,14 +59,14 @@ def test_what_is_due_of_a_paused_topic_takes_no_memory_and_lets_segments_go(is_r
     assert not bench.bodies("orders")
     assert bench.call("_count", topic="orders") == {"count": COUNT}
     bench.call("_resume", match="orders")
-    while len(delays):
+    while len(delays.timers):
         bench.turn(NEAR_MS // 50)
         assert in_order(bench)
     assert (bench.core.topic("orders").queues[0].visible_end, len(bench.bodies("orders"))) == (COUNT, COUNT)
     bench.turn_until_idle()
     bench.turn(20 * NEAR_MS)
     bench.turn_until_idle()
-    assert bench.tree.table_count == 0
+    assert len(bench.tree.context.tables.manifest) == 0
 
 
 @pytest.mark.parametrize("turns", [*range(0, 12, 2), 15, 30, 60])
@@ -86,7 +86,7 @@ def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
     parked_while_paused(bench)
     topic = bench.core.topic("orders", 1)
     number = COUNT
-    while len(bench.core.delays):
+    while len(bench.core.delays.timers):
         for verb in ("_pause", "_resume"):
             bench.call(verb, match="orders")
             for _ in range(turns):
@@ -110,7 +110,7 @@ def test_resumed_topic_is_loaded_no_faster_than_it_is_delivered(monkeypatch: pyt
     parked_while_paused(bench)
     bench.call("_resume", match="orders")
     most = 0
-    while len(bench.core.delays):
+    while len(bench.core.delays.timers):
         bench.turn(NEAR_MS // 20)
         most = max(most, in_memory(bench))
     assert most <= 2 * 64

@@ -6,7 +6,6 @@ A broker without its network is driven run by run; after each cut another one go
 import pytest
 
 from duolog.bridge.config import DelayOptions
-from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.data.publishing.kafka_plan import REPLACING_RECORDS_MAX
 from duolog.bridge.data.schedules import Outcome, RecurringMessage, TooManySchedules
 from duolog.bridge.records import frame_formats
@@ -19,6 +18,7 @@ from duolog.delay.recurring import (
     Missed,
     Schedule,
 )
+from duolog.delay.requested_delay import DelayRefused
 from duolog.protocol.kafka import record_reader
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason, Record
@@ -242,7 +242,7 @@ def test_an_activemq_delay_alone_is_a_delay() -> None:
     desk = Desk()
     topic = desk.topic()
     desk.kafka(topic, kafka_batch(("AMQ_SCHEDULED_DELAY", b"1500")))
-    assert (len(desk.delays), len(desk.schedules)) == (1, 0)
+    assert (len(desk.delays.timers), len(desk.schedules)) == (1, 0)
     desk.pass_until(NOW + 1500)
     assert desk.times(topic) == [NOW + 1500]
 
@@ -277,9 +277,9 @@ def test_a_message_replaces_those_that_wait_with_its_key_if_it_asks_to() -> None
         desk.kafka(topic, kafka_batch(LATER, value=value))
     desk.kafka(topic, kafka_batch(LATER, key=b"another", value=b"another"))
     desk.kafka(other, kafka_batch(LATER, value=b"other"))
-    assert len(desk.delays) == 4
+    assert len(desk.delays.timers) == 4
     desk.kafka(topic, kafka_batch(LATER, REPLACE, value=b"3"))
-    assert len(desk.delays) == 3
+    assert len(desk.delays.timers) == 3
     desk = Desk(desk.disk.after_kill())
     desk.rocketmq(other := desk.topic("other"), message(b"body", b"KEYS\x01k\x02TIMER_DELAY_MS\x015000\x02"))
     desk.rocketmq(
@@ -311,7 +311,7 @@ def test_a_batch_that_replaces_too_much_is_refused() -> None:
     with pytest.raises(InvalidBatch) as refusal:
         desk.kafka(topic, bytes(builder.finish(0, 0)))
     assert refusal.value.reason is Reason.TOO_LARGE
-    assert not len(desk.delays)
+    assert not len(desk.delays.timers)
 
 
 def test_verbs_by_key_say_what_has_become_of_the_messages() -> None:
@@ -320,17 +320,17 @@ def test_verbs_by_key_say_what_has_become_of_the_messages() -> None:
 
     for key in (b"a", b"a", b"b", b"c"):
         desk.kafka(topic, kafka_batch(LATER, key=key))
-    assert desk.delays.reschedule_named(topic, b"b", NOW + 9000, NOW).verdict is Verdict.RESCHEDULED
-    assert desk.delays.cancel_named(topic, b"a", NOW).verdict is Verdict.CANCELLED
-    assert len(desk.delays) == 2
+    assert desk.delays.commands.reschedule_named(topic, b"b", NOW + 9000, NOW).verdict is Verdict.RESCHEDULED
+    assert desk.delays.commands.cancel_named(topic, b"a", NOW).verdict is Verdict.CANCELLED
+    assert len(desk.delays.timers) == 2
     desk.settle()
     desk = Desk(desk.disk.after_kill())
     topic = desk.topic()
     desk.pass_until(NOW + 6000)
-    assert [timer.due_ms for timer in desk.delays.pending_named(topic, b"b")] == [NOW + 9000]
+    assert [timer.due_ms for timer in desk.delays.commands.named(topic, b"b")] == [NOW + 9000]
     for key, expected in ((b"a", Verdict.CANCELLED), (b"c", Verdict.DELIVERED), (b"d", Verdict.NOT_FOUND)):
-        assert desk.delays.cancel_named(topic, key, NOW + 6000).verdict is expected
-        assert desk.delays.reschedule_named(topic, key, NOW + 9000, NOW + 6000).verdict is expected
+        assert desk.delays.commands.cancel_named(topic, key, NOW + 6000).verdict is expected
+        assert desk.delays.commands.reschedule_named(topic, key, NOW + 9000, NOW + 6000).verdict is expected
 
 
 def test_a_batch_of_messages_asks_for_few_schedules_or_none() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from duolog.bridge.config import DelayOptions, Options, TopicsOptions
-from duolog.bridge.data.delay_headers import RequestedDelay
-from duolog.bridge.data.delays import Decision
+from duolog.bridge.data.delay_commands import Decision
 from duolog.delay.cancellations import Verdict
+from duolog.delay.requested_delay import RequestedDelay
 from duolog.protocol.kafka.record_batch import Record
 from duolog.store.errors import StoreError
 from duolog.store.options import StoreOptions
@@ -79,7 +79,7 @@ class Race:
     def open(self, disk: CrashDisk, now_ms: int) -> None:
         self.core = ManualCore(OPTIONS, disk, SMALL, now_ms)
         self.late = Late(self.rng)
-        self.core.delays.tree.executor = self.late
+        self.core.delays.timers.tree.context.executor = self.late
         self.topic = self.core.topic("orders", 1)
 
     def run(self, steps: int) -> None:
@@ -109,7 +109,7 @@ class Race:
         timer_id, _ = self.core.publisher.publish_delayed(
             self.topic, 0, record, RequestedDelay(due_ms), now_ms, replaces=replaces
         )
-        self.ids[body], self.due[body] = self.core.delays.text_of(timer_id), due_ms
+        self.ids[body], self.due[body] = self.core.delays.commands.text_ids.text_of(timer_id), due_ms
         self.names[body] = name
         self.core.settle()
 
@@ -119,20 +119,20 @@ class Race:
     def cancel(self) -> None:
         body = self.some_body()
         if body is not None:
-            self.decide(body, lambda text: self.core.delays.cancel(text, self.now_ms()), is_cancel=True)
+            self.decide(body, lambda text: self.core.delays.commands.cancel(text, self.now_ms()), is_cancel=True)
 
     def move(self) -> None:
         body = self.some_body()
         if body is None:
             return
         due_ms = self.now_ms() + self.rng.randrange(-5, self.rng.choice(SPANS))
-        if self.rng.random() < 0.3 and (given := self.core.delays.id_of(self.ids[body])):
+        if self.rng.random() < 0.3 and (given := self.core.delays.commands.text_ids.id_of(self.ids[body])):
             due_ms = given[0]  # back to where it was first
         self.due[body] = min(self.due[body], due_ms)
         self.asked[body] += 1
 
         def reschedule(text: str) -> Decision:
-            decision = self.core.delays.reschedule(text, due_ms, self.now_ms())
+            decision = self.core.delays.commands.reschedule(text, due_ms, self.now_ms())
             self.asked[body] -= 1
             if decision.verdict is Verdict.RESCHEDULED and not self.asked[body]:
                 self.due[body] = due_ms
@@ -161,7 +161,7 @@ class Race:
             assert (body in self.look()) == (verdict is Verdict.DELIVERED), f"{body!r} is {verdict}"
             self.said[body] = verdict
 
-        core.delays.at_hand(text, then)
+        core.delays.commands.load(text, then)
 
     def cancel_named(self) -> None:
         name, core = self.rng.choice(KEYS), self.core
@@ -170,13 +170,13 @@ class Race:
 
         def then(error: StoreError | None) -> None:
             assert error is None
-            verdict = core.delays.cancel_named(self.topic, name, self.now_ms()).verdict
+            verdict = core.delays.commands.cancel_named(self.topic, name, self.now_ms()).verdict
             core.settle()
             self.maybe |= {body for body, key in self.names.items() if key == name}
             if verdict is Verdict.CANCELLED:
                 self.said |= dict.fromkeys(before - self.look(), Verdict.CANCELLED)
 
-        core.delays.named_at_hand(self.topic, name, then)
+        core.delays.commands.load_named(self.topic, name, then)
 
     def work(self) -> None:
         self.late.step()
@@ -185,7 +185,7 @@ class Race:
         now_ms = self.now_ms()
         self.core.clock.pass_ms(self.rng.choice((0, 0, 100, 2_000)))
         self.core.clock.set_now_ms(now_ms)
-        self.core.delays.tree.run(now_ms, self.core.clock.mono_ms())
+        self.core.delays.timers.tree.run(now_ms, self.core.clock.mono_ms())
         self.core.delays.run(now_ms, self.core.clock.mono_ms())
         self.core.settle()
         self.look()
@@ -231,7 +231,7 @@ class Race:
             self.turn()
             while self.late.step():
                 pass
-            if not len(self.core.delays):
+            if not len(self.core.delays.timers):
                 break
         self.look()
         assert not set(self.ids) - self.seen - self.maybe, "lost"

@@ -80,13 +80,13 @@ def test_batch_is_appended_by_its_last_slice_and_later_batches_follow_it(bench: 
     first, second = begin(client, records(bench, DELAYED, every=2), records(bench, ("x", b""), 1))
     for _ in range(3):
         bench.loop.turn_once()
-    assert (queue.end_offset, len(bench.delays)) == (0, 0)
+    assert (queue.end_offset, len(bench.delays.timers)) == (0, 0)
     (third,) = begin(other, records(bench, ("x", b""), 1))
     assert queue.end_offset == 1, "another client does not wait"
     assert end(bench, other, third).base_offset == 0
     assert end(bench, client, first).error_code is ErrorCode.none
     assert end(bench, client, second).base_offset == 1 + COUNT // 2
-    assert len(bench.delays) == COUNT // 2
+    assert len(bench.delays.timers) == COUNT // 2
 
 
 def test_wrong_last_record_refuses_the_batch(bench: KafkaBench) -> None:
@@ -98,7 +98,7 @@ def test_wrong_last_record_refuses_the_batch(bench: KafkaBench) -> None:
     answer = end(bench, client, number)
     assert answer.error_code is ErrorCode.invalid_record
     assert [error.batch_index for error in answer.record_errors] == [COUNT - 1]
-    assert len(bench.delays) == 0
+    assert len(bench.delays.timers) == 0
 
 
 def test_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(bench: KafkaBench) -> None:
@@ -106,7 +106,7 @@ def test_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(bench: KafkaBenc
     (number,) = begin(client, records(bench, DELAYED))
     bench.topics.delete(bench.topic("orders"), bench.clock.now_ms())
     assert end(bench, client, number).error_code is ErrorCode.unknown_topic_or_partition
-    assert len(bench.delays) == 0
+    assert len(bench.delays.timers) == 0
 
 
 def test_repeated_batch_of_two_connections_is_stored_once(bench: KafkaBench) -> None:
@@ -116,4 +116,4 @@ def test_repeated_batch_of_two_connections_is_stored_once(bench: KafkaBench) -> 
     (first,), (second,) = begin(one, batch), begin(two, batch)
     codes = [end(bench, one, first).error_code, end(bench, two, second).error_code]
     assert codes == [ErrorCode.none] * 2
-    assert len(bench.delays) == COUNT
+    assert len(bench.delays.timers) == COUNT

@@ -837,7 +837,7 @@ def test_delayed_record_of_an_aborted_transaction_is_never_delivered(how: str) -
     session = ProducerSession()
     empty(session)
     delayed(session, b"now", b"later")
-    assert len(session.bench.delays) == 1
+    assert len(session.bench.delays.timers) == 1
     if how == "abort":
         session.end(5, session.producer, commit=False)
     elif how == "newer producer":
@@ -848,7 +848,7 @@ def test_delayed_record_of_an_aborted_transaction_is_never_delivered(how: str) -
         session.bench.settle()
     for broker in (session.bench, restarted(session)):
         pass_time(broker, 10_000)
-        assert (committed(broker), len(broker.delays)) == ([], 0)
+        assert (committed(broker), len(broker.delays.timers)) == ([], 0)
 
 
 def test_producer_ids_are_never_given_twice(client: Client) -> None:

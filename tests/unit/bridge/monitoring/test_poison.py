@@ -289,7 +289,7 @@ def test_delayed_message_that_raises_is_set_aside_and_the_others_are_delivered(
     ((kind, place, _, _),) = broker.poison.all()
     assert kind == "delayed message"
     assert place.startswith("position ")
-    assert len(broker.delays) == 0
+    assert len(broker.delays.timers) == 0
 
 
 def _body(frame: Any) -> bytes:

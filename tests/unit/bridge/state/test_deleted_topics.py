@@ -53,7 +53,7 @@ def fill_expired(core: ManualCore, keys: list[int]) -> None:
 def fill_held(core: ManualCore, keys: list[int]) -> None:
     for number in range(COUNT):
         for key in keys:
-            core.delays.hold(number, Timer(NOW * 2, number * 8, key, 10, 0, 1))
+            core.delays.timers.held.add(number, Timer(NOW * 2, number * 8, key, 10, 0, 1))
 
 
 def fill_transactions(core: ManualCore, keys: list[int]) -> None:
@@ -78,7 +78,7 @@ OWNERS: dict[str, tuple[Callable[[ManualCore, list[int]], None], Callable[[Manua
     "isolation": (fill_isolation, isolation),
     "popped": (fill_popped, lambda core: len(core.rocketmq_context.pop.checkpoints)),
     "expired": (fill_expired, lambda core: core.rocketmq_context.groups.expired_ranges._count),
-    "held timers": (fill_held, lambda core: len(core.delays)),
+    "held timers": (fill_held, lambda core: len(core.delays.timers)),
     "transactions": (fill_transactions, lambda core: core.transactions.coordinator.queue_count),
 }
 

@@ -43,7 +43,7 @@ def test_request_that_is_sent_again_is_answered_the_same() -> None:
     assert bench.core.store.next_position == position
     assert post(bench, "two")[1]["id"] != first["id"]
     assert bench.ask("POST", "/api/timers", BODY)[1]["id"] != first["id"]
-    assert len(bench.core.delays) == 3
+    assert len(bench.core.delays.timers) == 3
 
 
 def test_key_with_another_body_is_422_and_changes_nothing() -> None:
@@ -51,7 +51,7 @@ def test_key_with_another_body_is_422_and_changes_nothing() -> None:
     post(bench, "one")
     status, answer = post(bench, "one", BODY | {"value": "w"})
     assert (status, answer) == (422, {"error": "Idempotency-Key: it was sent before with another body"})
-    assert len(bench.core.delays) == 1
+    assert len(bench.core.delays.timers) == 1
 
 
 def test_request_that_was_refused_may_be_sent_again_corrected() -> None:
@@ -70,7 +70,7 @@ def test_keys_outlive_restarts_checkpoints_and_the_timer() -> None:
         assert post(bench, "one") == (201, first)
         assert post(bench, "two", replaced) == (201, second)
         assert bench.ask("GET", f"/api/timers/{second['id']}")[0] == 200
-        assert len(bench.core.delays) == 1
+        assert len(bench.core.delays.timers) == 1
     assert bench.ask("DELETE", f"/api/timers/{second['id']}")[1] == {"verdict": "cancelled"}
     bench.ask("DELETE", "/api/topics/orders")
     assert post(restarted(bench), "two", replaced) == (201, second)
@@ -100,10 +100,10 @@ def test_table_is_bounded_and_keys_are_forgotten_in_time() -> None:
     bench.core.clock.pass_ms(LIFE_MS - 3000)
     assert post(bench, "k3")[0] == 201
     assert len(bench.core.idempotency_keys) == 3
-    assert len(bench.core.delays) == 4
+    assert len(bench.core.delays.timers) == 4
     bench.core.clock.pass_ms(LIFE_MS)
     assert post(bench, "k0")[0] == 201
-    assert len(bench.core.delays) == 5, "after its time a key is new"
+    assert len(bench.core.delays.timers) == 5, "after its time a key is new"
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256])

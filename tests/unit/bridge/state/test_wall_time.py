@@ -43,7 +43,7 @@ class Watched(ManualCore):
         for _ in range(2):
             self.transactions.expire(now_ms)
             self.checks.run(now_ms, mono_ms)
-            self.delays.tree.run(now_ms, mono_ms)
+            self.delays.timers.tree.run(now_ms, mono_ms)
             self.delays.run(now_ms, mono_ms)
             self.schedules.run(now_ms, mono_ms)
             self.clock_set_back.run()
@@ -281,19 +281,19 @@ def test_timers_are_delivered_once_and_late_ones_go_to_tables_again(jump_ms: int
     delivered = len(core.stored())
     assert delivered == 3, "what came due by the wrong clock, at most"
     delayed(b"far", 30 * DAY)
-    in_tables = len(core.delays.tree)
+    in_tables = len(core.delays.timers.tree)
     core.turns(4, 31 * SECOND)
-    assert len(core.delays.tree) > in_tables, "what is due late leaves memory"
+    assert len(core.delays.timers.tree) > in_tables, "what is due late leaves memory"
     delayed(b"near", 5 * SECOND)
     core.turns(2, 5 * SECOND)
     assert len(core.stored()) == delivered + 1
-    pending = len(core.delays)
+    pending = len(core.delays.timers)
     core = core.restarted()
-    assert len(core.delays) == pending
+    assert len(core.delays.timers) == pending
     for _ in range(40):
         core.turn(DAY)
     left = 1 if any(by_ms > 40 * DAY for by_ms in due) else 0
-    assert len(core.delays) <= left + 1
+    assert len(core.delays.timers) <= left + 1
 
 
 def test_messages_do_not_expire_by_a_clock_that_is_ahead(jump_ms: int) -> None:

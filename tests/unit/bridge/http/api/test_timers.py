@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
-from duolog.bridge.data.delay_headers import DelayRefused
 from duolog.bridge.http.api.topics import topic_view
 from duolog.delay.recurring import BadSchedule
+from duolog.delay.requested_delay import DelayRefused
 from duolog.protocol.kafka import record_reader
 from duolog.store.entry import Promise
 from tests.kit.core import ManualCore
@@ -154,9 +154,9 @@ def test_moment_that_has_passed_is_now_and_replaces_nothing() -> None:
     asyncio.run(api._add(asked(wanted | {"delay_ms": 60_000})))
     made = asyncio.run(api._add(asked(wanted | {"at_ms": 1, "replace": True})))
     assert json.loads(cast(bytes, made.body))["due_ms"] == core.clock.now_ms()
-    assert core.delays.count(topic) == 2
+    assert core.delays.timers.tree.lists.count(topic.number) == 2
     asyncio.run(api._add(asked(wanted | {"delay_ms": 1_000, "replace": True})))
-    assert core.delays.count(topic) == 1
+    assert core.delays.timers.tree.lists.count(topic.number) == 1
     assert (core.metrics.timers["parked"], core.metrics.timers["cancelled"]) == (3, 2)
 
 
@@ -167,7 +167,7 @@ def test_timer_without_a_key_replaces_nothing_and_is_refused() -> None:
     with pytest.raises(web.HTTPBadRequest, match="Bad Request") as refused:
         asyncio.run(TimerHandlers(core, kept, read)._add(asked(wanted)))
     assert "the request has no key" in (refused.value.text or "")
-    assert core.delays.count(topic) == 0
+    assert core.delays.timers.tree.lists.count(topic.number) == 0
 
 
 def test_timer_and_schedule_whose_messages_expire() -> None:

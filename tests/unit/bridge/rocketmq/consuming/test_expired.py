@@ -233,7 +233,7 @@ def test_dropped_ones_never_become_visible(broker: RocketMQBroker, client: Clien
         broker.pass_ms(ms)
         release(broker)
     assert [bytes(each.body) for each in stored(broker, "orders")] == [b"early"]
-    assert len(broker.delays) == 0
+    assert len(broker.delays.timers) == 0
     assert broker.metrics.timers["dropped"] == 2
 
 

@@ -118,7 +118,7 @@ def test_batch_with_a_delayed_or_a_large_message_is_stored_as_well(broker: Rocke
     assert answer.code == ResponseCode.SUCCESS
     assert len(set(answer.ext["msgId"].split(","))) == MESSAGES_AT_ONCE + 2
     assert stored(client) == [*[b"%d" % number for number in range(MESSAGES_AT_ONCE)], bytes(5000)]
-    assert len(broker.delays) == 1
+    assert len(broker.delays.timers) == 1
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
@@ -158,7 +158,7 @@ def test_batch_with_too_many_delayed_messages_is_refused(broker: RocketMQBroker)
     assert answer is not None
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "delay.batch_delayed_max" in (answer.remark or "")
-    assert len(broker.delays) == 0
+    assert len(broker.delays.timers) == 0
 
 
 def test_batch_whose_client_or_topic_is_gone_is_not_stored(broker: RocketMQBroker) -> None:

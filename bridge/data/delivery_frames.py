@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from itertools import compress
 
 from duolog.bridge.data import expiry, pending_frames
-from duolog.bridge.data.delay_headers import RequestedDelay
-from duolog.bridge.data.delays import Delays
 from duolog.bridge.data.expiry import ExpiringQueues
-from duolog.bridge.data.publishing.rocketmq_plan import tag_code_of
 from duolog.bridge.data.stamps import ROCKETMQ_STAMP, WAITING_STAMP, KafkaStamps
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import tags
@@ -21,14 +19,14 @@ from duolog.store.unit import Frame, FrameRun
 class DeliveryFrames:
     """The frames of pending messages. `store_host` is the packed address of the RocketMQ port."""
 
-    def __init__(self, delays: Delays, expiring_queues: ExpiringQueues, wall_time: WallTime, store_host: bytes) -> None:
-        self._delays, self._expiring_queues, self._stamps = delays, expiring_queues, KafkaStamps()
+    def __init__(self, topics: Topics, expiring_queues: ExpiringQueues, wall_time: WallTime, store_host: bytes) -> None:
+        self._topics, self._expiring_queues, self._stamps = topics, expiring_queues, KafkaStamps()
         self._wall_time, self._store_host = wall_time, store_host
 
-    def parked_again(self, form: int, frame: memoryview, due_ms: int, extra: bytes) -> Frame:
-        """Make the entry in which a pending message, read from a file of far messages, waits for another due time."""
+    def stored_again(self, form: int, frame: memoryview, due_ms: int, extra: bytes) -> Frame:
+        """Make the pending entry of a message that was read from a sorted table, with another due time."""
         stamp = WAITING_STAMP if form == frame_formats.KAFKA else ROCKETMQ_STAMP
-        queue = self._delays.queue_of(RequestedDelay(due_ms))
+        queue = pending_frames.pending_queue(self._topics)
         return Frame(queue, form, frame, 1, due_ms, tags.NO_TAG, stamp, extra)
 
     def deliveries(
@@ -52,7 +50,7 @@ class DeliveryFrames:
             frames, topic.rocketmq_name, queue_id, self._store_host, now_ms
         )
         times_ms = [topic.settings.index_ms(born_ms, now_ms) for born_ms in births_ms]
-        codes = [tag_code_of(raw, raw.decode("latin-1")) for raw in raws]
+        codes = [tags.code_of_properties(raw, raw.decode("latin-1")) for raw in raws]
         return FrameRun(queue, form, records, times_ms, codes, ROCKETMQ_STAMP)
 
     def _is_expired(self, form: int, pending_frame: Buffer, now_ms: int) -> bool:

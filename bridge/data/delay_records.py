@@ -1,0 +1,142 @@
+"""The state records of delayed messages: `Timers` follows them, live and at recovery, and a snapshot writes them.
+
+`delay/timers.py` has the state and no records; this module has the records and no state but the snapshot under way.
+"""
+
+from collections.abc import Iterable
+from itertools import chain, starmap
+
+from duolog.bridge.records.codec import Record
+from duolog.bridge.records.timers import (
+    DelayPaused,
+    TableTimersDeleted,
+    TimerMoved,
+    TimerNames,
+    TimersCancelled,
+    TimersCancelledBefore,
+    TimersDelivered,
+    TimersPending,
+    TimerTablesChanged,
+)
+from duolog.bridge.records.topics import TopicDeleted
+from duolog.bridge.records.transactions import TimersHeld
+from duolog.delay import entry_extra
+from duolog.delay.memtable.scan import MemtableSnapshot
+from duolog.delay.rows import KEY, TimerId
+from duolog.delay.tables.tables import Manifest
+from duolog.delay.timers import Timers
+from duolog.delay.tree.tree import manifest_of
+from duolog.store.entry import Promise, Slot
+from duolog.store.state_log import StateLog
+
+
+def commit_manifest(
+    state_log: StateLog, manifest: Manifest, now_ms: int, *, flushed: bytes, deleted: bytes, counted_to: int
+) -> Promise:
+    """Append a manifest to the log and replay it (`delay.tree.jobs.CommitManifest`). Raises StoreError."""
+    rows = tuple(tuple(entry) for entry in manifest)
+    return state_log.free([TimerTablesChanged(rows, flushed, deleted, counted_to)], now_ms).promise
+
+
+def cancellation_of(timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelled:
+    """Make the record that cancels these messages."""
+    return TimersCancelled(b"".join([KEY.pack(*timer_id) for timer_id in timer_ids]), now_ms)
+
+
+class DelayRecords:
+    """Registers the replay of each record and entry, and the snapshot, with the state log."""
+
+    def __init__(self, state_log: StateLog, timers: Timers) -> None:
+        self._timers = timers
+        self._snapshot: MemtableSnapshot | None = None  # The one that a checkpoint is reading.
+        state_log.own(TimersDelivered, self._replay_delivered)
+        state_log.own(TimersCancelled, self._replay_cancelled)
+        state_log.own(TimerMoved, self._replay_moved)
+        state_log.own(DelayPaused, self._replay_paused)
+        state_log.own(TimersPending, self._replay_pending)
+        state_log.own(TimersCancelledBefore, self._replay_cancelled_before)
+        state_log.own(TimerNames, self._replay_names)
+        state_log.own(TimersHeld, self._replay_held)
+        state_log.own(TopicDeleted, self._replay_topic_deleted)
+        state_log.own(TimerTablesChanged, self._replay_manifest)
+        state_log.own(TableTimersDeleted, self._replay_deleted)
+        state_log.on_extra(entry_extra.PENDING_KIND, self._replay_stored)
+        state_log.on_extra(entry_extra.STORED_AGAIN_KIND, self._replay_stored_again)
+        state_log.on_sliced_snapshot(self._begin_snapshot, self._end_snapshot)
+
+    # -- Single messages
+
+    def _replay_stored(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+        queue_key, due_ms, hashed = entry_extra.decode_pending(extra)
+        self._timers.stored(slot.position, queue_key, due_ms, size, form, hashed)
+
+    def _replay_stored_again(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+        self._timers.stored_again(slot.position, size, form, entry_extra.decode_stored_again(extra))
+
+    def _replay_delivered(self, record: TimersDelivered, slot: Slot) -> None:
+        self._timers.delivered(record.topic, record.ids, slot.position)
+
+    def _replay_cancelled(self, record: TimersCancelled, slot: Slot) -> None:
+        self._timers.cancelled(record.ids, record.at_ms, slot.position)
+
+    def _replay_moved(self, record: TimerMoved, slot: Slot) -> None:
+        timer_id = (record.given_ms, record.address)
+        if record.is_restored:
+            self._timers.pending.ids.set(timer_id, (record.due_ms, record.now_address or record.address))
+        else:
+            self._timers.pending.move(timer_id, record.due_ms)
+
+    # -- Topics and tables
+
+    def _replay_paused(self, record: DelayPaused, slot: Slot) -> None:
+        if record.is_paused:
+            self._timers.tree.pause(record.topic)
+        else:
+            self._timers.tree.resume(record.topic)
+
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+        self._timers.topic_deleted(record.number)
+
+    def _replay_manifest(self, record: TimerTablesChanged, slot: Slot) -> None:
+        manifest = manifest_of(record.manifest)
+        self._timers.tree.replay_manifest(manifest, record.flushed, record.deleted, record.counted_to, slot.position)
+
+    # -- Snapshots
+
+    def _replay_pending(self, record: TimersPending, slot: Slot) -> None:
+        self._timers.pending.memtable.restore(record.rows)
+
+    def _replay_names(self, record: TimerNames, slot: Slot) -> None:
+        self._timers.pending.names.restore(record.rows)
+
+    def _replay_cancelled_before(self, record: TimersCancelledBefore, slot: Slot) -> None:
+        self._timers.cancelled_ids.restore(record.rows)
+
+    def _replay_held(self, record: TimersHeld, slot: Slot) -> None:
+        self._timers.held.restore(record.producer_id, record.rows)
+
+    def _replay_deleted(self, record: TableTimersDeleted, slot: Slot) -> None:
+        self._timers.tree.deletions.restore(record.keys, slot.position)
+
+    def _begin_snapshot(self) -> Iterable[Record]:
+        """Return the state of this moment; rows of timers and names are copied as they are read or change."""
+        self._end_snapshot()
+        timers, tree = self._timers, self._timers.tree
+        self._snapshot = MemtableSnapshot(timers.pending.memtable)
+        moved, paused = timers.pending.ids.moved(), sorted(timers.pending.turns.paused)
+        manifest = tuple(tuple(entry) for entry in tree.context.tables.manifest)
+        return chain(
+            [TimerTablesChanged(manifest, b"", b"", 0)] if manifest else [],
+            map(TableTimersDeleted, tree.deletions.snapshot()),
+            starmap(TimersHeld, timers.held.snapshot()),
+            map(TimersPending, self._snapshot.parts()),
+            map(TimerNames, timers.pending.names.snapshot()),
+            (TimerMoved(*id, due_ms, is_restored=True, now_address=address) for id, (due_ms, address) in moved),
+            (DelayPaused(topic, is_paused=True) for topic in paused),
+            map(TimersCancelledBefore, timers.cancelled_ids.snapshot()),
+        )
+
+    def _end_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None

@@ -1,0 +1,69 @@
+"""The `extra` field of pending entries: what the log says of a timer beside its message, live and at recovery.
+
+    pending           kind u8 = 0x44 | queue key of the destination u64 | due u64 | hash u64 if it has a name
+    in a transaction  kind u8 = 0x54 | key | due | producer id u64      a timer once the Kafka transaction is committed
+    stored again      kind u8 = 0x46 | key | due | hash u64 or 0 | id, 2 u64 | table key, 2 u64
+                      a rescheduled message that was in a sorted table under its table key, and keeps its id
+
+All fields are big-endian. `hash` is `name_hash` of the destination's topic and the sender's own key.
+"""
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from duolog.delay.names import name_hash
+from duolog.delay.rows import TOPIC_SHIFT, TimerId, TimerKey
+
+PENDING_KIND: Final = 0x44  # Of all entries that have an `extra`; RocketMQ's op messages begin theirs with 0 to 9.
+HELD_KIND: Final = 0x54
+STORED_AGAIN_KIND: Final = 0x46
+
+_PENDING: Final = Struct(">BQQ")
+_HASH: Final = Struct(">Q")
+_HELD: Final = Struct(">BQQQ")
+_STORED_AGAIN: Final = Struct(">BQQQQQQQ")
+HASH_AT: Final = _PENDING.size  # In the extra of a pending entry and of one that was stored again.
+HASH_SIZE: Final = _HASH.size
+
+
+class StoredAgain(NamedTuple):
+    """What the extra of an entry that was stored again says."""
+
+    queue_key: int  # Of the destination.
+    due_ms: int
+    hashed: int  # 0: the sender gave no key.
+    timer_id: TimerId
+    table_key: TimerKey
+
+
+def encode_pending(queue_key: int, due_ms: int, name: bytes = b"") -> bytes:
+    """Make the extra of a pending entry; `name` is the sender's own key."""
+    extra = _PENDING.pack(PENDING_KIND, queue_key, due_ms)
+    return extra + _HASH.pack(name_hash(queue_key >> TOPIC_SHIFT, name)) if name else extra
+
+
+def decode_pending(extra: bytes) -> tuple[int, int, int]:
+    """Return (queue key of the destination, due time, hash of topic and the sender's key or 0)."""
+    _, queue_key, due_ms = _PENDING.unpack_from(extra)
+    return queue_key, due_ms, _HASH.unpack_from(extra, HASH_AT)[0] if len(extra) > HASH_AT else 0
+
+
+def encode_stored_again(found: StoredAgain) -> bytes:
+    """Make the extra of a pending entry whose message comes from a sorted table."""
+    return _STORED_AGAIN.pack(STORED_AGAIN_KIND, *found[:3], *found.timer_id, *found.table_key)
+
+
+def decode_stored_again(extra: bytes) -> StoredAgain:
+    _, queue_key, due_ms, hashed, given_ms, given_address, table_ms, table_address = _STORED_AGAIN.unpack(extra)
+    return StoredAgain(queue_key, due_ms, hashed, (given_ms, given_address), (table_ms, table_address))
+
+
+def encode_held(queue_key: int, due_ms: int, producer_id: int) -> bytes:
+    """Make the extra of an entry that waits for the commit of a Kafka transaction."""
+    return _HELD.pack(HELD_KIND, queue_key, due_ms, producer_id)
+
+
+def decode_held(extra: bytes) -> tuple[int, int, int]:
+    """Return (queue key of the destination, due time, producer id)."""
+    _, queue_key, due_ms, producer_id = _HELD.unpack(extra)
+    return queue_key, due_ms, producer_id

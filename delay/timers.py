@@ -1,0 +1,154 @@
+"""All delayed messages of a broker: the pending ones, those of open transactions, and those that were cancelled.
+
+    the log says                                      `Timers` follows with
+    a pending entry                                   stored
+    a pending entry that was in a sorted table        stored_again
+    an entry of an open transaction, and its end      held.add, transaction_ended
+    messages were delivered, cancelled, moved         delivered, cancelled, moved
+    a topic was paused, resumed, deleted              tree.pause, tree.resume, topic_deleted
+    a manifest                                        tree.replay_manifest
+
+Only these methods change which messages are pending, live and at recovery. A *timer* is a pending message as this
+package knows it: when it is due, where its entry lies, and to which queue it goes.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from duolog.delay.cancellations import Cancelled, Verdict
+from duolog.delay.entry_extra import HASH_SIZE, StoredAgain
+from duolog.delay.held import HeldTimers
+from duolog.delay.memtable.scan import Sweep
+from duolog.delay.pending import PendingTimers
+from duolog.delay.rows import KEY, TOPIC_SHIFT, Timer, TimerId, TimerKey
+from duolog.delay.tree.jobs import CommitManifest, TreeStore
+from duolog.delay.tree.tree import TimerTree
+from duolog.store.errors import StoreError
+from duolog.store.files import Files
+
+IN_MEMORY_MAX: Final = 4_000_000  # 32 bytes each.
+WAITING_MAX: Final = 1_000_000  # Of those that are to be flushed.
+
+
+class TooManyTimers(StoreError):
+    """`delay.pending_max` is reached; senders may try again."""
+
+
+class Timers:
+    """Belongs to the loop. `topic_exists` says whether a topic of this number exists."""
+
+    def __init__(
+        self,
+        commit: CommitManifest,
+        topic_exists: Callable[[int], bool],
+        *,
+        near_ms: int,
+        pending_max: int,
+        cancelled_max: int,
+        cancelled_keep_ms: int,
+    ) -> None:
+        self.pending = PendingTimers(cancelled_max)
+        self.tree = TimerTree(self.pending, commit, topic_exists, near_ms)
+        self.held = HeldTimers()
+        self.cancelled_ids = Cancelled(cancelled_max, cancelled_keep_ms)
+        self.sweep = Sweep()  # Of deleted topics, which would keep segments of the log for years.
+        self._topic_exists, self._pending_max = topic_exists, pending_max
+
+    def begin(self, now_ms: int, files: Files) -> None:
+        """Set the time and the disk, before the log is recovered: what was due before then needs no wheel."""
+        self.pending.begin(now_ms)
+        self.tree.begin(files)
+
+    def open(self, store: TreeStore) -> None:
+        """Open the sorted tables that the recovered log names. Blocks; raises Corruption and OSError."""
+        self.tree.open(store)
+        for topic in [*self.pending.memtable.counts.by_topic]:
+            if not self._topic_exists(topic):
+                self.sweep.begin(self.pending.memtable, topic)
+
+    # -- Asking
+
+    def __len__(self) -> int:
+        """Return the number of pending messages and of those in open transactions."""
+        return len(self.pending.memtable) + len(self.tree) + len(self.held)
+
+    def check_room(self, count: int) -> None:
+        """Raise TooManyTimers if there is no room for so many more."""
+        if len(self) + count > self._pending_max:
+            raise TooManyTimers(f"{len(self)} messages are delayed; delay.pending_max is {self._pending_max}")
+        if self.tree.flush.waiting > WAITING_MAX or len(self.pending.memtable) > IN_MEMORY_MAX:
+            raise TooManyTimers(
+                f"{len(self.pending.memtable)} delayed messages are in memory; "
+                f"{self.tree.flush.waiting} of them wait for the disk"
+            )
+
+    def find(self, timer_id: TimerId | None) -> Timer | None:
+        """Return the timer of this id if it is in memory (`tree.lookups`); a timer of a deleted topic is none."""
+        timer = None if timer_id is None else self.pending.find(timer_id)
+        return None if timer is None or not self._topic_exists(timer.topic) else timer
+
+    def verdict_of(self, timer_id: TimerId | None) -> Verdict:
+        """Say why `find` finds no timer of this id."""
+        if timer_id is None or self.pending.is_pending(timer_id):  # In the second case its topic is deleted.
+            return Verdict.NOT_FOUND
+        return Verdict.CANCELLED if timer_id in self.cancelled_ids else Verdict.DELIVERED
+
+    def replaced(self, topic: int, name: bytes) -> list[TimerId]:
+        """Return the pending messages with this topic and sender's key, which a new message replaces.
+
+        They are in memory until the loop turns, so the new message must be appended before that. Raises StoreError.
+        """
+        self.tree.lookups.load_named_now(topic, name)
+        return self.pending.named(topic, name)
+
+    def first_kept(self) -> int | None:
+        """Return a position of the log before which no entry is pending; None if no entry is."""
+        positions = (self.pending.memtable.counts.pinned_from(), self.held.first_address())
+        return min((each for each in positions if each is not None), default=None)
+
+    # -- Following the log
+
+    def stored(self, address: int, queue_key: int, due_ms: int, size: int, form: int, hashed: int) -> None:
+        """Add the timer of a pending entry; `hashed` is the hash of topic and the sender's key, 0 without a key."""
+        self.pending.memtable.add(Timer(due_ms, address, queue_key, size, HASH_SIZE if hashed else 0, form))
+        if hashed:
+            self.pending.names.add(hashed, (due_ms, address))
+
+    def stored_again(self, address: int, size: int, form: int, found: StoredAgain) -> None:
+        """Add a rescheduled timer under its old id, and delete it in its sorted table."""
+        queue_key, due_ms, hashed, timer_id, table_key = found
+        self._delete_in_tables(table_key, queue_key >> TOPIC_SHIFT, address)
+        self.pending.ids.set(timer_id, (due_ms, address))
+        self.pending.memtable.add(Timer(due_ms, address, queue_key, size, HASH_SIZE if hashed else 0, form))
+        if hashed:
+            self.pending.names.add(hashed, timer_id)
+
+    def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
+        """Make the delayed records of a transaction pending if it was committed, and drop them if not."""
+        for timer in self.held.take(producer_id):
+            if is_commit and self._topic_exists(timer.topic):
+                self.pending.memtable.add(timer)
+
+    def delivered(self, topic: int, ids: bytes, log_position: int) -> None:
+        """Remove timers of a topic by their packed ids."""
+        for key in self.pending.delivered(topic, ids):
+            self._delete_in_tables(key, topic, log_position)
+
+    def cancelled(self, ids: bytes, at_ms: int, log_position: int) -> None:
+        """Remove timers by their packed ids, and remember that they were cancelled."""
+        for timer_id in KEY.iter_unpack(ids):
+            key = self.pending.ids.key_of(timer_id)
+            if self.pending.remove(timer_id) is None:
+                stored = self.pending.stored(key)
+                self._delete_in_tables(key, 0 if stored is None else stored.topic, log_position)
+            self.cancelled_ids.add(timer_id, at_ms)
+
+    def topic_deleted(self, topic: int) -> None:
+        """Hide the timers of a topic; they are dropped by the sweep, or when they are due."""
+        self.tree.resume(topic)
+        self.tree.deletions.forget_topic(topic)
+        self.sweep.begin(self.pending.memtable, topic)
+
+    def _delete_in_tables(self, key: TimerKey, topic: int, log_position: int) -> None:
+        self.pending.found.pop(key, None)
+        self.tree.deletions.note(key, topic, log_position)
