@@ -17,14 +17,14 @@ from functools import partial
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options, level_delays_ms
-from duolog.bridge.data.delay_headers import DelayParser
-from duolog.bridge.data.delays import Delays
-from duolog.bridge.data.delivery_frames import DeliveryFrames
+from duolog.bridge.data.delayed.delay_headers import DelayParser
+from duolog.bridge.data.delayed.delays import Delays
+from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
+from duolog.bridge.data.delayed.schedules import Schedules
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.publishing.publisher import Publisher, PublishOwners
 from duolog.bridge.data.reading import QueueReader
-from duolog.bridge.data.schedules import Schedules
 from duolog.bridge.hooks import Hooks
 from duolog.bridge.http.context import (
     DelayedContext,

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from duolog.bridge.config import DAY_MS, DelayOptions
-from duolog.bridge.data.delay_headers import integer, integer_of_header
+from duolog.bridge.data.delayed.delay_headers import integer, integer_of_header
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import QueuesExpire
 from duolog.bridge.records.topics import TopicDeleted

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from duolog.bridge.data import expiry, half_frames
-from duolog.bridge.data.delay_headers import TIMER_NAMES, TIMER_REPLACE
+from duolog.bridge.data.delayed.delay_headers import TIMER_NAMES, TIMER_REPLACE
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.delay.requested_delay import DelayRefused

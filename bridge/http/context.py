@@ -14,14 +14,14 @@ from typing import Any
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options
-from duolog.bridge.data.delay_commands import DelayCommands
-from duolog.bridge.data.delay_headers import DelayParser
-from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.delayed.delay_commands import DelayCommands
+from duolog.bridge.data.delayed.delay_headers import DelayParser
+from duolog.bridge.data.delayed.delays import Delays
+from duolog.bridge.data.delayed.schedules import Schedules
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.data.reading import QueueReader
-from duolog.bridge.data.schedules import Schedules
 from duolog.bridge.hooks import Hooks
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
 from duolog.bridge.maintenance import Maintenance

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from duolog.bridge.data import half_frames, unknown_headers
-from duolog.bridge.data.delay_headers import TIMER_NAMES, TIMER_REPLACE
+from duolog.bridge.data.delayed.delay_headers import TIMER_NAMES, TIMER_REPLACE
 from duolog.bridge.http.answers import to_json
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.state.topic_table import Topic

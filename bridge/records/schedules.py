@@ -17,7 +17,7 @@ class ScheduleRegistered(StateRecordBody, frozen=True, tag=48):
     name: str
     key: int  # The key of the destination queue.
     form: int
-    frame: bytes  # A pending message (`bridge/data/pending_frames.py`).
+    frame: bytes  # A pending message (`bridge/data/delayed/pending_frames.py`).
     number: int  # The number of the next run.
     due_ms: int | None
     missed: str

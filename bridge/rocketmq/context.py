@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options
-from duolog.bridge.data.delay_commands import DelayCommands
+from duolog.bridge.data.delayed.delay_commands import DelayCommands
+from duolog.bridge.data.delayed.schedules import Schedules
 from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.data.reading import QueueReader
-from duolog.bridge.data.schedules import Schedules
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.monitoring.rates import Rates

@@ -8,5 +8,5 @@
     stamps              writes what is known only at the append into a frame: offset, leader epoch, time
     refusals            the exceptions by which a plan is refused
 
-Delayed messages are handed to `bridge/data/delays.py`, half messages to `bridge/transactions/half_messages.py`.
+Delayed messages are handed to `bridge/data/delayed/delays.py`, half messages to `bridge/transactions/half_messages.py`.
 """

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from duolog.bridge.config import Options
-from duolog.bridge.data import expiry, pending_frames
-from duolog.bridge.data.delay_headers import DelayParser, replaces_header
+from duolog.bridge.data import expiry
+from duolog.bridge.data.delayed import pending_frames
+from duolog.bridge.data.delayed.delay_headers import DelayParser, replaces_header
+from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
 from duolog.bridge.data.expiry import ExpiryParser
 from duolog.bridge.data.half_frames import HalfRequest
 from duolog.bridge.data.publishing.produced_batches import (
@@ -25,7 +27,6 @@ from duolog.bridge.data.publishing.produced_batches import (
     RequestedRecords,
 )
 from duolog.bridge.data.publishing.refusals import NotSupported
-from duolog.bridge.data.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
 from duolog.bridge.data.stamps import WAITING_STAMP, KafkaStamps
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.schedules import ScheduleRegistered

@@ -3,7 +3,7 @@
     batch        header, size and CRC                                 `record_batch.check`
     records      inflated within limits, and checked                  `protocol/kafka/record_check.py`
     timestamps   within the topic's bounds; a header with a wrong greatest timestamp is corrected (LogValidator)
-    headers      delays: `bridge/data/delay_headers.py`; expiry: `bridge/data/expiry.py`; half messages:
+    headers      delays: `bridge/data/delayed/delay_headers.py`; expiry: `bridge/data/expiry.py`; half messages:
                  `bridge/data/half_frames.py`
 
 Records are decoded only if a header key of one of them begins like the names of these headers. The check of the records
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from duolog.bridge.config import Options
 from duolog.bridge.data import expiry, half_frames, unknown_headers
-from duolog.bridge.data.delay_headers import TIMER_NAMES, DelayParser
+from duolog.bridge.data.delayed.delay_headers import TIMER_NAMES, DelayParser
 from duolog.bridge.data.expiry import ExpiryParser
 from duolog.bridge.data.half_frames import HalfRequest
 from duolog.bridge.data.publishing.refusals import check_may_produce

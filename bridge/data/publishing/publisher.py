@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from duolog.bridge.config import Options
-from duolog.bridge.data.delay_records import cancellation_of
-from duolog.bridge.data.delays import Delays
+from duolog.bridge.data.delayed.delay_records import cancellation_of
+from duolog.bridge.data.delayed.delays import Delays
+from duolog.bridge.data.delayed.schedules import Schedules
 from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.publishing.kafka_plan import KafkaPlan, KafkaPlanner
 from duolog.bridge.data.publishing.produced_batches import (
@@ -29,7 +30,6 @@ from duolog.bridge.data.publishing.produced_batches import (
 )
 from duolog.bridge.data.publishing.refusals import check_may_produce
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline, MessagePlan, MessagePlanner
-from duolog.bridge.data.schedules import Schedules
 from duolog.bridge.data.stamps import KafkaStamps
 from duolog.bridge.data.unknown_headers import Sender, UnknownHeaders
 from duolog.bridge.monitoring.metrics import Metrics

@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from duolog.bridge.config import Options
-from duolog.bridge.data import delay_headers, expiry, pending_frames
-from duolog.bridge.data.delay_headers import DelayParser
-from duolog.bridge.data.delay_records import cancellation_of
+from duolog.bridge.data import expiry
+from duolog.bridge.data.delayed import delay_headers, pending_frames
+from duolog.bridge.data.delayed.delay_headers import DelayParser
+from duolog.bridge.data.delayed.delay_records import cancellation_of
+from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.refusals import (
     IllegalMessage,
@@ -24,7 +26,6 @@ from duolog.bridge.data.publishing.refusals import (
     NotSupported,
     check_may_produce,
 )
-from duolog.bridge.data.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
 from duolog.bridge.data.stamps import ROCKETMQ_STAMP
 from duolog.bridge.data.unknown_headers import AMQ_PREFIX, TIMER_PREFIX, Sender, UnknownHeaders
 from duolog.bridge.records import frame_formats

@@ -14,7 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
-from duolog.bridge.data.delay_commands import TimerView
+from duolog.bridge.data.delayed.delay_commands import TimerView
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.timers import pending_message, pending_message_view
 from duolog.bridge.http.context import HttpContext

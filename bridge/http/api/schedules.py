@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from duolog.bridge.data.delayed.schedules import Outcome, RecurringMessage, Standing
 from duolog.bridge.data.publishing.publisher import check_record
-from duolog.bridge.data.schedules import Outcome, RecurringMessage, Standing
 from duolog.bridge.http.answers import Json, Listing, answer, array
 from duolog.bridge.http.api.timers import pending_message_view
 from duolog.bridge.http.context import HttpContext

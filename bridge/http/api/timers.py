@@ -17,7 +17,7 @@ from functools import partial
 
 from aiohttp import web
 
-from duolog.bridge.data.delay_commands import Decision, DelayCommands, TimerView
+from duolog.bridge.data.delayed.delay_commands import Decision, DelayCommands, TimerView
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.messages import bytes_view
 from duolog.bridge.http.context import HttpContext

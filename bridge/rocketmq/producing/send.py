@@ -11,10 +11,10 @@ import os
 import random
 from typing import Final
 
-from duolog.bridge.data.delay_headers import TIMER_NAMES
-from duolog.bridge.data.pending_frames import due_of
+from duolog.bridge.data.delayed.delay_headers import TIMER_NAMES
+from duolog.bridge.data.delayed.pending_frames import due_of
+from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
-from duolog.bridge.data.schedules import SCHEDULE_NAME
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing import half_messages

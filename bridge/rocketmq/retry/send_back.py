@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 
 from duolog.bridge.data import expiry
-from duolog.bridge.data.delay_headers import TIMER_REPLACE
+from duolog.bridge.data.delayed.delay_headers import TIMER_REPLACE
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import MessagesExpired

@@ -6,7 +6,7 @@ On a real store whose disk is in memory; time is moved by hand.
 import pytest
 
 from duolog.bridge.config import DelayOptions
-from duolog.bridge.data.deliveries import DELIVERED_IN_SLICE, GATHER_MS
+from duolog.bridge.data.delayed.deliveries import DELIVERED_IN_SLICE, GATHER_MS
 from duolog.bridge.data.publishing.produced_batches import REBUILT_RECORDS_MAX
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.state.producers import OutOfOrderSequence

@@ -104,8 +104,8 @@ def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
 
 def test_resumed_topic_is_loaded_no_faster_than_it_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 64)
-    monkeypatch.setattr("duolog.bridge.data.deliveries.DELIVERED_IN_SLICE", 16)
-    monkeypatch.setattr("duolog.bridge.data.deliveries.SHARE_OF_TOPIC_MIN", 16)
+    monkeypatch.setattr("duolog.bridge.data.delayed.deliveries.DELIVERED_IN_SLICE", 16)
+    monkeypatch.setattr("duolog.bridge.data.delayed.deliveries.SHARE_OF_TOPIC_MIN", 16)
     bench = Bench()
     parked_while_paused(bench)
     bench.call("_resume", match="orders")

@@ -6,8 +6,8 @@ A broker without its network is driven run by run; after each cut another one go
 import pytest
 
 from duolog.bridge.config import DelayOptions
+from duolog.bridge.data.delayed.schedules import Outcome, RecurringMessage, TooManySchedules
 from duolog.bridge.data.publishing.kafka_plan import REPLACING_RECORDS_MAX
-from duolog.bridge.data.schedules import Outcome, RecurringMessage, TooManySchedules
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.cancellations import Verdict

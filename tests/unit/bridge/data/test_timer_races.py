@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from duolog.bridge.config import DelayOptions, Options, TopicsOptions
-from duolog.bridge.data.delay_commands import Decision
+from duolog.bridge.data.delayed.delay_commands import Decision
 from duolog.delay.cancellations import Verdict
 from duolog.delay.requested_delay import RequestedDelay
 from duolog.protocol.kafka.record_batch import Record

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from duolog.bridge.config import DelayOptions, Options, RetentionOptions
-from duolog.bridge.data.schedules import RecurringMessage
+from duolog.bridge.data.delayed.schedules import RecurringMessage
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, taken
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from itertools import compress
 
-from duolog.bridge.data import expiry, pending_frames
+from duolog.bridge.data import expiry
+from duolog.bridge.data.delayed import pending_frames
 from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.stamps import ROCKETMQ_STAMP, WAITING_STAMP, KafkaStamps
 from duolog.bridge.records import frame_formats

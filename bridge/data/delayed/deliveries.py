@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from duolog.bridge.data.delivery_frames import DeliveryFrames
+from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import NOT_THE_RECORD, Poison
 from duolog.bridge.records.timers import TimersCancelled, TimersDelivered

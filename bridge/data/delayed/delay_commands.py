@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from duolog.bridge.data.delay_records import cancellation_of
-from duolog.bridge.data.delivery_frames import DeliveryFrames
+from duolog.bridge.data.delayed.delay_records import cancellation_of
+from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import TimerMoved

@@ -73,7 +73,7 @@ class Registered(NamedTuple):
 
 
 class RecurringMessage(NamedTuple):
-    """What each run delivers: a parked frame (`bridge/data/pending_frames.py`) and where to."""
+    """What each run delivers: a parked frame (`bridge/data/delayed/pending_frames.py`) and where to."""
 
     key: int  # of the queue
     form: int

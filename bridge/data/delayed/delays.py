@@ -15,11 +15,11 @@ from functools import partial
 from typing import Final
 
 from duolog.bridge.config import HOUR_MS, DelayOptions
-from duolog.bridge.data.delay_commands import DelayCommands
-from duolog.bridge.data.delay_headers import DelayParser
-from duolog.bridge.data.delay_records import DelayRecords, commit_manifest
-from duolog.bridge.data.deliveries import Deliveries
-from duolog.bridge.data.delivery_frames import DeliveryFrames
+from duolog.bridge.data.delayed.delay_commands import DelayCommands
+from duolog.bridge.data.delayed.delay_headers import DelayParser
+from duolog.bridge.data.delayed.delay_records import DelayRecords, commit_manifest
+from duolog.bridge.data.delayed.deliveries import Deliveries
+from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.records.codec import Record
