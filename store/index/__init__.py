@@ -1,1 +1,1 @@
-"""What is derived from the commitlog for reading: the index of each queue, times, keys."""
+"""Indexes, which are derived from the commitlog: the index of each queue, steps back of store times, the key index."""

@@ -1,10 +1,11 @@
-"""The index files of all queues: where rows lie in them, which are open, which are not durable yet.
+"""The class IndexFiles: reads, writes and removes the index files of all queues, and notes which are not durable yet.
 
     index/<topic number>/<queue id>/<number of its first row, 20 digits>      ROWS_PER_FILE rows each
 
-`store/index/rows.py` has the format of a row. In the loop's thread `read_cached` reads from the page cache and open
-files only; a file that is not open is opened by a reader thread for the next call. Methods that are said to block are
-for other threads and for recovery: they open files for themselves, so no handle is closed during a read.
+`store/index/rows.py` describes the format of a row. In the loop's thread, `read_cached` reads from the page cache and
+from open files only; a reader thread opens a file that is not open, for the next call. Methods whose docstring says
+that they block are called by other threads and by recovery. They open files for themselves, so that the loop cannot
+close a handle during a read.
 """
 
 from collections import OrderedDict
@@ -22,12 +23,12 @@ from duolog.store.workers import Executor, Failure, Inline
 ROW_SIZE: Final = 56
 ROWS_PER_FILE = 65_536  # A multiple of PROBE_ROWS.
 PROBE_ROWS = 64  # Rows that a search in files reads at once: most of a page, at the cost of one row.
-OPEN_FILES_MAX = 256  # Of all queues together; beyond it the least recently used file is closed.
+OPEN_FILES_MAX = 256  # Open files of all queues; beyond it the least recently used file is closed.
 INDEX_DIRECTORY = "index"
 
 
 class NotCached(Exception):
-    """The page cache does not hold what was asked for, or no open file does, and the caller must not wait."""
+    """The rows are not in the page cache, or their file is not open, and the caller must not wait for the disk."""
 
 
 class IndexFiles:
@@ -36,28 +37,27 @@ class IndexFiles:
     def __init__(self, files: Files, *, rows_per_file: int = ROWS_PER_FILE, open_max: int = OPEN_FILES_MAX) -> None:
         assert rows_per_file % PROBE_ROWS == 0, f"{rows_per_file} is no multiple of {PROBE_ROWS}"
         self.rows_per_file = rows_per_file
-        self.opener: Callable[[], Executor] = Inline  # where files are opened
-        self.is_late: Callable[[], bool] = lambda: (
-            False
-        )  # Whether syncs of indexes are to be left (`Store.stop_in_time`).
+        self.opener: Callable[[], Executor] = Inline  # Returns the executor that opens files for `read_cached`.
+        # Whether the store has no more time to sync index files (`Store.stop_in_time`).
+        self.is_late: Callable[[], bool] = lambda: False
         self._files = files
         self._open_max = open_max
-        self._open: OrderedDict[str, int] = OrderedDict()  # path -> handle, the longest unused first
-        self._opening: set[str] = set()  # by a thread
-        self._unsynced: dict[str, dict[int, None]] = {}  # the files' first rows, by directory
-        self._unsynced_directories: dict[str, None] = {}
-        self._taken: IndexSync | None = None  # the last round that was handed over
-        self.steps: tuple[StepBack, ...] = ()  # of store times, in all of the log; replaced, never changed
+        self._open: OrderedDict[str, int] = OrderedDict()  # Path -> handle, the least recently used one first.
+        self._opening: set[str] = set()  # Paths of files that a thread is opening.
+        self._unsynced: dict[str, dict[int, None]] = {}  # Directory -> first rows of files that are not durable.
+        self._unsynced_directories: dict[str, None] = {}  # Directories whose entries are not durable.
+        self._taken: IndexSync | None = None  # The IndexSync that `take_unsynced` returned last.
+        self.steps: tuple[StepBack, ...] = ()  # All steps back in the log; the tuple is replaced, never changed.
 
     def start_of(self, row: int) -> int:
-        """Return the first row of the file that `row` lies in."""
+        """Return the first row of the file that contains `row`."""
         return row - row % self.rows_per_file
 
     def take_unsynced(self) -> "IndexSync":
-        """Hand over what is not durable yet; `run()` makes it so, in a thread that may block.
+        """Return an IndexSync for all files and directories that are not durable yet. A thread must run it.
 
-        When `run()` fails, a checkpoint must not count on any row written since the one before. A round that was never
-        run, or has not ended, is part of the next one.
+        If the IndexSync fails, a checkpoint must not refer to rows that were written after the previous checkpoint. An
+        IndexSync that was not run, or has not succeeded, is included in the next one.
         """
         if self._taken is not None and not self._taken.is_done:
             for directory, starts in self._taken.starts.items():
@@ -68,13 +68,14 @@ class IndexFiles:
         return self._taken
 
     def close(self) -> None:
+        """Close all open files."""
         while self._open:
             self._files.close(self._open.popitem()[1])
 
     # -- Rows
 
     def write(self, directory: str, row: int, rows: Buffer) -> None:
-        """Write rows from number `row` on, into as many files as they reach over. Blocks; raises OSError."""
+        """Write rows from number `row` on into one or several files. Blocks; raises OSError."""
         view = memoryview(rows)
         for start, at, size in self._pieces(row, row + len(rows) // ROW_SIZE):
             handle = self._open_to_write(directory, _path(directory, start))
@@ -92,21 +93,22 @@ class IndexFiles:
             return self._files.open(path, create=True)
 
     def note_written(self, directory: str, row: int, until: int, named_to: int) -> int:
-        """Take note that rows were written, so that the next sync makes them durable.
+        """Note that the rows from `row` to `until` were written, so that the next IndexSync makes them durable.
 
-        The names of files from row `named_to` on were not noted yet in this run. Returns up to where they are now.
+        The directory entries of files that begin below row `named_to` were already noted in this run. Returns the new
+        value of `named_to`.
         """
         for start, _, _ in self._pieces(row, until):
             self._unsynced.setdefault(directory, {})[start] = None
             if start >= named_to:
-                # Whether the file is new or not: the name of one that a killed process left need not be durable either.
+                # The name is noted even if the file existed: a killed process may have created it without a sync.
                 named = (directory, directory.rpartition("/")[0], INDEX_DIRECTORY, ".")
                 self._unsynced_directories.update(dict.fromkeys(named))
                 named_to = start + self.rows_per_file
         return named_to
 
     def read_cached(self, directory: str, row: int, until: int) -> Buffer:
-        """Read rows `row` .. `until`; raises NotCached instead of waiting for the disk."""
+        """Read the rows from `row` to `until`. Raises NotCached instead of waiting for the disk."""
         pieces = []
         for start, at, size in self._pieces(row, until):
             piece = self._files.read_cached(self._handle(_path(directory, start)), size, at)
@@ -116,7 +118,7 @@ class IndexFiles:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def read(self, directory: str, row: int, until: int) -> Buffer:
-        """Read rows `row` .. `until`. Blocks."""
+        """Read the rows from `row` to `until`. Blocks; raises OSError, and Corruption if a file is too short."""
         return b"".join([self._read_piece(directory, *piece) for piece in self._pieces(row, until)])
 
     def _read_piece(self, directory: str, start: int, at: int, size: int) -> bytes:
@@ -127,11 +129,11 @@ class IndexFiles:
         finally:
             self._files.close(handle)
         if len(piece) != size:
-            raise Corruption(f"{path} has {len(piece)} bytes at {at}, {size} were written")
+            raise Corruption(f"{path} has {len(piece)} bytes from byte {at} on, and {size} bytes were written there")
         return piece
 
     def _pieces(self, row: int, until: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first row of the file, byte in the file, bytes) for each file that the rows reach over."""
+        """Yield (first row of the file, first byte in the file, number of bytes) for each file that has rows."""
         while row < until:
             start = self.start_of(row)
             end = min(until, start + self.rows_per_file)
@@ -141,10 +143,10 @@ class IndexFiles:
     # -- Whole files
 
     def adopt(self, directory: str, end_row: int) -> int:
-        """Keep the files whose rows reach without a gap up to `end_row`, remove the others; return the first row kept.
+        """Use the files whose rows precede `end_row` without a gap, and remove the others. Blocks.
 
-        Raises Corruption when a file ends too early. What lies before a gap was dropped once, and its removal undone by
-        a power cut. Blocks.
+        Returns the first row of the first file. Files before a gap were dropped by the previous run, and a power
+        failure has undone their removal. Raises Corruption if a file is missing or too short.
         """
         starts = [int(name) for name in self._files.list(directory)]
         first = self.start_of(end_row - 1) if end_row else 0
@@ -156,7 +158,7 @@ class IndexFiles:
         return first
 
     def release(self, directory: str, starts: Iterable[int]) -> None:
-        """Close files that are about to be removed."""
+        """Close the files with these first rows, which the caller is about to remove."""
         unsynced = self._unsynced.get(directory, {})
         for start in starts:
             path = _path(directory, start)
@@ -167,7 +169,7 @@ class IndexFiles:
                 self._files.close(handle)
 
     def release_all(self, directories: Iterable[str]) -> None:
-        """Close all files of queues that are gone."""
+        """Close all files in these directories, because their queues were deleted."""
         gone = {*directories}
         for directory in gone:
             self._unsynced.pop(directory, None)
@@ -177,29 +179,29 @@ class IndexFiles:
                 self.release(directory, [int(name)])
 
     def remove(self, directory: str, starts: Iterable[int]) -> None:
-        """Remove files. Blocks."""
+        """Remove the files with these first rows. Blocks; raises OSError."""
         for start in starts:
             self._files.remove(_path(directory, start))
 
     def remove_all(self, directory: str) -> None:
-        """Remove the files and the directory of a queue, and that of its topic with the last queue. Blocks."""
+        """Remove the files and the directory of a queue, and the directory of its topic if it is empty. Blocks."""
         self.remove(directory, [int(name) for name in self._files.list(directory)])
         while directory != INDEX_DIRECTORY and not self._files.list(directory):
             try:
                 self._files.remove_directory(directory)
             except FileNotFoundError:
-                pass  # no row of it was ever flushed
+                pass  # The queue never had a file, because no row of it was flushed.
             directory = directory.rpartition("/")[0]
 
     def _shorten(self, path: str, size: int) -> None:
         try:
             handle = self._files.open(path)
         except FileNotFoundError as error:
-            raise Corruption(f"{path} is missing, {size} bytes were counted") from error
+            raise Corruption(f"{path} is missing; according to the checkpoint it has {size} bytes") from error
         try:
             found = self._files.size(handle)
             if found < size:
-                raise Corruption(f"{path} has {found} bytes, {size} were counted")
+                raise Corruption(f"{path} has {found} bytes; according to the checkpoint it has {size} bytes")
             if found > size:
                 self._files.truncate(handle, size)
                 directory, _, name = path.rpartition("/")
@@ -210,7 +212,7 @@ class IndexFiles:
     # -- Open files
 
     def _handle(self, path: str) -> int:
-        """Return the handle of an open file; raises NotCached if it is not open, and has it opened."""
+        """Return the handle of an open file. If it is not open, start opening it in a thread and raise NotCached."""
         if path not in self._open and path not in self._opening:
             self._opening.add(path)
             self.opener().submit(partial(self._files.open, path), partial(self._opened, path))
@@ -224,9 +226,9 @@ class IndexFiles:
         is_wanted = path in self._opening
         self._opening.discard(path)
         if not isinstance(outcome, int):
-            return  # A reader thread will meet and report the same error.
+            return  # The cold read of the same rows reports the error.
         if not is_wanted:
-            self._files.close(outcome)  # It is to be removed.
+            self._files.close(outcome)  # The file is about to be removed.
             return
         if len(self._open) >= self._open_max:
             self._files.close(self._open.popitem(last=False)[1])
@@ -235,23 +237,23 @@ class IndexFiles:
 
 @dataclass(slots=True)
 class IndexSync:
-    """One round of syncs before a checkpoint; it runs in a thread that may block."""
+    """Makes index files and their directory entries durable before a checkpoint. `run` is called in a thread."""
 
     files: Files
-    starts: Mapping[str, Iterable[int]]  # of files: their first rows, by directory
-    directories: Iterable[str]
-    gives_up: Callable[[], bool]
+    starts: Mapping[str, Iterable[int]]  # Directory -> first rows of the files to sync.
+    directories: Iterable[str]  # Directories to sync.
+    gives_up: Callable[[], bool]  # Whether `run` must stop, because the store has no more time.
     is_done: bool = False
-    has_failed: bool = False  # An fsync did, so that another one proves nothing. A file that cannot be opened is none.
+    has_failed: bool = False  # Whether an fsync failed, so that a later fsync proves nothing.
 
     def run(self) -> None:
-        """Make all durable. A file that is gone needs nothing; any other OSError is the disk's.
+        """Sync all files and directories. Blocks. Files that were removed are skipped.
 
-        Raises InterruptedError when `gives_up()`, since thousands of files may take long.
+        Raises OSError, and InterruptedError once `gives_up()` returns true: syncing thousands of files may take long.
         """
         for path in (_path(directory, start) for directory, starts in self.starts.items() for start in starts):
             if self.gives_up():
-                raise InterruptedError("the store closes and cannot wait for the files of indexes")
+                raise InterruptedError("the store is being closed and has no more time to sync index files")
             try:
                 handle = self.files.open(path)
             except FileNotFoundError:

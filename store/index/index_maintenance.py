@@ -1,7 +1,7 @@
-"""Flushes index rows to their files and removes index files that nothing needs, while the store is open.
+"""Flushes index rows to index files, and removes index files that are no longer needed, while the store is open.
 
-A thread does what blocks. The loop takes the rows to write and forgets the rows that were dropped, for a bounded number
-of indexes in each turn.
+The background thread writes and removes files. The loop's thread processes a bounded number of indexes in each loop
+turn.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -15,14 +15,14 @@ from duolog.store.index.queues import Queues
 from duolog.store.workers import Executor, Executors, Failure
 
 INDEXES_IN_SLICE = 32  # Indexes of dropped queues whose files are removed in one slice.
-LOOKED_AT_IN_SLICE = 2048  # Indexes that are checked for files to remove in one slice.
+CHECKED_IN_SLICE = 2048  # Indexes that are checked for files to remove in one slice.
 
 
 class IndexFlush:
-    """One flush of some indexes: a thread writes the rows that are in memory only, index by index."""
+    """One flush of some indexes: a thread writes their rows that are in memory only, index by index."""
 
     def __init__(self, files: IndexFiles, queues: Collection[Queue]) -> None:
-        """Take the rows. `run` must follow in a thread, then `end` in the loop's thread."""
+        """Begin the flush of each index. The caller must call `run` in a thread, then `end` in the loop's thread."""
         self._files = files
         self._ends = [(queue.index, queue.index.end_row) for queue in queues]
         self._taken = [(queue, rows) for queue in queues if (rows := queue.index.begin_flush()) is not None]
@@ -32,24 +32,28 @@ class IndexFlush:
         return bool(self._taken)
 
     def run(self) -> None:
-        """Write the rows. Blocks; raises OSError, and then the indexes after the failed one were not written."""
+        """Write the rows. Blocks. After an OSError the rows of the failed index and of later ones are unwritten."""
         for _, rows in self._taken:
             rows.write(self._files)
             self._written.append(rows)
 
     @property
     def unwritten(self) -> list[Queue]:
+        """The queues whose rows `run` has not written."""
         return [queue for queue, _ in self._taken[len(self._written) :]]
 
     @property
     def is_complete(self) -> bool:
-        """After `end`: whether all rows from before this flush are in files. An earlier flush may have failed."""
+        """Whether all rows that were appended before this flush are in files. Valid after `end`.
+
+        It is false if this flush or an earlier one has failed.
+        """
         return all(index.written_row >= end_row for index, end_row in self._ends)
 
     def end(self, before_change: Callable[[int], None]) -> None:
-        """Note what was written. The other rows stay in memory, and the next flush takes them again.
+        """End the flush of each index. Unwritten rows stay in memory, and the next flush writes them.
 
-        `before_change` is called with the key of each queue before its `written_row` moves.
+        `before_change` is called with the key of each queue before its `written_row` changes.
         """
         for number, (queue, rows) in enumerate(self._taken):
             before_change(queue.key)
@@ -57,7 +61,7 @@ class IndexFlush:
 
 
 class IndexFlusher:
-    """Has the rows of indexes written whose in-memory rows have reached `TAIL_BYTES_MAX`."""
+    """Flushes the indexes whose tail has reached `TAIL_BYTES_MAX`."""
 
     __slots__ = ("_executors", "_queues", "_write_failed", "wanted")
 
@@ -68,14 +72,14 @@ class IndexFlusher:
         self._write_failed = write_failed
 
     def flush(self) -> None:
-        """Start one flush of the wanted indexes in the background thread."""
+        """Start one flush of the indexes in `wanted`, in the background thread."""
         wanted, self.wanted = self.wanted, {}
         flush = IndexFlush(self._queues.index_files, [queue for queue in wanted if queue.index.has_much_to_write])
         if flush:
             self._executors.background.submit(flush.run, partial(self._flushed, flush))
 
     def _flushed(self, flush: IndexFlush, outcome: Failure | None) -> None:
-        """Take the outcome. Rows that a full disk did not take stay in memory and are flushed again."""
+        """Process the outcome. Rows that could not be written stay in memory and are flushed again."""
         flush.end(self._queues.moment.before_change)
         if outcome is not None:
             self.wanted.update(dict.fromkeys(flush.unwritten))
@@ -84,9 +88,10 @@ class IndexFlusher:
 
 
 class CleanUp:
-    """Removes the index files that no checkpoint needs any more: of dropped queues, and of rows below log starts.
+    """Removes index files after a checkpoint: those of dropped queues, and those whose rows are below the log start.
 
-    `executor` returns None once the store is closed.
+    `executor` returns the executor for the removal, or None once the store is closed. `failed` is called with the error
+    if a file could not be removed.
     """
 
     def __init__(
@@ -105,22 +110,22 @@ class CleanUp:
         self._failed = failed
 
     def start(self) -> None:
-        """Run one slice in this turn of the loop; the outcome of its task in the thread starts the next slice."""
+        """Process one slice in this loop turn. The end of its task in the thread starts the next slice."""
         executor = self._executor()
         if executor is None:
-            return  # The store is closed; the next start removes what is left.
-        gone = [*islice(self._dropped, INDEXES_IN_SLICE)]
-        if gone:
-            for queue in gone:
+            return  # The store is closed. The next start removes the remaining files.
+        dropped = [*islice(self._dropped, INDEXES_IN_SLICE)]
+        if dropped:
+            for queue in dropped:
                 del self._queues.dropped[queue]
                 queue.index.forget()
-            directories = [queue.index.directory for queue in gone]
+            directories = [queue.index.directory for queue in dropped]
             self._files.release_all(directories)
             executor.submit(partial(_remove_all, self._files, directories), self._end)
             return
-        looked_at = [*islice(self._starts, LOOKED_AT_IN_SLICE)]
-        if looked_at:
-            sealed = [(index, offset) for index, offset in looked_at if index.has_sealed_files]
+        checked = [*islice(self._starts, CHECKED_IN_SLICE)]
+        if checked:
+            sealed = [(index, offset) for index, offset in checked if index.has_sealed_files]
             executor.submit(partial(_find_needed, sealed), self._drop_before)
 
     def _drop_before(self, outcome: "list[tuple[QueueIndex, int, int]] | Failure") -> None:
@@ -150,5 +155,5 @@ def _remove(files: IndexFiles, found: Iterable[tuple[str, range]]) -> None:
 
 
 def _find_needed(starts: Iterable[tuple[QueueIndex, int]]) -> list[tuple[QueueIndex, int, int]]:
-    """Return (index, first row that is needed, its offset) for each index that has files before that row."""
+    """Return (index, first row that is needed, its offset) for each index with files before that row. Blocks."""
     return [(index, *found) for index, offset in starts if (found := index.first_needed(offset)) is not None]

@@ -1,21 +1,22 @@
-"""The key index: hashes of record keys for blocks of index rows, built by the first search that needs them.
+"""The class KeyIndex: finds records by key, with hashes of keys that the first search computes.
 
     keys/<topic number>/<queue id>/<number of the first row, 20 digits>      ROWS_IN_BLOCK rows of the queue's index
 
-    one block, big-endian but for the columns:
-    magic u32 | crc u32 | base_offset u64 | position u64 | count u32 | hash u32 ... | row u16 ...
+    one block, one file:
+    magic u32 | crc u32 | base_offset u64 | position u64 | count u32                     big-endian
+    | hash u32 ... (count times) | row u16 ... (count times)                             in the machine's byte order
 
-The CRC-32 covers all behind it; base offset and position are those of the first row, by which a block of another index
-is told. `row` counts from the first row of the block. Hashes lie in the order of their records; one is found by a
-search for its four bytes. ANY instead of a hash: the entry must be looked into, for it could not be opened, or holds
-too much.
+The CRC-32 covers all bytes after it. `base_offset` and `position` are those of the first row: a block with other values
+belongs to an earlier index and is ignored. The first `hash` belongs to the first `row`, and so on; `row` counts from
+the first row of the block. A search looks for the four bytes of the hash. The hash ANY means that the entry must be
+read, because its keys could not be decoded or the block has too many hashes.
 
-Appends do not pay for it: the first search that reaches a block reads its frames. It writes the block if it is full and
-the log is durable beyond its last row, because such rows never change. Other blocks at the end of a queue are built
-again by each search. The index is derived: a block that is torn or missing is built again.
+Appends do not write to the key index: the first search that reaches a block reads its frames. It writes the block to a
+file if the block is full and its rows are durable, because such rows never change. The other blocks, at the end of a
+queue, are built again by each search. All blocks are derived: a missing or damaged block is built again.
 
-Everything here runs in the one search thread, which pauses after each slice so that the loop can run. The caller says
-what the keys of an entry are and which of its records match, because the store knows no wire format.
+All methods run in the search thread, which pauses after each slice so that the loop can run. The functions of the
+Search return the keys of an entry and the matching records, because the store does not interpret frames.
 """
 
 import logging
@@ -35,16 +36,16 @@ from duolog.store.index.rows import Row
 from duolog.store.log.frames import Frames
 
 ROWS_IN_BLOCK: Final = 4096  # A divisor of the rows in an index file.
-KEYS_IN_BLOCK_MAX: Final = 1 << 20  # At six bytes each; the entries beyond get ANY.
-ROWS_IN_SLICE: Final = 256
-BYTES_IN_SLICE: Final = 1 << 20
-OPENED_ROWS_MAX: Final = 200_000  # Rows of blocks that one search builds; the next search continues behind them.
+KEYS_IN_BLOCK_MAX: Final = 1 << 20  # Hashes in one block, with six bytes each; further entries have the hash ANY.
+ROWS_IN_SLICE: Final = 256  # Rows that a search reads before it pauses.
+BYTES_IN_SLICE: Final = 1 << 20  # Frame bytes that a search reads before it pauses.
+OPENED_ROWS_MAX: Final = 200_000  # Rows for which one search builds blocks; the next search continues after them.
 KEYS_DIRECTORY: Final = "keys"
 ANY: Final = 0xFFFFFFFF
 
 _MAGIC: Final = 0x4B455931
 _HEAD: Final = Struct(">IIQQI")
-_COVERED_AT: Final = 8  # by the CRC
+_COVERED_AT: Final = 8  # The first byte that the CRC covers.
 
 T = TypeVar("T")
 
@@ -56,26 +57,26 @@ class Search(Generic[T]):
     """A search and its result: the records found, queue by queue, the newest of each queue first."""
 
     key: bytes
-    begin_ms: int  # store time
-    end_ms: int  # inclusive
-    max_count: int
+    begin_ms: int  # The lowest store time to search.
+    end_ms: int  # The highest store time to search.
+    max_count: int  # The number of records to find in each queue; somewhat more may be found.
     keys_of: Callable[[Stored], Iterable[bytes] | None]  # All keys of an entry; None if it cannot be decoded.
     matches: Callable[[Queue, Stored], list[T]]  # The records of an entry that have the key.
     found: list[T] = field(default_factory=list)
-    unopened: int = OPENED_ROWS_MAX  # Rows that may still be read to build blocks.
-    is_complete: bool = True  # Whether every block in range was searched.
+    unopened: int = OPENED_ROWS_MAX  # The number of rows for which blocks may still be built.
+    is_complete: bool = True  # Whether every block in the range of store times was searched.
 
 
 class _Visible(NamedTuple):
-    """The visible part of a queue when the search began."""
+    """The visible part of a queue at the beginning of the search."""
 
     queue: Queue
-    end_offset: int
-    durable: int
+    end_offset: int  # The visible end of the queue.
+    durable: int  # The position up to which the log was durable.
 
 
 class KeyIndex:
-    """The blocks of all queues. `pause` lets other threads go on after each slice; true when the search is to end."""
+    """The blocks of all queues. `pause` is called after each slice; it returns true if the search must end."""
 
     def __init__(self, files: Files, frames: Frames) -> None:
         self.pause: Callable[[], bool] = _go_on
@@ -83,7 +84,10 @@ class KeyIndex:
         self._files, self._frames = files, frames
 
     def search(self, where: Iterable[tuple[Queue, int]], durable: int, search: Search[T]) -> Search[T]:
-        """Search these queues, each up to an offset; `durable` is how far the log is. Raises OSError, StoreError."""
+        """Search these queues, each up to an offset, and return the search with its result. Blocks.
+
+        `durable` is the position up to which the log is durable. Raises OSError or StoreError.
+        """
         for queue, end_offset in where:
             count = search.max_count
             for row in self._rows_with(_Visible(queue, end_offset, durable), search):
@@ -95,7 +99,7 @@ class KeyIndex:
         return search
 
     def forget(self, topic: int) -> None:
-        """Remove the blocks of a deleted topic."""
+        """Remove the blocks of a topic that was deleted. Blocks; raises OSError."""
         directory = f"{KEYS_DIRECTORY}/{topic}"
         for queue_id in self._files.list(directory):
             self._remove_below(f"{directory}/{queue_id}", sys.maxsize)
@@ -104,7 +108,7 @@ class KeyIndex:
             self._files.remove_directory(directory)
 
     def forget_others(self, topics: set[int]) -> None:
-        """Remove the blocks of all but these topics."""
+        """Remove the blocks of all topics except these. Blocks; raises OSError."""
         for name in self._files.list(KEYS_DIRECTORY):
             if name.isdecimal() and int(name) not in topics:
                 self.forget(int(name))
@@ -112,7 +116,7 @@ class KeyIndex:
     # -- Finding rows
 
     def _rows_with(self, visible: _Visible, search: Search[T]) -> Iterator[Row]:
-        """Yield the rows that may have the key, the newest first."""
+        """Yield the rows of entries that may contain the key, the newest first."""
         queue, index = visible.queue, visible.queue.index
         first = index.find_stored(search.begin_ms, block=True) or 0
         first = max(first, index.find_offset(queue.start_offset, block=True) or 0)
@@ -129,7 +133,10 @@ class KeyIndex:
                     yield from index.rows(start + number, block=True) or []
 
     def _numbers_in(self, visible: _Visible, start: int, search: Search[T]) -> set[int] | None:
-        """Give the rows of the block, counted from its first, that may have the key; None if they are not known."""
+        """Return the rows of a block that may contain the key, counted from `start`, the first row of the block.
+
+        Returns None if the block does not exist and this search may not build it.
+        """
         hashes = (_hash(search.key), ANY)
         block = self._load(visible.queue, start)
         if block is None:
@@ -141,14 +148,17 @@ class KeyIndex:
             (entry,) = self._frames.from_disk([row])
         except (StoreError, OSError):
             if row[0] + row[3] <= queue.start_offset:
-                return []  # Retention has removed the entry meanwhile.
+                return []  # Retention has removed the entry during the search.
             raise
         return search.matches(queue, entry)
 
     # -- Making blocks
 
     def _make(self, visible: _Visible, start: int, search: Search[T]) -> "_Block | None":
-        """Make a block of what may be read of its rows, and keep it if it is for good; None: not now."""
+        """Build the block of the readable rows from `start` on, and write it to a file if its rows never change.
+
+        Returns None if the search has no more rows to build, or must end.
+        """
         queue = visible.queue
         rows = queue.index.rows(start, self.rows_in_block, block=True) or []
         if search.unopened < len(rows):
@@ -168,7 +178,7 @@ class KeyIndex:
         return block
 
     def _read_live(self, visible: _Visible, rows: list[Row]) -> tuple[int, list[Stored]]:
-        """Read what may be read of these rows: (how many of the first are gone, the entries of the others)."""
+        """Return (number of the first rows that are below the log start, the visible entries of the other rows)."""
         queue = visible.queue
         while True:
             start_offset = queue.start_offset
@@ -179,7 +189,7 @@ class KeyIndex:
             except (StoreError, OSError):
                 if queue.start_offset == start_offset:
                     raise
-                # Retention has removed the entry meanwhile.
+                # Retention has raised the log start during the read, so read again.
 
     def _keep(self, queue: Queue, start: int, first: Row, block: "_Block") -> None:
         directory = _directory(queue)
@@ -194,7 +204,7 @@ class KeyIndex:
             finally:
                 self._files.close(handle)
         except OSError as error:
-            log.warning("a block of keys is not kept: %s path=%s", error, path)
+            log.warning("a block of the key index could not be written, a later search builds it again: %s", error)
 
     def _load(self, queue: Queue, start: int) -> "_Block | None":
         path = f"{_directory(queue)}/{start:020d}"
@@ -219,7 +229,7 @@ class KeyIndex:
 
 
 class _Block(NamedTuple):
-    """Hashes, and the row of each."""
+    """The hashes of one block, and the row of each, counted from the first row of the block."""
 
     hashes: "array[int]"
     rows: "array[int]"
@@ -232,7 +242,7 @@ class _Block(NamedTuple):
         self.rows.extend([row] * len(hashes))
 
     def numbers(self, hashes: Iterable[int]) -> set[int]:
-        """Give the rows that have one of the hashes."""
+        """Return the rows that have one of the hashes."""
         found, data = set(), self.hashes.tobytes()
         for wanted in hashes:
             bytes_wanted = wanted.to_bytes(4, sys.byteorder)
@@ -251,7 +261,7 @@ class _Block(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, first: Row) -> "_Block | None":
-        """Read a block; None for one that is torn, or of other rows."""
+        """Decode a block whose first row must be `first`. Return None if it is damaged or belongs to another row."""
         if len(data) < _HEAD.size:
             return None
         magic, crc, base_offset, position, count = _HEAD.unpack_from(data)
@@ -275,7 +285,7 @@ def _directory(queue: Queue) -> str:
 
 
 def _slices(rows: list[Row]) -> Iterator[tuple[int, list[Row]]]:
-    """Cut rows into slices that are read at once, each with the number of its first."""
+    """Yield (index of the first row, rows) of the slices into which the rows are divided."""
     first = size = 0
     for number, row in enumerate(rows):
         if number > first and (number - first == ROWS_IN_SLICE or size + row[2] > BYTES_IN_SLICE):

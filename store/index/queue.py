@@ -1,4 +1,4 @@
-"""One queue of the log: its offsets and its index."""
+"""The class Queue: the offsets and the index of one queue."""
 
 from duolog.store.index.queue_index import QueueIndex
 
@@ -12,11 +12,12 @@ def queue_key(topic: int, queue_id: int) -> int:
 
 
 class Queue:
-    """Offsets from `start_offset` up to `visible_end` may be read; those up to `end_offset` are assigned.
+    """One queue: a Kafka partition or a RocketMQ message queue.
 
         start_offset <= visible_end <= end_offset
 
-    Only the store changes these offsets. `durable` is set from the config of the topic.
+    The offsets from `start_offset` up to `visible_end` may be read; the offsets up to `end_offset` are assigned. Only
+    the store changes these fields. `durable` is set from the config of the topic.
     """
 
     __slots__ = (
@@ -33,10 +34,10 @@ class Queue:
     def __init__(self, key: int, index: QueueIndex, *, durable: bool, start_offset: int = 0) -> None:
         self.key = key
         self.index = index
-        self.durable = durable  # Entries become visible when fsynced (true) or when written (false).
+        self.durable = durable  # Whether entries become visible after an fsync (true) or after a write (false).
         self.start_offset = start_offset  # The log start offset: the first offset that may be read.
         self.end_offset = start_offset  # The next offset to be assigned.
-        self.visible_end = start_offset  # Readers see the offsets below it. It never falls.
+        self.visible_end = start_offset  # Readers see the offsets below it. It never decreases.
         self.bytes_below_start = 0  # Frame bytes of the index rows below the log start.
         self.is_touched = False  # Whether the queue was appended to since the last write.
 
@@ -47,7 +48,7 @@ class Queue:
 
     @property
     def topic(self) -> int:
-        """The topic's number; never reused, so a re-created topic is another one."""
+        """The number of the topic. It is never reused: a topic that is created again has another number."""
         return self.key >> QUEUE_ID_BITS
 
     @property
@@ -56,11 +57,11 @@ class Queue:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the live frames."""
+        """The number of bytes in frames above the log start."""
         return self.index.total_bytes - self.bytes_below_start
 
     def move_start(self, offset: int) -> None:
-        """Raise the log start; it is never lowered. The caller must then set `bytes_below_start`."""
+        """Raise the log start to `offset`, unless it is lower. The caller must then set `bytes_below_start`."""
         if offset <= self.start_offset:
             return
         self.start_offset = offset
@@ -68,7 +69,10 @@ class Queue:
         self.visible_end = max(self.visible_end, offset)
 
     def bytes_below(self, offset: int, *, block: bool) -> int | None:
-        """Return how many of the index's bytes lie below an offset; None if it would block."""
+        """Return the number of frame bytes below an offset, among the rows of the index and rows that were dropped.
+
+        Returns None if index rows must be read from the disk and `block` is false.
+        """
         if not offset:
             return 0
         number = self.index.find_offset(offset, block=block)
@@ -79,7 +83,7 @@ class Queue:
         return self.index.total_bytes if ends_below else rows[0][8]
 
     def bytes_below_blocking(self, offset: int) -> int:
-        """Return the same, waiting for the disk: for threads."""
+        """Return the same as `bytes_below`, waiting for the disk."""
         found = self.bytes_below(offset, block=True)
         assert found is not None, "bytes_below returned None although it may block"
         return found

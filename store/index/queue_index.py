@@ -1,20 +1,20 @@
-"""The dense index of one queue: a row for each entry, in offset order.
+"""The class QueueIndex: the dense index of one queue, with one row for each entry, in the order of offsets.
 
     row   0 ..... 65535       65536 .... 131071       131072 ..........
          [     a file     ]   [     a file     ]      [   a file  : not written yet ]
                                                             [  the tail, in memory  ]
 
-`store/index/rows.py` has the format of a row. Rows are numbered from 0 for the life of the index. All rows are derived
-from the log and have no checksum. At a start only the rows that a checkpoint has counted are trusted; recovery appends
-the others again.
+`store/index/rows.py` describes the format of a row. Rows are numbered from 0, and a number is never used again. Rows
+are derived from the log and have no checksum. At a start only the rows below `end_row` of the checkpoint are used;
+recovery appends the others again.
 
-`append` never touches the disk; it tells the caller when the tail has reached TAIL_BYTES_MAX and should be flushed. A
-flush has three steps: `begin_flush` takes the rows that no file has, a thread writes them (`IndexFiles.write`), and
-`end_flush` notes that. A flush leaves TAIL_BYTES_KEPT in memory for readers at the end of the queue, and nothing if no
-row was appended since the previous flush: an idle queue holds no rows in memory.
+`append` never accesses the disk. It returns true when the tail has TAIL_BYTES_MAX bytes and should be flushed. A flush
+has three steps: `begin_flush` returns the rows that are in no file, a thread writes them (`IndexFiles.write`), and
+`end_flush` removes older rows from the tail. TAIL_BYTES_KEPT bytes remain in memory for reads at the end of the queue.
+If no row was appended since the previous flush, no row remains, so an idle queue has no rows in memory.
 
-Threads: all calls come from the loop's thread, where the methods with a parameter `block` never wait for the disk: they
-return None instead. With `block=True` the same methods wait, and may be called in any thread.
+All methods are called in the loop's thread. The methods with a parameter `block` return None instead of waiting for the
+disk; with `block=True` they wait, and may be called in any thread.
 """
 
 from collections.abc import Sequence
@@ -45,14 +45,14 @@ from duolog.store.index.rows import (
 )
 from duolog.store.index.store_times import StepBack, stretches
 
-TAIL_BYTES_MAX = 64 * 1024  # Rows of a queue in memory at which a flush is wanted: 1,170 rows in one write.
-TAIL_BYTES_KEPT = 8 * 1024  # Rows that a flush leaves in memory.
-ROWS_AT_ONCE = 32  # Rows that a read unpacks first; it then doubles the number as long as its limits allow.
+TAIL_BYTES_MAX = 64 * 1024  # Size of the tail at which it is flushed: 1,170 rows are written by one call.
+TAIL_BYTES_KEPT = 8 * 1024  # Size of the tail after a flush.
+ROWS_AT_ONCE = 32  # Rows that the first step of a read unpacks; each later step doubles the number.
 
 
 @dataclass(frozen=True, slots=True)
 class RowsToWrite:
-    """Rows that no file has yet, taken by `begin_flush`, to be written by `IndexFiles.write`."""
+    """Rows that are in no file yet; `QueueIndex.begin_flush` returns them and `IndexFiles.write` writes them."""
 
     index: "QueueIndex"
     first_row: int
@@ -68,10 +68,10 @@ class RowsToWrite:
 
 
 class QueueIndex:
-    """The index of one queue; a new one has no file until its first flush.
+    """The index of one queue. A new index has no file until its first flush.
 
-    It has more than 20 methods because appending, flushing, dropping and searching share one state: which rows there
-    are, and which of them are in memory and in files.
+    The class has more than 20 methods because appending, flushing, dropping and searching share one state: which rows
+    exist, and which of them are in memory and in files.
     """
 
     __slots__ = (
@@ -94,9 +94,9 @@ class QueueIndex:
         self.directory = f"{INDEX_DIRECTORY}/{topic}/{queue_id}"
         self._tail = RowTail(0)
         self._written_row = 0  # Invariant: first_row <= tail.first_row <= written_row <= taken_row <= end_row.
-        self._taken_row = 0  # Rows below it are in files or in a flush that runs.
-        self._named_to = 0  # The directory entries of files with rows below it are noted to be synced.
-        self._flushed_row = 0  # `end_row` at the last flush; the queue is idle if it has not grown since.
+        self._taken_row = 0  # Rows below it are in files or in the flush in progress.
+        self._named_to = 0  # IndexFiles has noted the directory entries of files with rows below it for the next sync.
+        self._flushed_row = 0  # `end_row` at the last flush; the queue is idle if `end_row` is still the same.
         self.first_row = 0  # The first row that was not dropped; always the first row of a file.
         self.first_offset = 0  # Base offset of `first_row`.
         self.end_offset = 0  # The offset after the last record of the last row.
@@ -105,9 +105,9 @@ class QueueIndex:
 
     @classmethod
     def open(cls, files: IndexFiles, topic: int, queue_id: int, end_row: int) -> "QueueIndex":
-        """Open the index with the rows below `end_row`, which a checkpoint has counted; cut off later rows. May block.
+        """Open the index with the rows below `end_row`, the value in the checkpoint, and truncate later rows. Blocks.
 
-        Raises Corruption when rows are missing; the index must then be rebuilt from the log.
+        Raises Corruption if rows are missing; the index must then be built again from the log.
         """
         index = cls(files, topic, queue_id)
         index.first_row = files.adopt(index.directory, end_row)
@@ -130,16 +130,17 @@ class QueueIndex:
 
     @property
     def has_much_to_write(self) -> bool:
-        """Whether a flush is worth a task: a flush that runs may have taken most of the tail."""
+        """Whether enough rows are neither in a file nor in the flush in progress to make another flush worthwhile."""
         return (self.end_row - self._taken_row) * ROW_SIZE >= TAIL_BYTES_MAX // 2
 
     @property
     def memory_bytes(self) -> int:
+        """The size of the tail in bytes."""
         return len(self._tail)
 
     @property
     def wants_flush(self) -> bool:
-        """Whether rows are not in a file yet, or a flush could drop rows of an idle queue from memory."""
+        """Whether the tail has rows: they are in no file yet, or a flush could drop them from memory."""
         return bool(self._tail)
 
     # -- Writing
@@ -155,7 +156,7 @@ class QueueIndex:
         tags: int,
         form: int,
     ) -> bool:
-        """Add the row of the next entry in memory. Return whether the tail has reached TAIL_BYTES_MAX."""
+        """Add the row of the next entry to the tail. Return whether the tail has TAIL_BYTES_MAX bytes or more."""
         assert base_offset >= self.end_offset, f"{self.directory}: row at {base_offset} is below {self.end_offset}"
         if timestamp_ms > self.latest_ms:
             self.latest_ms = timestamp_ms
@@ -170,20 +171,23 @@ class QueueIndex:
     def append_run(
         self,
         base_offset: int,
-        places: Sequence[tuple[int, int]],
+        locations: Sequence[tuple[int, int]],
         timestamps_ms: Sequence[int],
         stored_ms: int,
         tags: Sequence[int],
         form: int,
     ) -> bool:
-        """Add rows of entries with one record each, as `append` does; `places` has the (position, size) of each."""
+        """Add the rows of entries with one record each, as `append` does.
+
+        `locations` has (position of the entry, size of the frame) of each.
+        """
         assert base_offset >= self.end_offset, f"{self.directory}: row at {base_offset} is below {self.end_offset}"
         tail, pack = self._tail, ROW.pack
         if not tail and tail.first_row == self.first_row:
             self.first_offset = base_offset
         rows: list[bytes] = []
         offset, latest_ms, total_bytes = base_offset, self.latest_ms, self.total_bytes
-        for (position, size), timestamp_ms, tag in zip(places, timestamps_ms, tags, strict=True):
+        for (position, size), timestamp_ms, tag in zip(locations, timestamps_ms, tags, strict=True):
             if timestamp_ms > latest_ms:
                 latest_ms = timestamp_ms
             rows.append(pack(offset, position, size, 1, latest_ms, stored_ms, tag, form, total_bytes))
@@ -194,7 +198,10 @@ class QueueIndex:
         return len(tail) >= TAIL_BYTES_MAX
 
     def begin_flush(self) -> RowsToWrite | None:
-        """Return the rows that no file and no running flush has; None if there are none. `end_flush` must follow."""
+        """Return the rows that are neither in a file nor in the flush in progress; None if there are none.
+
+        If rows are returned, `end_flush` must be called for them.
+        """
         end_row = self.end_row
         if self._taken_row == end_row:
             if self._written_row == end_row:
@@ -204,10 +211,13 @@ class QueueIndex:
         return RowsToWrite(self, first_row, self._tail.slice(first_row, end_row))
 
     def end_flush(self, first_row: int, end_row: int, *, is_written: bool) -> None:
-        """Drop the older rows of the tail, all of them if the queue is idle. Unwritten rows are taken again."""
+        """Drop the older rows of the tail, or all rows if the queue is idle.
+
+        Rows that could not be written stay in the tail, and the next `begin_flush` returns them again.
+        """
         if not is_written:
             self._taken_row = self._written_row
-        elif first_row == self._written_row:  # Otherwise rows before these could not be written.
+        elif first_row == self._written_row:  # Otherwise an earlier flush failed, and rows before these are missing.
             self._written_row = end_row
             self._named_to = self._files.note_written(self.directory, first_row, end_row, self._named_to)
             self._shorten_tail(end_row)
@@ -221,7 +231,7 @@ class QueueIndex:
         self._flushed_row = written_row
 
     def flush(self) -> None:
-        """Do all three steps of a flush. Blocks, so it is for recovery. Raises OSError."""
+        """Do all three steps of a flush. Blocks; used by recovery. Raises OSError."""
         rows = self.begin_flush()
         if rows is None:
             return
@@ -236,13 +246,13 @@ class QueueIndex:
 
     @property
     def has_sealed_files(self) -> bool:
-        """Whether there are files besides the last one."""
+        """Whether the index has more than one file."""
         return self._files.start_of(self._tail.first_row) != self.first_row
 
     def first_needed(self, offset: int) -> tuple[int, int] | None:
-        """Return (first row, its offset) of the first file with a row that ends above `offset`. Blocks.
+        """Return (first row, its offset) of the first file with an entry that ends above `offset`. Blocks.
 
-        None if there is no file before that one.
+        Returns None if no file precedes that file, so that no file can be dropped.
         """
         first_row, last_file = self.first_row, self._files.start_of(self._tail.first_row)
         row = self.find_offset(offset, block=True)
@@ -254,21 +264,25 @@ class QueueIndex:
         return needed, first[0]
 
     def drop_before(self, row: int, offset: int) -> range:
-        """Drop the files before that of `row`, which begins at `offset`; return the first rows of the dropped files."""
+        """Drop the rows before `row`, which is the first row of a file and has base offset `offset`.
+
+        Returns the first rows of the dropped files, which the caller must remove.
+        """
         old_first = self.first_row
-        # `first_row` moves first: a reader thread that misses a file compares it to learn that the file was dropped.
+        # `first_row` must change before the files are removed: a reader thread that finds no file compares it with the
+        # old value to learn whether the file was dropped.
         self.first_row, self.first_offset = row, offset
         starts = range(old_first, row, self._files.rows_per_file)
         self._files.release(self.directory, starts)
         return starts
 
     def forget(self) -> None:
-        """Drop all rows: the topic was deleted and the files are about to be removed. No append may follow."""
+        """Drop all rows, because the topic was deleted. The caller must remove the files. No append may follow."""
         self.first_row = self._written_row = self._taken_row = self._flushed_row = self.end_row
         self._tail = RowTail(self.first_row)
 
     def remove(self) -> None:
-        """Drop all rows and remove all files. Blocks, so it is for recovery."""
+        """Drop all rows and remove all files. Blocks; used by recovery."""
         self.forget()
         self._files.release_all([self.directory])
         self._files.remove_all(self.directory)
@@ -278,17 +292,20 @@ class QueueIndex:
     def rows_from(
         self, offset: int, max_rows: int, max_bytes: int, until_offset: int, *, block: bool = False
     ) -> list[Row] | None:
-        """Return the row that covers `offset` and the rows after it, of entries that end at or below `until_offset`.
+        """Return the row of the entry that contains `offset`, and the rows after it.
 
-        Returns at most `max_rows` rows with at most `max_bytes` bytes of frames, but the first row whatever its size.
-        If no entry covers `offset`, the first row is that of the next entry. In a reader thread [] can also mean that
-        the rows were dropped meanwhile: the caller must check the queue's log start again.
+        Only entries that end at or below `until_offset` are returned, at most `max_rows` of them with at most
+        `max_bytes` bytes of frames. The first entry is returned even if it is larger. If no entry contains `offset`,
+        the first row is that of the next entry. Returns None if rows must be read from the disk and `block` is false.
+
+        In a reader thread [] can also mean that the rows were dropped during the read, so the caller must check the log
+        start of the queue again.
         """
         number = self.find_offset(offset, block=block)
         if number is None:
             return None
         rows: list[Row] = []
-        # The steps grow, because most reads want few rows and each row that is unpacked costs time.
+        # Each step reads more rows than the one before, because most reads need few rows and unpacking costs time.
         while len(rows) < max_rows and (not rows or is_within(rows, max_bytes, until_offset)):
             more = self.rows(number, min(max_rows - len(rows), max(len(rows), ROWS_AT_ONCE)), block=block)
             if more is None and not rows:
@@ -302,7 +319,7 @@ class QueueIndex:
         return within(rows, max_bytes, until_offset) if rows else rows
 
     def rows(self, number: int, max_rows: int = 1, *, block: bool = False) -> list[Row] | None:
-        """Return up to `max_rows` rows from row `number` on; fewer only at the end of the index."""
+        """Return `max_rows` rows from row `number` on, or fewer at the end of the index."""
         tail = self._tail
         until = min(number + max_rows, tail.first_row + len(tail) // ROW_SIZE)
         if number >= tail.first_row:
@@ -314,16 +331,19 @@ class QueueIndex:
         except FileNotFoundError:
             if number >= self.first_row:
                 raise
-            return []  # The rows were dropped while this thread was reading.
+            return []  # The rows were dropped during the read.
         return list(ROW.iter_unpack(b"".join((chunk, tail.slice(tail.first_row, until)))))
 
     def tail_row(self, offset: int) -> Row | None:
-        """Return the row that covers `offset` if one probe of the tail finds it; None may also mean that it did not."""
+        """Return the row of the entry that contains `offset` if one probe of the tail finds it; None otherwise.
+
+        None does not mean that the row does not exist.
+        """
         number = self._tail.row_number(offset, self.end_offset)
         return None if number is None else ROW.unpack_from(self._tail, (number - self._tail.first_row) * ROW_SIZE)
 
     def find_offset(self, offset: int, *, block: bool = False) -> int | None:
-        """Return the number of the last row with a base offset at or below `offset`; the first row if there is none."""
+        """Return the number of the last row with a base offset at or below `offset`; `first_row` if there is none."""
         if (number := self._tail.row_number(offset, self.end_offset)) is not None:
             return number
         above = self._find(BASE_OFFSET, offset + 1, block)
@@ -338,7 +358,10 @@ class QueueIndex:
         return self._find(LATEST_MS, timestamp_ms, block)
 
     def find_stored(self, stored_ms: int, *, block: bool = False) -> int | None:
-        """Return the number of the first row that was stored at this time or later; `end_row` if there is none."""
+        """Return the number of the first row whose effective store time is at or above this time (`store_times.py`).
+
+        Returns `end_row` if there is none.
+        """
         steps = self._files.steps
         return self._find_in_stretches(steps, stored_ms, block) if steps else self._find(STORED_MS, stored_ms, block)
 
@@ -349,7 +372,7 @@ class QueueIndex:
     # -- Searching
 
     def _find(self, column: Column, value: int, block: bool) -> int | None:
-        """Return the number of the first row whose `column` is at least `value`, or the end."""
+        """Return the number of the first row whose `column` is at least `value`; `end_row` if there is none."""
         tail = self._tail
         if tail and column.of(tail, 0) < value:
             return tail.first_at_least(column, value, self.end_offset)
@@ -362,10 +385,13 @@ class QueueIndex:
             except FileNotFoundError:
                 if self.first_row == first_row:
                     raise
-                # Files were dropped while this thread was reading: search the rows that are left.
+                # Files were dropped during the search, so search the remaining rows.
 
     def _find_in_stretches(self, steps: Sequence[StepBack], stored_ms: int, block: bool) -> int | None:
-        """Find a store time in a log with steps back. It reads a row at a time, because this is rare."""
+        """Find an effective store time in a log with steps back, stretch by stretch.
+
+        The search reads one row at a time, because such logs are rare.
+        """
         end_row = self.end_row
         try:
             for start, end, bound_ms in stretches(steps):
@@ -390,7 +416,7 @@ class QueueIndex:
         found = self.rows(row, block=block)
         if found is None:
             raise NotCached
-        return found[0][5] if found else 0  # A row that was dropped meanwhile is older than the rows that are left.
+        return found[0][5] if found else 0  # A row that was dropped during the search is older than all other rows.
 
     def _find_in_files(self, column: Column, value: int, first_row: int, tail: RowTail, block: bool) -> int:
         guess = -1
@@ -399,7 +425,7 @@ class QueueIndex:
             rows_below = tail.first_row - first_row
             guess = first_row + (value - self.first_offset) * rows_below // max(1, tail_offset - self.first_offset)
         start = 0
-        rows: Buffer = b""  # The rows that were read last; the end of a search stays within them.
+        rows: Buffer = b""  # The rows that were read last. The last steps of a search find their rows in them.
 
         def key(row: int) -> int:
             nonlocal start, rows
@@ -413,12 +439,12 @@ class QueueIndex:
     # -- Files
 
     def _read_rows(self, row: int, until: int, block: bool) -> Buffer:
-        """Return rows from files; raises NotCached, and FileNotFoundError if the rows were dropped."""
+        """Return rows from files. Raises NotCached if `block` is false, FileNotFoundError if the rows were dropped."""
         read = self._files.read if block else self._files.read_cached
         return read(self.directory, row, until)
 
     def _recall_ends(self) -> None:
-        """Set the fields that follow from the first and the last row."""
+        """Set the fields whose values follow from the first and the last row."""
         self.first_offset, self.end_offset, self.latest_ms, self.total_bytes = 0, 0, BEFORE_ALL_MS, 0
         if self.first_row < self.end_row:
             (first,) = self.rows(self.first_row, block=True) or []

@@ -1,4 +1,4 @@
-"""All queues of the log, by key, and the files of their indexes."""
+"""The class Queues: all queues of the log by their keys, and their index files."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,19 +13,19 @@ from duolog.store.log.control import QueueRow
 
 
 class Queues:
-    """All queues by key. A queue is created on first use and dropped with its topic."""
+    """All queues by their keys. A queue is created on first use and dropped when its topic is deleted."""
 
     def __init__(self, files: Files, *, durable: bool) -> None:
         self._files = files
         self._durable = durable  # Durability of a new queue, until the config of its topic is applied.
         self._by_key: dict[int, Queue] = {}
-        self._by_topic: dict[int, dict[int, Queue]] = {}  # the same queues, by topic and key
+        self._by_topic: dict[int, dict[int, Queue]] = {}  # Topic number -> queue key -> queue.
         self.index_files = IndexFiles(files)
-        self.dropped: dict[Queue, None] = {}  # Their index files are removed once a checkpoint no longer names them.
-        self.touched: list[Queue] = []  # Queues that were appended to since the last write.
-        self.moment: CopyOnWrite[int, QueueRow] = CopyOnWrite(
-            self._row_of
-        )  # The rows that the running checkpoint reads.
+        # Dropped queues whose index files still exist. A checkpoint without these queues allows their removal.
+        self.dropped: dict[Queue, None] = {}
+        self.touched: list[Queue] = []  # Queues to which units were appended since the last write.
+        # The rows of the queues at the position of the running checkpoint.
+        self.moment: CopyOnWrite[int, QueueRow] = CopyOnWrite(self._row_of)
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_key.values())
@@ -37,10 +37,11 @@ class Queues:
         return key in self._by_key
 
     def find(self, key: int) -> Queue | None:
+        """Return the queue with this key, if it exists."""
         return self._by_key.get(key)
 
     def get(self, key: int) -> Queue:
-        """Return the queue of this key, an empty new one if need be."""
+        """Return the queue with this key; an empty queue is created if there is none."""
         queue = self._by_key.get(key)
         if queue is None:
             queue = self._new(key, 0)
@@ -58,10 +59,12 @@ class Queues:
         )
 
     def drop_topic(self, topic: int) -> None:
+        """Drop all queues of the topic with this number."""
         for queue in list(self._by_topic.get(topic, {}).values()):
             self.drop(queue)
 
     def drop(self, queue: Queue) -> None:
+        """Drop a queue. Its index files are removed after the next checkpoint."""
         self.moment.before_change(queue.key)
         del self._by_key[queue.key]
         queues = self._by_topic[queue.topic]
@@ -71,7 +74,10 @@ class Queues:
         self.dropped[queue] = None
 
     def restart(self, queue: Queue, offset: int) -> Queue:
-        """Replace a queue by an empty one from `offset` on: the entries below were in segments that were removed."""
+        """Replace a queue by an empty one whose log start is at least `offset`, and return it. Blocks.
+
+        Recovery calls it when the entries below `offset` were in segments that were removed.
+        """
         fresh = self._new(queue.key, max(offset, queue.start_offset))
         queue.index.remove()
         self._put(fresh)
@@ -80,10 +86,10 @@ class Queues:
     # -- Checkpoints and recovery
 
     def capture(self) -> Iterator[QueueRow]:
-        """Return the table of this moment, as a checkpoint keeps it, to be read until `moment.end`.
+        """Return the rows of all queues at this moment, for a checkpoint. They may be read until `moment.end()`.
 
-        Every change of a queue calls `moment` first: a drop, a trim, a flush, and the first append since the last
-        write. Queues that were appended to since the last write are therefore copied here.
+        `moment.before_change` is called before each later change of a queue: by a drop, a trim, a flush, and by the
+        first append after a write. Queues that were appended to since the last write are therefore copied here.
         """
         self.moment.begin(self._by_key)
         for queue in self.touched:
@@ -97,18 +103,21 @@ class Queues:
         return new_tuple(QueueRow, (key, queue.start_offset, queue.end_offset, queue.index.written_row))
 
     def restore(self, rows: Iterable[QueueRow]) -> None:
-        """Take the queues of a checkpoint; raises Corruption when rows of an index are missing."""
+        """Create the queues of a checkpoint. Blocks. Raises Corruption if rows of an index are missing."""
         for row in rows:
             topic, queue_id = Queue.split(row.key)
             index = QueueIndex.open(self.index_files, topic, queue_id, row.end_row)
             if index.end_offset > row.end_offset:
-                raise Corruption(f"the index of {topic}/{queue_id} ends at {index.end_offset}, not {row.end_offset}")
+                raise Corruption(
+                    f"the index of queue {topic}/{queue_id} ends at offset {index.end_offset}; "
+                    f"according to the checkpoint the queue ends at offset {row.end_offset}"
+                )
             queue = Queue(row.key, index, durable=self._durable)
             queue.start_offset, queue.end_offset = row.start_offset, row.end_offset
             self._put(queue)
 
     def forget(self) -> None:
-        """Drop the table and every index file: all of it will come from the log."""
+        """Drop all queues and remove all index files, because they will be built again from the log. Blocks."""
         self._by_key.clear()
         self._by_topic.clear()
         self.dropped.clear()
@@ -117,14 +126,14 @@ class Queues:
         self._remove_unknown()
 
     def show_all(self) -> None:
-        """Make every queue visible up to its end: what was recovered is durable."""
+        """Set the visible end of every queue to its end offset, because recovery has synced the log. Blocks."""
         for queue in self:
             queue.visible_end = queue.end_offset
             queue.bytes_below_start = queue.bytes_below_blocking(queue.start_offset)
         self._remove_unknown()
 
     def _remove_unknown(self) -> None:
-        """Remove the index directories that neither the table nor a checkpoint knows."""
+        """Remove the index directories of queues that neither exist nor are in `dropped`."""
         known = self._by_key.keys() | {queue.key for queue in self.dropped}
         for topic in filter(str.isdecimal, self._files.list(INDEX_DIRECTORY)):
             for queue_id in filter(str.isdecimal, self._files.list(f"{INDEX_DIRECTORY}/{topic}")):

@@ -1,13 +1,19 @@
-"""The rows of a queue's index: their format, the rows that are in memory, and searching among rows.
+"""The format of index rows, the rows in memory (RowTail), and searches among rows.
 
-    one row, 56 bytes, big-endian:
-    base_offset u64 | position u64 | size u32 | count u32 | latest_ms i64 | stored_ms i64 | tags i32 | form u8 | 3 zero
-    bytes_before u64
+One row has 56 bytes, big-endian:
 
-`size` counts frame bytes, `bytes_before` the frame bytes of all earlier rows, `count` records (at least 1). `latest_ms`
-is the greatest record timestamp of this and all earlier rows. So base_offset, latest_ms and bytes_before never fall
-from row to row, and a value of each can be searched. `stored_ms` falls only at a step back of the clock
-(`store/index/store_times.py`), and is searched between the steps.
+    base_offset u64     offset of the entry's first record
+    position u64        position of the entry in the log
+    size u32            size of the frame in bytes
+    count u32           number of records in the entry, at least 1
+    latest_ms i64       greatest record timestamp of this row and all earlier rows
+    stored_ms i64       store time
+    tags i32            tag hash
+    form u8 | 3 zeros   frame format
+    bytes_before u64    frame bytes of all earlier rows
+
+base_offset, position, latest_ms and bytes_before never decrease from row to row, so a value is found by bisection.
+stored_ms decreases only at a step back of the clock (`store/index/store_times.py`) and is searched between the steps.
 """
 
 from collections.abc import Callable
@@ -17,19 +23,20 @@ from typing import Final, NamedTuple
 from duolog.store.entry import Buffer
 from duolog.store.index.index_files import ROW_SIZE
 
-# (base_offset, position, size, count, latest_ms, stored_ms, tags, form, bytes_before). A plain tuple that callers
-# unpack into these names: every read makes one for each entry, and a named tuple takes three times as long.
+# (base_offset, position, size, count, latest_ms, stored_ms, tags, form, bytes_before). It is a plain tuple, which
+# callers unpack into these names, because every read makes one for each entry and a named tuple takes three times as
+# long.
 Row = tuple[int, int, int, int, int, int, int, int, int]
 
 ROW: Final = Struct(">QQIIqqiB3xQ")
 assert ROW.size == ROW_SIZE
-BEFORE_ALL_MS: Final = -1 << 63  # `latest_ms` of an index without rows.
+BEFORE_ALL_MS: Final = -1 << 63  # The value of `QueueIndex.latest_ms` if the index has no rows.
 
 
 class Column(NamedTuple):
-    """A field of a row that never falls from row to row."""
+    """A field whose values never decrease from row to row, so that they can be searched."""
 
-    at: int
+    at: int  # The byte of the field in a row.
     form: Struct
 
     def of(self, rows: Buffer, number: int) -> int:
@@ -45,10 +52,10 @@ BYTES_BEFORE: Final = Column(48, Struct(">Q"))
 
 
 class RowTail(bytearray):
-    """The rows in memory, from number `first_row` on.
+    """The encoded rows in memory, from row number `first_row` on.
 
-    It only grows; dropping rows replaces it by a new RowTail. So a reader thread that has taken one reference has rows
-    and `first_row` that fit together, whatever the loop does.
+    Rows are only appended to a RowTail; to drop rows, QueueIndex replaces it by a new one. A reader thread that holds a
+    reference to a RowTail therefore sees rows that belong to its `first_row`.
     """
 
     __slots__ = ("first_row",)
@@ -59,14 +66,15 @@ class RowTail(bytearray):
         self.first_row = first_row
 
     def slice(self, row: int, until: int) -> bytearray:
-        """Return the bytes of the rows `row` .. `until` that are in memory."""
+        """Return the bytes of the rows from `row` up to, but not including, `until`, as far as they are in memory."""
         first_row = self.first_row
         return self[max(0, row - first_row) * ROW_SIZE : max(0, until - first_row) * ROW_SIZE]
 
     def row_number(self, offset: int, end_offset: int) -> int | None:
-        """Return the number of the row that covers `offset` if it lies where equal counts put it; None otherwise.
+        """Return the number of the row whose entry contains `offset`, by one interpolation; None if that fails.
 
-        `end_offset` is the offset after the last row. Most queues have equal counts, so one probe is often enough.
+        `end_offset` is the offset after the last row. The interpolation finds the row if all entries have the same
+        number of records, as in most queues.
         """
         if not self:
             return None
@@ -78,7 +86,10 @@ class RowTail(bytearray):
         return self.first_row + number if base_offset <= offset < base_offset + count else None
 
     def first_at_least(self, column: Column, value: int, end_offset: int) -> int:
-        """Return the number of the first row whose `column` is at least `value`; the first row's must be below it."""
+        """Return the number of the first row whose `column` is at least `value`.
+
+        The value of the first row in memory must be below `value`.
+        """
         count, guess = len(self) // ROW_SIZE, 0
         unpack_from, at = column.form.unpack_from, column.at
         if column is BASE_OFFSET:
@@ -91,9 +102,9 @@ class RowTail(bytearray):
 def search_rows(key: Callable[[int], int], value: int, low: int, high: int, guess: int) -> int:
     """Return the first row in low + 1 .. high with key(row) >= value, given that key(low) < value <= key(high).
 
-    `key` is not called for `low` and `high`. The search gallops from the guess, by 1 row, 2, 4, and so on, then
-    bisects. A good guess takes two probes; a bad one takes a few more than bisection, because after log2(high - low)
-    probes the steps leave the range.
+    `key` is not called for `low` and `high`. The search begins at row `guess` and moves on by 1 row, 2, 4 and so on
+    (an exponential search), then bisects. A good guess takes two calls of `key`; a bad guess takes a few calls more
+    than a bisection, because the steps leave the range after log2(high - low) calls.
     """
     step = 1
     while high - low > 1:
@@ -110,7 +121,7 @@ def search_rows(key: Callable[[int], int], value: int, low: int, high: int, gues
 
 
 def within(rows: list[Row], max_bytes: int, until_offset: int) -> list[Row]:
-    """Return the first rows that keep to both limits; the first row may exceed `max_bytes`."""
+    """Return the first rows that are within both limits. The first row is returned even if it exceeds `max_bytes`."""
     if is_within(rows, max_bytes, until_offset):
         return rows
     bytes_until = rows[0][8] + max_bytes
@@ -121,5 +132,6 @@ def within(rows: list[Row], max_bytes: int, until_offset: int) -> list[Row]:
 
 
 def is_within(rows: list[Row], max_bytes: int, until_offset: int) -> bool:
+    """Return whether all rows are within both limits."""
     last = rows[-1]
     return last[0] + last[3] <= until_offset and last[8] + last[2] - rows[0][8] <= max_bytes

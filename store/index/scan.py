@@ -1,9 +1,11 @@
-"""A scan of a queue's index by tag hash: only the frames of entries that a reader may want are read.
+"""The class TagScan: finds entries of a queue by their tag hash, so that other frames need not be read.
 
-    rows      17a  18b  19b  20-24  25a  26b  ...           wanted: hash a; 20-24 has another form, so it may hold any
-    found     17        .    20-24  25                      next_offset: behind the last row looked at
+    hash wanted   a
+    rows          17 a    18 b    19 b    20-24    25 a    26 b         (offsets, tag hash)
+    rows found    17 a                    20-24    25 a
 
-A TagScan serves one read. `next_offset` and `count` are valid after `rows` has returned rows.
+The entry with the offsets 20 to 24 has another frame format, without a tag hash, so it may contain any tag and is
+found, too. A TagScan serves one read. `next_offset` and `count` are valid after `rows` has returned a list.
 """
 
 from collections.abc import Collection
@@ -12,22 +14,22 @@ from typing import Final
 from duolog.store.index.queue_index import QueueIndex
 from duolog.store.index.rows import Row
 
-ROWS_MAX: Final = 4096  # Rows that one read looks at, in under a millisecond.
-FIRST_ROWS: Final = 64  # Rows in the first step; each later step doubles, because most scans find enough soon.
+ROWS_MAX: Final = 4096  # Rows that one read scans, in under a millisecond.
+FIRST_ROWS: Final = 64  # Rows in the first step; each later step doubles the number up to ROWS_AT_ONCE_MAX.
 ROWS_AT_ONCE_MAX: Final = 512
-UNSURE_ROWS_MAX: Final = 512  # Rows of other forms that one read returns, beside the caller's limits.
-UNSURE_BYTES_MAX: Final = 4 << 20
+UNSURE_ROWS_MAX: Final = 512  # Rows of other frame formats that one read returns, in addition to `max_rows`.
+UNSURE_BYTES_MAX: Final = 4 << 20  # Frame bytes of these rows, in addition to `max_bytes`.
 
 
 class TagScan:
-    """Finds entries whose tag hash is among `tags`, and those of other forms than `form`, whose hash says nothing."""
+    """Finds the entries with frame format `form` whose tag hash is in `tags`, and all entries with another format."""
 
     __slots__ = ("_form", "_tags", "count", "next_offset")
 
     def __init__(self, form: int, tags: Collection[int]) -> None:
         self._form, self._tags = form, tags
-        self.count = 0  # Rows found.
-        self.next_offset = 0  # All wanted entries below it were found.
+        self.count = 0  # The number of rows that were found.
+        self.next_offset = 0  # The offset at which the next read must continue: all entries below it were scanned.
 
     def rows(
         self,
@@ -39,9 +41,10 @@ class TagScan:
         *,
         block: bool = False,
     ) -> list[Row] | None:
-        """Return rows from `offset` on as `QueueIndex.rows_from` does; [] when none is wanted of those looked at.
+        """Return the rows that are found from `offset` on, with the arguments of `QueueIndex.rows_from`.
 
-        `max_rows` and `max_bytes` are for those of `form`.
+        `max_rows` and `max_bytes` limit the rows with frame format `form` only. Returns [] if none of the scanned rows
+        matches, and None if rows must be read from the disk and `block` is false.
         """
         number = index.find_offset(offset, block=block)
         if number is None:
@@ -78,7 +81,7 @@ class TagScan:
 
 
 class _Limits:
-    """How many more rows and bytes may be found."""
+    """The numbers of rows and bytes that a scan may still return."""
 
     __slots__ = ("_bytes", "_rows", "_unsure_bytes", "_unsure_rows")
 
@@ -87,7 +90,7 @@ class _Limits:
         self._unsure_rows, self._unsure_bytes = UNSURE_ROWS_MAX, UNSURE_BYTES_MAX
 
     def pass_with(self, row: Row, *, is_sure: bool) -> bool:
-        """Count the row and return whether it exceeds a limit."""
+        """Count the row, and return whether it exceeds a limit. `is_sure`: its frame format has a tag hash."""
         if is_sure:
             self._rows -= 1
             self._bytes -= row[2]

@@ -1,21 +1,25 @@
-"""Where in the log store times fall: what keeps them searchable although a clock was wrong.
+"""Steps back: the positions of the log at which store times decrease, because the wall clock was set back.
 
-Store times are the wall clock's, and within a stretch of the log they never fall: a clock that is a little behind the
-last unit is waited for. A clock that was far ahead and is right again is not, or store times would stay ahead for ever.
-Then the log says that they begin again, at a *step back*:
+The store time of a unit is the wall clock's time at its append, but at least the store time of the unit before it. A
+clock that is a little behind thus causes no decrease. If the clock was far ahead and was corrected, store times would
+be wrong until the clock reaches them. A *step back* is then appended to the log, and store times continue at the
+corrected time. Between two steps back lies a *stretch*, within which store times never decrease:
 
-    positions     0 ............. P1 ............. P2 ..........
-    store times   rise            rise from T1     rise from T2         T1 was below what lay before P1, T2 before P2
+    position      0 ................ P1 ................ P2 ................
+    store time    never decreases    continues at T1     continues at T2
 
-What lies before P1 was in truth stored before T1, whatever its own time says. So its *effective* time is its own, but
-no later than T1 and T2: that never falls from the first entry to the last, and a search bisects stretch by stretch.
+All entries before P1 were in fact stored before T1, even if their store times are higher. The *effective time* of an
+entry is its store time, but at most the times T of all later steps back. Effective times never decrease in the whole
+log, so a search by time bisects one stretch after another.
 
-A step back may be wrong itself: a machine starts in 1970, and hears of the time an hour later. When the clock goes on
-from where it was before the step, the step is *undone*: the stretch stays, but it does not make what lies before it any
-older. Retention can then not take for old what was stored by a right clock before a wrong one.
+A step back may itself be wrong: for example, a machine starts with the year 1970, and its clock is corrected an hour
+later. When the clock again reaches the store time before the step, the step is marked as *undone*. It then limits the
+effective times before it only to that higher store time, so that retention does not remove entries as too old.
 
-The list is kept in the log (`store/log/control.py`, CLOCK_STEPS), each time as a whole, and in checkpoints and
-snapshots.
+The list of all steps back is stored as a whole with each change, in a control entry (CLOCK_STEPS in
+`store/log/control.py`), and in checkpoints and snapshots:
+
+    position u64 | since_ms u64 | before_ms u64 | is_undone u8      for each step, big-endian
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,34 +28,36 @@ from typing import NamedTuple
 
 from duolog.store.entry import Buffer
 
-STEPS_MAX = 64  # Beyond, the oldest goes: a look-up among what is older then may be wrong by as much as that clock was.
+# Steps back that are stored; the oldest is removed first. A search by time among entries before a removed step may be
+# wrong by as much as the clock was wrong.
+STEPS_MAX = 64
 _STEP = Struct(">QQQB")
 
 
 class StepBack(NamedTuple):
-    """From this position of the log on store times begin anew."""
+    """A position of the log from which store times continue at a lower time."""
 
     position: int
-    since_ms: int  # the first store time behind it
-    before_ms: int  # the last one before it
-    is_undone: bool = False
+    since_ms: int  # The store time at which the log continues after `position`.
+    before_ms: int  # The last store time before `position`.
+    is_undone: bool = False  # Whether the clock has reached `before_ms` again, so that the step was wrong.
 
     @property
     def bound_ms(self) -> int:
-        """The latest time at which anything before it can have been stored."""
+        """The upper limit for the effective times of all entries before `position`."""
         return self.before_ms if self.is_undone else self.since_ms
 
 
 class Stretch(NamedTuple):
-    """A range of positions within which store times never fall."""
+    """A range of positions within which store times never decrease."""
 
     start: int
-    end: int | None  # None: the end of the log
-    bound_ms: int | None  # nothing in it was stored later than this, whatever it says; None: no bound
+    end: int | None  # None for the end of the log.
+    bound_ms: int | None  # The upper limit for the effective times in this range; None for no limit.
 
 
 def stretches(steps: Sequence[StepBack]) -> Iterator[Stretch]:
-    """Yield the stretches of the log, the first one first."""
+    """Yield the stretches of the log in the order of their positions."""
     start = 0
     for number, step in enumerate(steps):
         yield Stretch(start, step.position, min(later.bound_ms for later in steps[number:]))
@@ -60,11 +66,12 @@ def stretches(steps: Sequence[StepBack]) -> Iterator[Stretch]:
 
 
 def with_step(steps: Sequence[StepBack], step: StepBack) -> tuple[StepBack, ...]:
+    """Return the steps with one more; beyond STEPS_MAX the oldest is removed."""
     return (*steps, step)[-STEPS_MAX:]
 
 
 def undone(steps: Sequence[StepBack], now_ms: int) -> tuple[StepBack, ...]:
-    """Undo the steps back that the clock has turned out to be wrong about: it is where it was before them."""
+    """Return the steps, with `is_undone` set for those whose `before_ms` the clock has reached again."""
     return tuple(step._replace(is_undone=step.is_undone or now_ms >= step.before_ms) for step in steps)
 
 

@@ -1,29 +1,29 @@
-"""The checkpoint: what recovery would know after reading the log up to a position, so that it can start there.
+"""The format of checkpoints and snapshots: files with the state at a position of the log.
 
-Units as in the log (`store/log/format.py`), one behind the other in a file of its own. All carry the position whose
-state
-they hold, and the last one has LAST_FLAG. A unit is closed at PART_BYTES, so the file may be of any size, and its
-writer never holds more than one unit:
+Such a file is a sequence of units as in the log (`store/log/format.py`). The header of each unit has the position whose
+state the file contains, and the last unit has LAST_FLAG. The units contain these entries, in this order:
 
-    CHECKPOINT   the state of the log
-    CLOCK_STEPS  where store times fall
-    QUEUES ...   the queues, with the rows of their indexes that are durable
-    SEGMENT ...  of each segment: the queues that may be live in it, and up to where, in one entry or several
-    STATE ...    records that rebuild the replayer's state
+    CHECKPOINT   `read_from` and `closed`
+    CLOCK_STEPS  the steps back of the clock, if there are any
+    QUEUES ...   the queues, with the number of index rows in their files
+    SEGMENT ...  for each segment, the last offset of each queue with entries in it; one or several entries
+    STATE ...    state records, which rebuild the state of the replayer
 
-Two kinds of files have this form:
+A unit ends when it has PART_BYTES bytes. The file may therefore have any size, and its writer holds one unit in memory.
 
-    checkpoint                   derived. Without it, or when it is damaged, recovery reads the whole log.
-    log/<position>.snapshot      part of the log: the state that segments held which were removed. Recovery without a
-                                 checkpoint takes state from the newest one, and from the log behind its position. Of
-                                 indexes it knows nothing: the rows are read from the segments that are left.
+Two kinds of files have this format:
 
-Each is written under another name, synced, renamed: a file with its proper name is whole. It may be put in place only
-when the log is durable up to its position.
+    checkpoint                   derived from the log. If it is missing or damaged, recovery reads the whole log.
+    log/<position>.snapshot      part of the log: the state of segments that were removed. Recovery without a checkpoint
+                                 takes the state from the newest snapshot and from the log above its position. Index
+                                 rows are not taken from a snapshot: they are built from the segments.
 
-The indexes of a checkpoint are older than the rest: they are flushed queue by queue while appends go on. All rows of
-entries below `read_from` are in their files, so recovery reads from there, and up to `position` takes nothing but
-missing rows.
+Each file is written under a temporary name, synced and renamed, so a file with its final name is whole. It is renamed
+only after the log is durable up to its position.
+
+The index rows of a checkpoint belong to a lower position than its other content, because indexes are flushed one after
+another while appends continue. The index files contain all rows of entries below `read_from`. Recovery therefore reads
+the log from `read_from` on, and between `read_from` and `position` it only adds missing index rows.
 """
 
 import logging
@@ -62,9 +62,9 @@ from duolog.store.log.segment import LOG_DIRECTORY
 
 CHECKPOINT_PATH = "checkpoint"
 SNAPSHOT_SUFFIX = ".snapshot"
-PART_BYTES = 96 * 1024  # of a unit, unless a single entry is larger: some milliseconds of work to encode
-PART_ENTRIES = 1024  # of a unit at most: an entry costs about as much as 256 bytes
-ROWS_IN_ENTRY = 2048  # of queues, at about 1 us each: of the table, or of what may be live in a segment
+PART_BYTES = 96 * 1024  # Size of a unit, unless a single entry is larger; it is encoded in some milliseconds.
+PART_ENTRIES = 1024  # Largest number of entries in a unit; an entry costs as much time as about 256 bytes.
+ROWS_IN_ENTRY = 2048  # Largest number of queues in a QUEUES or SEGMENT entry, at about 1 us each.
 _NEW_SUFFIX = ".new"
 
 log = logging.getLogger("store")
@@ -72,17 +72,18 @@ log = logging.getLogger("store")
 
 @dataclass(slots=True)
 class Checkpoint:
-    """What a checkpoint says. Replaying the log behind `position` completes it."""
+    """The content of a checkpoint or snapshot. The state at the end of the log also needs the log above `position`."""
 
     position: int
-    read_from: int  # at most `position`
+    read_from: int  # The position from which recovery reads the log; at most `position`.
     epoch: int
-    stored_ms: int
-    closed: bool  # taken behind the last unit of a run that ended in order
+    stored_ms: int  # The store time of the last unit below `position`.
+    closed: bool  # Whether it was written by `Store.close`, after the last unit of a run.
     queues: Iterable[QueueRow] = ()
-    last_offsets: Mapping[int, Mapping[int, int]] = field(default_factory=dict)  # start of a segment -> key -> offset
-    records: Iterable[bytes] = ()
-    steps: tuple[StepBack, ...] = ()  # of store times
+    # Start of a segment -> queue key -> last offset of the queue in the segment.
+    last_offsets: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    records: Iterable[bytes] = ()  # Encoded state records.
+    steps: tuple[StepBack, ...] = ()
 
 
 # -- Writing
@@ -91,7 +92,7 @@ class Checkpoint:
 def parts_of(
     checkpoint: Checkpoint, part_bytes: int = PART_BYTES, rows_in_entry: int = ROWS_IN_ENTRY
 ) -> Iterator[bytearray]:
-    """Yield the units of the file, one at a time: the records are asked for only as they are needed."""
+    """Yield the encoded units of the file. `checkpoint.records` is read as far as the next unit needs it."""
     entries = _entries(checkpoint, rows_in_entry)
     following = next(entries, None)
     while following is not None:
@@ -139,9 +140,10 @@ def _unit(checkpoint: Checkpoint, part: list[_Entry], size: int, flags: int) -> 
 
 
 class NewFile:
-    """A checkpoint that is being written: some `write`, then `put_in_place`. All block; any may raise OSError.
+    """A checkpoint or snapshot that is being written: `write` for each unit, then `put_in_place`.
 
-    After an error the file that was there before is still there, and the next one overwrites what was written.
+    Both methods block and raise OSError. After an error the previous file is unchanged, and the next NewFile overwrites
+    the temporary file.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -153,7 +155,7 @@ class NewFile:
 
     def write(self, part: Buffer) -> None:
         if not self._size:
-            _remove(self._files, self._new_path)  # left by a crash, or by one that came to nothing
+            _remove(self._files, self._new_path)  # A crash or an abandoned checkpoint may have left it.
         handle = self._files.open(self._new_path, create=not self._size)
         try:
             self._files.write(handle, [part], self._size)
@@ -176,12 +178,13 @@ def snapshot_path(position: int) -> str:
 
 
 def remove_checkpoint(files: Files) -> None:
+    """Remove the checkpoint durably, if there is one. Blocks; raises OSError."""
     _remove(files, CHECKPOINT_PATH)
     files.sync_directory(".")
 
 
 def remove_older_snapshots(files: Files, position: int) -> None:
-    """Remove the snapshots before the one of this position, durably. Blocks; raises OSError."""
+    """Remove the snapshots with a lower position durably. Blocks; raises OSError."""
     older = [found for found in snapshot_positions(files) if found < position]
     for found in older:
         files.remove(snapshot_path(found))
@@ -200,7 +203,7 @@ def _remove(files: Files, path: str) -> None:
 
 
 def read_checkpoint(files: Files) -> Checkpoint | None:
-    """Return the checkpoint; None when there is none or it is damaged, and the log has to be read whole."""
+    """Return the checkpoint; None if it is missing or damaged, so that recovery must read the whole log."""
     try:
         return _read(files, CHECKPOINT_PATH)
     except FileNotFoundError:
@@ -211,15 +214,16 @@ def read_checkpoint(files: Files) -> Checkpoint | None:
 
 
 def snapshot_positions(files: Files) -> list[int]:
-    """Return the positions of the snapshots in the log's directory, the newest last."""
+    """Return the positions of the snapshots in the log's directory, in ascending order."""
     stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in files.list(LOG_DIRECTORY) if name.endswith(SNAPSHOT_SUFFIX)]
     return [int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal()]
 
 
 def read_snapshot(files: Files) -> Checkpoint | None:
-    """Return the newest snapshot that is whole; None if there is no snapshot. Raises Corruption if none is whole.
+    """Return the newest snapshot that is not damaged; None if there is no snapshot.
 
-    An older one is there only as long as no segment was removed because of a newer one.
+    An older snapshot may be used: it exists only if no segment was removed since. Raises Corruption if all snapshots
+    are damaged.
     """
     damage = ""
     for position in reversed(snapshot_positions(files)):
@@ -227,7 +231,7 @@ def read_snapshot(files: Files) -> Checkpoint | None:
         try:
             return _read(files, path)
         except BadUnit as reason:
-            damage = damage or f"{path} is damaged, and without it there is no state from before it: {reason}"
+            damage = damage or f"{path} is damaged, and the log no longer contains the state that it has: {reason}"
             log.error("a snapshot is damaged: path=%s reason=%s", path, reason)
     if damage:
         raise Corruption(damage)
@@ -235,12 +239,12 @@ def read_snapshot(files: Files) -> Checkpoint | None:
 
 
 def _read(files: Files, path: str) -> Checkpoint:
-    """Read and check a whole file; raises BadUnit, FileNotFoundError."""
+    """Read and verify a file. Raises BadUnit if it is damaged, and FileNotFoundError."""
     handle = files.open(path)
     try:
         return decode(_units(files, handle, files.size(handle)))
     except struct.error as error:
-        raise BadUnit(f"an entry that is no {path}'s: {error}") from error
+        raise BadUnit(f"an entry of {path} has an unknown layout: {error}") from error
     finally:
         files.close(handle)
 
@@ -250,13 +254,13 @@ def _units(files: Files, handle: int, end: int) -> Iterator[bytes]:
     while at < end:
         size = unit_size(memoryview(files.read(handle, UNIT_HEADER_SIZE, at)), 0)
         if size > end - at:
-            raise BadUnit(f"a unit of {size} bytes where {end - at} are left")
+            raise BadUnit(f"the unit has {size} bytes, and only {end - at} bytes follow")
         yield files.read(handle, size, at)
         at += size
 
 
 def decode(units: Iterable[Buffer]) -> Checkpoint:
-    """Read the units of a file; raises BadUnit if one is damaged, or the last is missing."""
+    """Decode the units of a file. Raises BadUnit if a unit is damaged or the last one is missing."""
     found: Checkpoint | None = None
     last_offsets: dict[int, dict[int, int]] = {}
     records: list[bytes] = []
@@ -280,6 +284,6 @@ def decode(units: Iterable[Buffer]) -> Checkpoint:
                 found.read_from, found.closed = read_log_state(entry.frame)
         is_whole = header.flags & LAST_FLAG != 0
     if found is None or not is_whole:
-        raise BadUnit("its last unit is missing")
+        raise BadUnit("the last unit of the file is missing")
     found.queues, found.last_offsets, found.records = queues, last_offsets, records
     return found

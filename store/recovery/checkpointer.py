@@ -1,23 +1,26 @@
-"""When a checkpoint is due, and what it contains.
+"""The class Checkpointer: decides when a checkpoint is due and what it contains.
 
-    begin      in the loop's thread, at position R
-    flush      the index rows of entries below R that are in memory only are written, some indexes in each turn
-    capture    the state at position C is fixed: the list of segments is copied at once; queues and the replayer's
-               state are read later, while the parts are encoded
-    parts      one unit of the file is encoded in each turn of the loop, and written by the background thread
-    wait       until the log is durable up to C
-    finish     by the background thread: the indexes are synced, then the file is renamed to its final name
-    end        in the loop's thread: index files of dropped topics and dead segments may be removed
+A checkpoint takes these steps, which `CheckpointRun` (`store/recovery/checkpoint_run.py`) executes:
 
-`CheckpointRun` (`store/recovery/checkpoint_run.py`) drives these steps. A start with the checkpoint reads the log from
-R on.
+    begin      loop's thread        R, the end of the log, becomes `read_from` of the checkpoint
+    flush      both threads         the index rows of entries below R are written to index files, some indexes in each
+                                    loop turn
+    capture    loop's thread        C, the end of the log, becomes the position of the checkpoint; the last offsets of
+                                    the segments are copied
+    parts      both threads         in each loop turn one unit of the file is encoded from the state at C, and the
+                                    background thread writes it
+    wait                            until the log is durable up to C
+    finish     background thread    the index files are synced, then the file is renamed to its final name
+    end        loop's thread        dead segments, and index files that are no longer needed, may be removed
+
+A start with this checkpoint reads the log from R on.
+
+The state may change while parts are encoded, and yet they contain the state at C: owners of much state copy a value
+before its first change after C (`store/copy_on_write.py`), and the other owners copy all of their state at C.
 
 Before segments are removed, the state in them is stored twice: in the checkpoint, for the next start, and in a
-snapshot, for a start without a checkpoint. The snapshot is a second copy of the same file in the log's directory; it is
-written if segments are dead that the newest snapshot does not cover.
-
-The state goes on changing while parts are encoded, yet the parts contain the state at C: owners of much state copy
-what changes before it was read (`store/copy_on_write.py`); the other owners copy all of their state at C.
+snapshot, for a start without a checkpoint. The snapshot is a copy of the checkpoint in the log's directory. It is
+written if a segment is dead that ends above the position of the newest snapshot.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,11 +49,14 @@ from duolog.store.recovery.replay import Replayer, StateRecords
 from duolog.store.retention.dead_segments import DeadSegments
 
 FLUSHED_AT_ONCE = 32  # Indexes that one task of the background thread flushes.
-LOOKED_AT_ONCE = 8192  # Queues that are checked for unflushed rows in one turn of the loop, at about 0.1 us each.
+CHECKED_AT_ONCE = 8192  # Queues that are checked for unflushed rows in one loop turn, at about 0.1 us each.
 
 
 class CheckpointTask:
-    """One checkpoint in progress. `next_part` and `close` belong in the loop's thread, what blocks in another."""
+    """One checkpoint in progress, after its state was captured.
+
+    `next_part` and `close` are called in the loop's thread, `write` and `finish` in the background thread.
+    """
 
     def __init__(
         self,
@@ -70,9 +76,10 @@ class CheckpointTask:
         checkpoint.records = records
         self.position = checkpoint.position
         self.dead = dead  # Segments that may be removed once the checkpoint is in place.
-        self.starts = starts  # Index files of rows below these offsets may be removed. Complete with the last part.
+        # Log starts of indexes: index files with rows below them may be removed. Complete after the last part.
+        self.starts = starts
         self.dropped = dropped  # Queues whose index files may be removed.
-        self._end = end  # Ends the reading of the queues.
+        self._end = end  # Releases the copies of the queues' rows.
         self.has_snapshot = has_snapshot
         self.index_error: OSError | None = None
         self._files = files
@@ -87,37 +94,38 @@ class CheckpointTask:
         return next(self._parts, None)
 
     def close(self) -> None:
-        """Release the captured state; no more parts are taken."""
+        """Release the captured state. `next_part` must not be called any more."""
         self._records.close()
         self._end()
 
     def write(self, part: bytearray) -> None:
-        """Write a part. Blocks; raises OSError."""
+        """Write one part to the checkpoint, and to the snapshot if one is written. Blocks; raises OSError."""
         self._file.write(part)
         if self._snapshot is not None:
             self._snapshot.write(part)
 
     def finish(self) -> None:
-        """Sync the index rows, then put the files in place: the checkpoint counts on these rows.
+        """Sync the index files, to whose rows the checkpoint refers, then rename the file to its final name.
 
-        Blocks; raises OSError.
+        Blocks; raises OSError. After a failed fsync of an index file, `index_error` is set.
         """
         try:
             self._index_sync.run()
         except OSError as error:
             if self._index_sync.has_failed:
-                self.index_error = error  # Without a failed fsync the next checkpoint syncs all of it again.
+                self.index_error = error  # After any other error the next checkpoint syncs the same files again.
             raise
         if self._snapshot is not None:
             self._snapshot.put_in_place()
         self._file.put_in_place()
         if self._snapshot is not None:
-            # Older snapshots are removed before any segment: no start can then find one that is too old for the log.
+            # Older snapshots are removed before any segment, so that recovery never uses a snapshot that lacks the
+            # state of a removed segment.
             remove_older_snapshots(self._files, self.position)
 
 
 class Checkpointer:
-    """Prepares the checkpoints of one store; `CheckpointRun` drives them."""
+    """Prepares the checkpoints of one store; `CheckpointRun` executes them."""
 
     def __init__(
         self,
@@ -132,7 +140,7 @@ class Checkpointer:
         snapshot_position: int,
     ) -> None:
         self.is_running = False  # At most one checkpoint is in progress.
-        self.task: CheckpointTask | None = None  # The one in progress, once the state is captured.
+        self.task: CheckpointTask | None = None  # The checkpoint in progress, once its state is captured.
         self.part_bytes, self.rows_in_entry = PART_BYTES, ROWS_IN_ENTRY
         self.flushed_at_once = FLUSHED_AT_ONCE
         self._dead_segments = dead_segments
@@ -144,16 +152,16 @@ class Checkpointer:
         self._queues = queues
         self._replayer = replayer
         self._position = position  # Position of the checkpoint in place.
-        self._begun_mono_ms: int | None = None  # When the last checkpoint began; None until `is_due` is first called.
-        self._is_asked_for = False
+        self._begun_mono_ms: int | None = None  # When the last checkpoint began; None until the first `is_due`.
+        self._is_asked_for = False  # Whether `ask` was called since the last checkpoint began.
         self._read_from = 0  # Position R of the checkpoint in progress.
         self._to_flush: Iterator[Queue] = iter(())
 
     def is_due(self, mono_ms: int) -> bool:
-        """Tell whether a checkpoint is due: by bytes appended, by time if anything was appended, or because of `ask`.
+        """Return whether a checkpoint is due: by appended bytes, by time if anything was appended, or after `ask`.
 
-        Segments may be found dead after the checkpoint that followed the deletions. So a checkpoint that is asked for
-        needs no append: on a full disk there would be none.
+        After `ask` a checkpoint is due even if nothing was appended since the last one. The dead segments may have been
+        found after it, and while the disk is full nothing is appended.
         """
         appended_bytes = self._log.next_position - self._position
         if self._begun_mono_ms is None:
@@ -164,14 +172,15 @@ class Checkpointer:
         return appended_bytes > 0 and (is_late or appended_bytes >= self._bytes)
 
     def ask(self) -> None:
-        """Make the next checkpoint due at once: segments can be removed behind it."""
+        """Make a checkpoint due at once, because dead segments can be removed after it."""
         self._is_asked_for = True
 
     def note_time(self, mono_ms: int) -> None:
+        """Set the time from which `store.checkpoint_interval_ms` is counted."""
         self._begun_mono_ms = mono_ms
 
     def begin(self) -> None:
-        """Begin a checkpoint. Everything appended must be written."""
+        """Begin a checkpoint. All appended units must be written."""
         assert not self.is_running, "one checkpoint at a time"
         self.is_running = True
         self._is_asked_for = False
@@ -179,22 +188,22 @@ class Checkpointer:
         self._to_flush = iter([*self._queues])
 
     def flush_some(self) -> IndexFlush | None:
-        """Return a flush of some indexes, possibly an empty one; None when every queue was looked at.
+        """Return a flush of the next indexes, which may be empty; None after the last queue.
 
-        Each flush must be complete before the state is captured.
+        Each flush must be complete before `capture` is called.
         """
         some: list[Queue] = []
-        looked_at = 0
+        checked = 0
         for queue in self._to_flush:
-            looked_at += 1
+            checked += 1
             if queue.index.wants_flush:
                 some.append(queue)
-            if len(some) == self.flushed_at_once or looked_at == LOOKED_AT_ONCE:
+            if len(some) == self.flushed_at_once or checked == CHECKED_AT_ONCE:
                 break
-        return IndexFlush(self._queues.index_files, some) if looked_at else None
+        return IndexFlush(self._queues.index_files, some) if checked else None
 
     def capture(self, stored_ms: int, *, closed: bool) -> CheckpointTask:
-        """Capture the present state. Everything appended must be written, and the indexes flushed."""
+        """Capture the present state. All appended units must be written, and all indexes flushed."""
         assert self.is_running, "Checkpointer.begin comes first"
         log = self._log
         starts: list[tuple[QueueIndex, int]] = []
@@ -209,7 +218,7 @@ class Checkpointer:
             steps=self._queues.index_files.steps,
         )
         dead = [segment for segment in self._dead_segments.removable() if segment.known_end <= self._read_from]
-        # `take_unsynced` makes the rows durable that the files have at this moment, and no later ones.
+        # The IndexSync of `take_unsynced` covers the rows that are in index files at this moment.
         self.task = CheckpointTask(
             self._files,
             checkpoint,
@@ -226,7 +235,7 @@ class Checkpointer:
         return self.task
 
     def _rows(self, starts: list[tuple[QueueIndex, int]]) -> Iterator[QueueRow]:
-        """Yield the queues as they are now; each adds to `starts` if its index has files that may be removed."""
+        """Yield the rows of the queues at this moment; add the log starts of indexes with sealed files to `starts`."""
         return (self._noting_start(row, starts) for row in self._queues.capture())
 
     def _noting_start(self, row: QueueRow, starts: list[tuple[QueueIndex, int]]) -> QueueRow:
@@ -236,7 +245,7 @@ class Checkpointer:
         return row
 
     def _last_offsets(self) -> dict[int, dict[int, int]]:
-        """Return the last offsets in each segment. Those of a sealed segment need no copy: none are added."""
+        """Return the last offsets in each segment. Those of sealed segments no longer change and are not copied."""
         return {
             segment.start: segment.last_offsets if segment.is_sealed else dict(segment.last_offsets)
             for segment in self._log.segments
@@ -244,7 +253,7 @@ class Checkpointer:
         }
 
     def end(self, *, is_in_place: bool) -> None:
-        """End the checkpoint in progress: its file is in place, or it was given up."""
+        """End the checkpoint in progress: its file is in place, or the checkpoint was abandoned."""
         task = self.task
         self.is_running, self.task = False, None
         if task is None:

@@ -213,7 +213,7 @@ def test_rows_that_a_checkpoint_counted_and_no_file_has_are_corruption() -> None
     entries = Entries(QueueIndex(IndexFiles(disk), 7, 1))
     entries.append()
     entries.index.flush()
-    with pytest.raises(Corruption, match=f"{ROW_SIZE} bytes, {2 * ROW_SIZE} were counted"):
+    with pytest.raises(Corruption, match=f"{ROW_SIZE} bytes; according to the checkpoint it has {2 * ROW_SIZE} bytes"):
         QueueIndex.open(IndexFiles(disk), 7, 1, end_row=2)
     with pytest.raises(Corruption, match="missing"):
         QueueIndex.open(IndexFiles(disk), 7, 2, end_row=1)

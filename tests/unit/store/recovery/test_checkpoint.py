@@ -224,7 +224,7 @@ def test_a_checkpoint_holds_the_queues_of_the_moment_though_each_changes_before_
 def test_a_checkpoint_looks_at_so_many_queues_in_a_turn_for_what_is_to_be_flushed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("duolog.store.recovery.checkpointer.LOOKED_AT_ONCE", 10)
+    monkeypatch.setattr("duolog.store.recovery.checkpointer.CHECKED_AT_ONCE", 10)
     store = Store.open(CrashDisk(), StoreOptions(), Notes(), 1000)
     queues = [store.queue(queue_key(1, queue_id)) for queue_id in range(95)]
     store.append([Frame(queues[94], FIRST_FRAME_FORM, b"x")], 1000)
