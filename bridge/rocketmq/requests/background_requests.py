@@ -14,10 +14,11 @@ longer; an otherwise idle broker does nothing else. Requests of one kind are han
 
 from collections import deque
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.requests.admission import (
     Admission,
     Busy,
@@ -26,9 +27,6 @@ from duolog.bridge.rocketmq.requests.admission import (
 )
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
-if TYPE_CHECKING:
-    from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-
 BACKGROUND_KINDS: Final = (Kind.CLIENT, Kind.ADMIN)
 SLICE_MS: Final = 2
 GIVEN_UP_AT_ONCE: Final = 256  # Requests that waited too long, and are refused in one turn.
@@ -36,8 +34,31 @@ BYTES_MAX: Final = 64 << 20  # Bytes of the waiting requests of one kind.
 CONNECTION_BYTES_MAX: Final = 32 << 20  # Bytes of the waiting requests of one connection, of all kinds.
 
 
+class BackgroundConnection(Protocol):
+    """What background queues use of a `RocketMQConnection`."""
+
+    unanswered: int
+    waiting_bytes: int  # The size of its requests that wait in background queues.
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def server(self) -> Server: ...
+
+    def go(self, command: RemotingCommand) -> None: ...
+
+    def reply(self, asked: RemotingCommand, given: Answer) -> None: ...
+
+    def refusal(self, asked: RemotingCommand, error: Exception) -> Answer: ...
+
+    def answered(self) -> None: ...
+
+    def broken(self, error: Exception, kind: str) -> None: ...
+
+
 class _Waiting(NamedTuple):
-    connection: "RocketMQConnection"
+    connection: BackgroundConnection
     command: RemotingCommand
     size: int
     since_mono_ms: int
@@ -48,7 +69,7 @@ Steps = Generator[None, None, Answer]
 
 
 class _Stepping(NamedTuple):
-    connection: "RocketMQConnection"
+    connection: BackgroundConnection
     command: RemotingCommand
     steps: Steps
 
@@ -70,7 +91,7 @@ class BackgroundQueue:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def take(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    def take(self, connection: BackgroundConnection, command: RemotingCommand) -> None:
         """Handle the request now or later, or refuse it."""
         if not self._queue and self._spent_ms < SLICE_MS and self._stepping is None:
             self._run(connection, command)
@@ -80,7 +101,7 @@ class BackgroundQueue:
         except Busy as busy:
             connection.reply(command, connection.refusal(command, busy))
 
-    def go_on(self, connection: "RocketMQConnection", command: RemotingCommand, steps: Steps) -> None:
+    def go_on(self, connection: BackgroundConnection, command: RemotingCommand, steps: Steps) -> None:
         """Run the remaining steps of a request in progress, one in each turn of the loop."""
         assert self._stepping is None, "a request that had its turn"
         connection.unanswered += 1
@@ -117,7 +138,7 @@ class BackgroundQueue:
         if given is not None:
             connection.reply(command, given)
 
-    def _put(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    def _put(self, connection: BackgroundConnection, command: RemotingCommand) -> None:
         size = _size_of(command)
         if self._bytes + size > self._bytes_max or connection.waiting_bytes + size > CONNECTION_BYTES_MAX:
             raise Busy(f"[OVERLOAD]system busy, {self._bytes} bytes of requests wait")
@@ -129,7 +150,7 @@ class BackgroundQueue:
         command.body = memoryview(bytes(cast(memoryview, command.body)))
         self._queue.append(_Waiting(connection, command, size, self._clock.mono_ms()))
 
-    def _run(self, connection: "RocketMQConnection", command: RemotingCommand) -> None:
+    def _run(self, connection: BackgroundConnection, command: RemotingCommand) -> None:
         clock = self._clock
         begun_mono_ms = clock.mono_ms()
         connection.go(command)
@@ -137,7 +158,7 @@ class BackgroundQueue:
         if self._spent_ms and not self._is_scheduled:
             self._schedule(connection)
 
-    def _schedule(self, connection: "RocketMQConnection") -> None:
+    def _schedule(self, connection: BackgroundConnection) -> None:
         self._is_scheduled = True
         connection.server.soon(f"rocketmq lane {self._kind.name}", self._turn)
 
