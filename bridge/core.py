@@ -24,7 +24,7 @@ from duolog.bridge.data.delayed.schedules import Schedules
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.publishing.publisher import Publisher, PublishOwners
-from duolog.bridge.data.reading import QueueReader
+from duolog.bridge.data.reading.queue_reader import QueueReader
 from duolog.bridge.hooks import Hooks
 from duolog.bridge.http.context import (
     DelayedContext,
@@ -193,7 +193,7 @@ class Core:
         )
         self.delivery_frames = DeliveryFrames(self.topics, self.expiring_queues, self.wall_time, store_host)
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
-        self.reader.store_host = store_host
+        self.reader.listen(store_host)
         self.halves.attach(self.store, self.topics, store_host)
         self.store.durability.on_visible = self.purgatory.on_visible
         self.store.durability.contain = partial(self.faults.contain, kind="answer")

@@ -21,7 +21,7 @@ from duolog.bridge.data.delayed.schedules import Schedules
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.publishing.publisher import Publisher
-from duolog.bridge.data.reading import QueueReader
+from duolog.bridge.data.reading.queue_reader import QueueReader
 from duolog.bridge.hooks import Hooks
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
 from duolog.bridge.maintenance import Maintenance

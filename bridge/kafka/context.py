@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options
 from duolog.bridge.data.publishing.publisher import Publisher
-from duolog.bridge.data.reading import QueueReader
+from duolog.bridge.data.reading.queue_reader import QueueReader
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
 from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
 from duolog.bridge.kafka.requests.metadata_cache import MetadataCache

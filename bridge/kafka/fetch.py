@@ -22,7 +22,7 @@ so completes the requests that wait for it.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, code_of
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection

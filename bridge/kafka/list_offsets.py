@@ -12,7 +12,8 @@ below the last stable offset if the request is read_committed.
 from functools import partial
 from typing import Any, NamedTuple
 
-from duolog.bridge.data.reading import FoundTime, Later
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.time_search import FoundTime
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, InvalidRequest, code_of

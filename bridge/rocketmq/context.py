@@ -14,7 +14,7 @@ from duolog.bridge.data.delayed.delay_commands import DelayCommands
 from duolog.bridge.data.delayed.schedules import Schedules
 from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.publishing.publisher import Publisher
-from duolog.bridge.data.reading import QueueReader
+from duolog.bridge.data.reading.queue_reader import QueueReader
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.monitoring.rates import Rates

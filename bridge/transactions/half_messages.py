@@ -19,7 +19,7 @@ from typing import Final
 from duolog.bridge.config import TxnOptions
 from duolog.bridge.config.check_urls import CheckUrls
 from duolog.bridge.data.half_frames import CHECK_URL, ID, HalfRequest, half_batch
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.stamps import WAITING_STAMP
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record

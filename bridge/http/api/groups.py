@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.http.answers import (
     Json,
     Listing,

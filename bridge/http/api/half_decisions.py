@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.verdict_body import read_verdict

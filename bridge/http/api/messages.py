@@ -26,7 +26,8 @@ import msgspec
 from aiohttp import web
 
 from duolog.bridge.data.publishing.publisher import Publisher, check_record
-from duolog.bridge.data.reading import Later, is_hidden
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.rocketmq_reader import is_hidden
 from duolog.bridge.http.answers import (
     Json,
     Listing,

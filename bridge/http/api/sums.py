@@ -12,7 +12,8 @@ from typing import Any, Final
 from aiohttp import web
 
 from duolog.bridge.data.range_checksums import RangeChecksums, add_batch
-from duolog.bridge.data.reading import Later, is_hidden
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.rocketmq_reader import is_hidden
 from duolog.bridge.http.api.messages import Inflating
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.net.futures import awaited

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.http.answers import Listing, answer, array
 from duolog.bridge.http.api.half_decisions import decide_by_id
 from duolog.bridge.http.context import HttpContext

@@ -17,7 +17,8 @@ from collections.abc import Generator, Iterable
 from functools import partial
 from typing import Final
 
-from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.admin import group_stats
 from duolog.bridge.rocketmq.context import RocketMQContext

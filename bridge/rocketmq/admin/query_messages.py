@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from duolog.bridge.data.reading import place_of
+from duolog.bridge.data.reading.rocketmq_reader import place_of
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.context import RocketMQContext

@@ -9,7 +9,8 @@ QueryMessageProcessor.java#viewMessageById.
 from collections.abc import Callable
 from functools import partial
 
-from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from duolog.bridge.data import expiry
 from duolog.bridge.data.publishing.refusals import IllegalMessage
-from duolog.bridge.data.reading import Records
+from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import MessagesExpired
 from duolog.bridge.rocketmq.consuming.expired_ranges import Range

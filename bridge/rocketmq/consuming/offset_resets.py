@@ -21,7 +21,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.context import RocketMQContext

@@ -10,7 +10,7 @@
 Group offsets are one table with Kafka's. Source: AdminBrokerProcessor.java, ConsumerManageProcessor.java.
 """
 
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.context import RocketMQContext

@@ -16,7 +16,8 @@ is not there yet. Source: PullMessageProcessor.java, DefaultMessageStore.java#ge
 from collections.abc import Sequence
 from typing import Final
 
-from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
 from duolog.bridge.records.groups import CommittedOffset

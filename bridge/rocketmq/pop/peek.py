@@ -10,7 +10,8 @@ PollingInfoProcessor.java.
 
 from collections.abc import Sequence
 
-from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.purgatory import Held
 from duolog.bridge.rocketmq.consuming.pull import no_topic

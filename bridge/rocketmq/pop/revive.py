@@ -14,7 +14,8 @@ from functools import partial
 from typing import Final
 
 from duolog.bridge.data.publishing.refusals import IllegalMessage
-from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.records.codec import Record
 from duolog.bridge.rocketmq.context import RocketMQContext

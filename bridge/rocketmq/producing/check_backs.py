@@ -20,7 +20,7 @@ from typing import Final
 from duolog.bridge.clock import Clock
 from duolog.bridge.data.half_frames import read_half
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.context import RocketMQContext

@@ -17,7 +17,7 @@ from typing import Final
 
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record

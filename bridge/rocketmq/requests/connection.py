@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from duolog.bridge.data import expiry
-from duolog.bridge.data.reading import Later, Records
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import CommittedOffset

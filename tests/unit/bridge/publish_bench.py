@@ -1,7 +1,7 @@
 """Publisher and reader on a real store, whose disk is in memory: what the tests of both stand on."""
 
 from duolog.bridge.config import Options
-from duolog.bridge.data.reading import Later
+from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.stamps import WAITING_STAMP
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from duolog.bridge.config import ConvertOptions
-from duolog.bridge.data.reading import INFLATED_BYTES_MAX, Later
+from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.reading.rocketmq_reader import INFLATED_BYTES_MAX
 from duolog.protocol.kafka import record_reader
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.compression import Codec, deflate
@@ -221,7 +222,7 @@ def test_large_batch_is_inflated_once_for_many_pulls() -> None:
     bench = PublishBench(convert=ConvertOptions(cache_bytes=0))
     topic = bench.topic()
     bench.kafka(topic, batch([b"%d" % at for at in range(1000)], codec=Codec.ZSTD))
-    opened = bench.reader._opened
+    opened = bench.reader._rocketmq._opened
     for start in (0, 500, 3, 999):
         offset = start
         while offset < 1000:
@@ -255,7 +256,7 @@ def test_open_batches_stay_within_their_limit() -> None:
     for _ in range(20):
         bench.kafka(topic, batch([b"x" * 1000]))
     read_rocketmq(bench, topic, 0)
-    opened = bench.reader._opened
+    opened = bench.reader._rocketmq._opened
     assert opened._bytes == sum(len(held.batch.body) for held in opened._opened.values()) <= 5000
     assert len(opened._opened) == 4
 

@@ -10,7 +10,7 @@ from duolog.bridge.config import (
 )
 from duolog.bridge.data.publishing.produced_batches import RECORDS_MAX, BatchOrigin
 from duolog.bridge.data.publishing.refusals import MessageTooLarge, NotSupported, ProduceRefused
-from duolog.bridge.data.reading import place_of
+from duolog.bridge.data.reading.rocketmq_reader import place_of
 from duolog.bridge.state.producers import OutOfOrderSequence
 from duolog.protocol.kafka import batch_builder, record_batch, record_reader
 from duolog.protocol.kafka.compression import Codec

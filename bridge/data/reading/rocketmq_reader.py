@@ -1,0 +1,250 @@
+"""Reads records of a queue for RocketMQ clients: all, or those that a filter wants.
+
+filter          what the store reads                             what is looked into
+none            entries from the offset on                       Kafka's batches
+by tag          entries whose tag is wanted, by the index        Kafka's batches, and what a tag's hash let through
+by condition    a few entries at a time                          all
+"""
+
+import logging
+from typing import Final, NamedTuple
+
+from duolog.bridge.data.reading.later import Later, then
+from duolog.bridge.data.reading.open_batches import OpenBatches
+from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.records import frame_formats
+from duolog.bridge.state.topic_table import Topic
+from duolog.protocol import convert
+from duolog.protocol.convert import Place
+from duolog.protocol.errors import ProtocolError
+from duolog.protocol.kafka import marker, record_batch
+from duolog.protocol.kafka.record_batch import Record
+from duolog.protocol.rocketmq.filters.subscription_filter import Filter
+from duolog.protocol.rocketmq.messages.message import NO_HOST, stored_properties_of
+from duolog.store.entry import Buffer, Stored
+from duolog.store.index.queue import Queue
+from duolog.store.index.scan import TagScan
+from duolog.store.log.cold_read import ColdRead
+from duolog.store.log.entry_reader import EntryReader
+from duolog.store.log.format import entry_size
+from duolog.txn.isolation import QueueIsolation
+
+FILTERED_RECORDS_MAX: Final = 800  # opened in one pull to see whether they are wanted; at home as many index rows
+FILTERED_BYTES_MAX: Final = 4 << 20
+INFLATED_BYTES_MAX: Final = 8 << 20  # of the batches opened in one read, after which it ends; one may be larger
+FEWEST_ENTRIES: Final = 64  # taken at a time for a condition, at first
+MOST_ENTRIES: Final = 512
+PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
+
+logger = logging.getLogger("bridge")
+
+
+class Records(NamedTuple):
+    """What a RocketMQ client gets: one buffer for each record, and where it goes on."""
+
+    buffers: list[Buffer]
+    next_offset: int
+
+
+class PullLimits(NamedTuple):
+    """The queue of a read, and how much the read returns at most."""
+
+    queue: Queue
+    topic: Topic
+    # As of the start of the read, like `until`: while a thread reads, the topic may be deleted.
+    isolation: QueueIsolation | None
+    max_count: int
+    max_bytes: int
+    until: int  # The offset at which the read ends.
+
+
+class RocketMQReader:
+    """Reads queues for RocketMQ clients. All methods raise `OffsetOutOfRange` and other `StoreError`.
+
+    `store_host` is the packed address of the RocketMQ port, once the port listens.
+    """
+
+    def __init__(self, entries: EntryReader, opened: OpenBatches, metrics: Metrics) -> None:
+        self.store_host = NO_HOST
+        self._entries, self._opened, self._metrics = entries, opened, metrics
+
+    # -- Without a filter
+
+    def read(self, limits: PullLimits, offset: int) -> "Records | Later[Records]":
+        """Give the records from `offset` on."""
+        isolation = limits.isolation
+        is_sparse = isolation is not None and isolation.has_aborted_from(offset)
+        found = self._entries.read(
+            limits.queue,
+            offset,
+            max_bytes=limits.max_bytes,
+            until=limits.until,
+            max_entries=PASSED_ENTRIES_MAX if is_sparse else limits.max_count,
+        )
+        return then(found, lambda stored: self._records(limits, stored, offset))
+
+    def _records(self, limits: PullLimits, stored: list[Stored], offset: int) -> Records:
+        # Mostly RocketMQ wrote them all; then the store has kept to the limits already.
+        max_count = limits.max_count
+        buffers: list[Buffer] = [entry.frame for entry in stored if entry.form == frame_formats.ROCKETMQ]
+        if len(buffers) == len(stored) and 0 < len(stored) <= max_count:
+            return self._counted(buffers, stored[-1].next_offset)
+        buffers, room, inflated_until = [], limits.max_bytes, self._opened.inflated_bytes + INFLATED_BYTES_MAX
+        for entry in stored:
+            if entry.form == frame_formats.ROCKETMQ:
+                room -= len(entry.frame)
+                if buffers and (room < 0 or len(buffers) == max_count):
+                    break
+                buffers.append(entry.frame)
+                offset = entry.next_offset
+            else:
+                found = self._opened_records(limits, entry, offset, max_count - len(buffers), room)
+                if found is None:
+                    offset = entry.next_offset
+                    break
+                records, offset = found
+                converted = self._converted(limits, entry, records)
+                buffers += converted
+                room -= sum(map(len, converted))
+                if offset < entry.next_offset or self._opened.inflated_bytes >= inflated_until:
+                    break
+            if room <= 0 or len(buffers) >= max_count:
+                break
+        return self._counted(buffers, offset)
+
+    # -- With a filter
+
+    def read_tagged(self, limits: PullLimits, offset: int, wanted: Filter) -> "Records | Later[Records]":
+        """Give the records from `offset` on that a filter by tag wants; none if none of those looked at is wanted."""
+        scan = TagScan(frame_formats.ROCKETMQ, wanted.codes)
+        found = self._entries.read(
+            limits.queue,
+            offset,
+            max_bytes=limits.max_bytes,
+            until=limits.until,
+            max_entries=limits.max_count,
+            scan=scan,
+        )
+        return then(found, lambda stored: self._wanted(limits, stored, offset, wanted, scan))
+
+    def read_by_condition(self, limits: PullLimits, offset: int, wanted: Filter) -> "Records | Later[Records]":
+        """Look into entries, a few at a time, until enough are wanted or the disk would have to be waited for."""
+        queue, until, max_count = limits.queue, limits.until, limits.max_count
+        start, buffers, room = offset, list[Buffer](), limits.max_bytes
+        entries = max(max_count, FEWEST_ENTRIES)
+        inflated_until = self._opened.inflated_bytes + INFLATED_BYTES_MAX
+        while True:
+            found = self._entries.read(queue, offset, max_bytes=FILTERED_BYTES_MAX, until=until, max_entries=entries)
+            if isinstance(found, ColdRead):
+                if offset > start:
+                    return Records(buffers, offset)
+                return Later(found, lambda stored: self._wanted(limits, stored, start, wanted))
+            left = limits._replace(max_count=max_count - len(buffers), max_bytes=room)
+            more = self._wanted(left, found, offset, wanted)
+            is_stuck, offset = more.next_offset == offset, more.next_offset
+            buffers += more.buffers
+            room -= sum(map(len, more.buffers))
+            is_enough = len(buffers) >= max_count or room <= 0 or self._opened.inflated_bytes >= inflated_until
+            if is_enough or is_stuck or offset >= until or offset - start >= FILTERED_RECORDS_MAX:
+                return Records(buffers, offset)
+            # As many more as will do, if they are like those before; each one that is fetched costs.
+            per_wanted = (offset - start) / max(len(buffers), 1)
+            entries = min(max(int((max_count - len(buffers)) * per_wanted) + 1, max_count), MOST_ENTRIES)
+
+    def _wanted(
+        self, limits: PullLimits, stored: list[Stored], offset: int, wanted: Filter, scan: TagScan | None = None
+    ) -> Records:
+        """Give those of the records that a filter wants; what it passed over is passed for good."""
+        buffers: list[Buffer] = []
+        room, opened_until, is_wanted = limits.max_bytes, offset + FILTERED_RECORDS_MAX, wanted.wants
+        inflated_until = self._opened.inflated_bytes + INFLATED_BYTES_MAX
+        for entry in stored:
+            if entry.form == frame_formats.ROCKETMQ:
+                if is_wanted(stored_properties_of(entry.frame)):
+                    room -= len(entry.frame)
+                    if buffers and room < 0:
+                        break
+                    buffers.append(entry.frame)
+                offset = entry.base_offset + entry.count
+            else:
+                offset = max(offset, entry.base_offset)  # The scan may have passed over what lies before it.
+                found = self._wanted_records(limits, entry, offset, limits.max_count - len(buffers), wanted)
+                if found is None:
+                    offset = entry.next_offset
+                    break
+                records, offset = found
+                for record, converted in zip(records, self._converted(limits, entry, records), strict=True):
+                    room -= len(converted)
+                    if buffers and room < 0:
+                        offset = record.offset
+                        break
+                    buffers.append(converted)
+                is_spent = offset >= opened_until or self._opened.inflated_bytes >= inflated_until
+                if offset < entry.next_offset or is_spent:
+                    break
+            if room <= 0 or len(buffers) >= limits.max_count:
+                break
+        else:
+            if scan is not None and len(stored) == scan.count:
+                offset = scan.next_offset
+        return self._counted(buffers, offset)
+
+    def _counted(self, buffers: list[Buffer], next_offset: int) -> Records:
+        self._metrics.frames_out["rocketmq"] += len(buffers)
+        self._metrics.bytes_out["rocketmq"] += sum(map(len, buffers))
+        return Records(buffers, next_offset)
+
+    # -- Kafka's batches
+
+    def _wanted_records(
+        self, limits: PullLimits, entry: Stored, offset: int, max_count: int, wanted: Filter
+    ) -> tuple[list[Record], int] | None:
+        """Give up to `max_count` records of a batch that a filter wants; returns what `_opened_records` returns."""
+        found = self._opened_records(limits, entry, offset, FILTERED_RECORDS_MAX, FILTERED_BYTES_MAX)
+        if found is None:
+            return None
+        records, offset = found
+        records = [record for record in records if wanted.wants(convert.properties_of(record))]
+        if len(records) > max_count:
+            offset = records[max_count].offset
+            del records[max_count:]
+        return records, offset
+
+    def _opened_records(
+        self, limits: PullLimits, entry: Stored, offset: int, max_count: int, max_bytes: int
+    ) -> tuple[list[Record], int] | None:
+        """Read records of a batch: (records, the offset to go on from); None: the next one is faulty.
+
+        That was dear to find, so the read ends there, and the next one goes on behind the batch. A marker, and what was
+        aborted, has no records.
+        """
+        if is_hidden(entry.frame, entry.base_offset, limits.isolation):
+            return [], entry.next_offset
+        try:
+            return self._opened.read(entry, offset, max_count, max_bytes)
+        except ProtocolError as error:
+            end, queue = entry.next_offset, limits.queue
+            logger.warning("batch passed over from=%d to=%d queue=%s reason=%r", offset, end, queue, str(error))
+            return None
+
+    def _converted(self, limits: PullLimits, entry: Stored, records: list[Record]) -> list[bytes]:
+        place = place_of(limits.topic, limits.queue, entry, self.store_host)
+        self._metrics.converted_records["rocketmq"] += len(records)
+        return convert.rocketmq_records(records, place)
+
+
+def place_of(topic: Topic, queue: Queue, entry: Stored, store_host: bytes) -> Place:
+    """Say what RocketMQ's records tell of the entry that their batch lies in."""
+    last_position = entry.position + entry_size(len(entry.frame), 0, entry.count) - 1
+    name = topic.rocketmq_name.encode()
+    return Place(name, queue.queue_id, entry.base_offset, entry.position, last_position, entry.stored_ms, store_host)
+
+
+def is_hidden(frame: Buffer, base_offset: int, isolation: QueueIsolation | None) -> bool:
+    """Tell whether a batch of Kafka is a marker, or was aborted."""
+    if not marker.is_transactional(frame):
+        return False
+    if marker.is_marker(frame):
+        return True
+    producer_id = record_batch.read_header(frame).producer_id
+    return isolation is not None and isolation.is_aborted(producer_id, base_offset)
