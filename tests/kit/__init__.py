@@ -1,6 +1,6 @@
-"""What the tests stand on: a disk that loses power, a clock that is moved by hand, a loop whose time jumps.
+"""Test doubles and helpers: a disk that loses power, a clock that the test sets, a loop whose time jumps.
 
-Written with the care of product code, and used in place of mocks: `disk.CrashDisk` and `disk.FailingDisk` are
-`store.files.Files`, `clock.ManualClock` is what `bridge.clock` is in production, `loop.VirtualLoop` runs a whole broker
-through a day in a second.
+Tests use these instead of mocks. `disk.CrashDisk` and `disk.FailingDisk` implement `store.files.Files`,
+`clock.ManualClock` implements `bridge.clock.Clock`, and `loop.VirtualLoop` runs a whole broker through a day in a
+second.
 """

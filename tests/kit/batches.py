@@ -1,4 +1,4 @@
-"""Kafka batches with anything as their records, signed, so that they are judged by what they hold."""
+"""Kafka batches with arbitrary bytes as their records and a valid checksum, so that the checks of records see them."""
 
 import struct
 
@@ -7,12 +7,12 @@ from crc32c import crc32c
 from duolog.protocol.kafka.compression import Codec, deflate
 
 NOW = 1_700_000_000_000
-RECORD = b"\x0c\0\0\0\x01\x01\0"  # size 6: no delta, null key, null value, no headers
+RECORD = b"\x0c\0\0\0\x01\x01\0"  # Size 6: deltas of 0, null key, null value, no headers.
 SECOND = b"\x0c\0\0\x02\x01\x01\0"
 
 
 def batch_of(body: bytes, count: int, last_offset_delta: int, codec: int = 0, **fields: int) -> bytes:
-    """A signed batch with any bytes as its records."""
+    """Return a batch with a valid checksum and `body` as its records."""
     signed = struct.pack(
         ">hiqqqhii",
         codec | fields.get("attributes", 0),

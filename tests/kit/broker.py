@@ -1,12 +1,12 @@
-"""A broker of one's own: `duolog serve` as a child process, driven through its command line, ports and signals alone.
+"""`duolog serve` as a child process, which tests control only by its command line, ports and signals.
 
     with Broker(tmp_path / "data", {"store.flush": "async"}) as broker:
         producer = Producer({"bootstrap.servers": broker.kafka})
-        broker.kill()       # SIGKILL: nothing is said goodbye to
-        broker.start()      # same data, same ports, so that clients find it again
+        broker.kill()       # SIGKILL: connections are not closed in order
+        broker.start()      # with the same data and ports, so that clients find the broker again
 
-The child runs isolated (`python -I -m duolog.bridge`), so that nothing in the current directory is imported. Its
-standard error goes to `<data>.log`, and the end of that log is part of every complaint about it.
+The child runs isolated (`python -I -m duolog.bridge`), so that it imports nothing from the current directory. Its
+standard error goes to `<data>.log`, and every BrokerError contains the end of that log.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from types import TracebackType
 from typing import IO, Self
 
 READY_WITHIN_S = 30.0
-STOP_WITHIN_S = 5.0  # The command's own promise.
+STOP_WITHIN_S = 5.0  # The time that the documentation of `duolog serve` promises.
 PORTS = ("kafka", "rocketmq", "namesrv", "http")
-LISTENING_PORTS = (10_000, 32_768)  # Below those that Linux gives to outgoing connections.
+LISTENING_PORTS = (10_000, 32_768)  # Below the ports that Linux uses for outgoing connections.
 LOG_TAIL_BYTES = 4000
 
 
 class BrokerError(AssertionError):
-    """The broker did not do what its command line promises; carries the end of its log."""
+    """The broker did not behave as documented; the message contains the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where to reach a broker, each as host:port."""
+    """The addresses of a broker's ports, each as host:port."""
 
     kafka: str
     rocketmq: str
@@ -48,7 +48,7 @@ class Endpoints:
 
 
 class Broker:
-    """One broker on one data directory. It may be started, stopped and killed again and again."""
+    """One broker on one data directory. It may be started, stopped and killed repeatedly."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class Broker:
         python: str = sys.executable,
     ) -> None:
         self.data = data
-        self._python = python  # Of another environment, if something is installed beside the broker.
+        self._python = python  # Another interpreter for tests that install packages beside the broker.
         self.log = data.with_name(data.name + ".log")
         self.settings = dict(settings or {})
         self._first_ports = ports
-        self._endpoints: Endpoints | None = None  # Known after the first start, and kept from then on.
+        self._endpoints: Endpoints | None = None  # Set by the first start, and unchanged from then on.
         self._process: subprocess.Popen[bytes] | None = None
 
-    # -- Where it is
+    # -- Addresses
 
     @property
     def endpoints(self) -> Endpoints:
@@ -93,12 +93,12 @@ class Broker:
         assert self._process is not None, "the broker is not running"
         return self._process.pid
 
-    # -- Starting and ending it
+    # -- Starting and stopping
 
     def start(self, **settings: object) -> Self:
-        """Start and wait for the ready line; the first start takes free ports, later ones the same again.
+        """Start, and wait for the ready line. The first start takes free ports; later starts use the same ports.
 
-        Settings given here hold for this start only; `store__flush` stands for `store.flush`.
+        `settings` hold for this start only; `store__flush` stands for `store.flush`.
         """
         self.launch(**settings)
         try:
@@ -109,7 +109,7 @@ class Broker:
         return self
 
     def launch(self, **settings: object) -> None:
-        """Start without waiting for anything, for who wants to kill it while it recovers."""
+        """Start without waiting for the ready line, for tests that kill the broker during its recovery."""
         assert self._process is None, f"the broker already runs, pid {self._process and self._process.pid}"
         self.data.parent.mkdir(parents=True, exist_ok=True)
         once = {name.replace("__", "."): value for name, value in settings.items()}
@@ -119,7 +119,7 @@ class Broker:
             )
 
     def stop(self) -> None:
-        """SIGTERM, and complain unless it ends in time with status 0."""
+        """Send SIGTERM. Raises BrokerError unless the broker ends in time with status 0."""
         process = self._process
         assert process is not None, "the broker is not running"
         process.send_signal(signal.SIGTERM)
@@ -133,7 +133,7 @@ class Broker:
             raise BrokerError(f"the broker ended with status {status} after SIGTERM\n{self.log_tail()}")
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone. Also right for one that has already ended."""
+        """Send SIGKILL, and return when the process has ended. Does nothing if it has ended before."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -144,18 +144,18 @@ class Broker:
         self.start(**settings)
 
     def delete(self) -> None:
-        """Kill it and remove all that it wrote."""
+        """Kill the broker, and remove its files."""
         self.kill()
         shutil.rmtree(self.data, ignore_errors=True)
         self.log.unlink(missing_ok=True)
 
     def check_alive(self) -> None:
-        """Complain if the broker has ended by itself."""
+        """Raise BrokerError if the broker has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             raise BrokerError(f"the broker ended by itself with status {self._process.returncode}\n{self.log_tail()}")
 
     def log_tail(self) -> str:
-        """The last lines of the broker's standard error."""
+        """Return the last lines of the broker's standard error."""
         if not self.log.exists():
             return "(the broker wrote no log)"
         with self.log.open("rb") as log:
@@ -216,7 +216,7 @@ def port_of(endpoint: str) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that no connection is given by itself: while a broker is down nobody may take its port by chance."""
+    """Return ports that Linux does not use for outgoing connections, so that none is taken while a broker is down."""
     free: list[int] = []
     while len(free) < count:
         port = random.randrange(*LISTENING_PORTS)
@@ -231,7 +231,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _read_line(stream: IO[bytes], within_s: float) -> str | None:
-    """One line from a pipe, or None if the time is over or the pipe is closed before it is whole."""
+    """Return one line from a pipe; None if the time is over, or if the pipe is closed before the line is complete."""
     until = time.monotonic() + within_s
     line = b""
     with selectors.DefaultSelector() as selector:

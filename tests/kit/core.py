@@ -1,8 +1,8 @@
-"""A broker without sockets, threads or a clock of its own: its core on a disk in memory, driven by the test.
+"""A `Core` on a disk in memory, without sockets, threads and a clock of its own; the test drives it.
 
-What was appended in a turn is written at its end and synced at once, unless `is_stalled`: then answers that wait for
-the log stay away until `settle`. Connections are made by the classes that build on this one, such as
-`KafkaBench` (`tests/unit/bridge/kafka/bench.py`).
+What a turn appends is written and synced at the end of the turn, unless `is_stalled`: then answers that wait for the
+log are not sent until `settle`. Subclasses make connections, for example `KafkaBench`
+(`tests/unit/bridge/kafka/bench.py`).
 """
 
 from typing import Any, cast
@@ -32,14 +32,14 @@ LISTENING = {name: ("127.0.0.1", port) for name, port in PORTS.items()}
 
 
 class Members(set[str]):
-    """The groups that have members of the other family."""
+    """A set of groups that have members in the other client protocol."""
 
     def has_members(self, group: str) -> bool:
         return group in self
 
 
 class ManualCore(Core):
-    """The core of a broker, with a disk in memory and a clock that is moved by hand."""
+    """The core of a broker on a disk in memory, with a clock that the test moves."""
 
     advertised_host = "broker.example"
 
@@ -55,12 +55,12 @@ class ManualCore(Core):
         self.disk = disk or CrashDisk()
         self.clock: ManualClock
         self.loop = ManualLoop()
-        self.faults: StrictFaults  # Bugs fail the test, unless it says `faults.is_strict = False`.
+        self.faults: StrictFaults  # A fault raises in the test, unless the test sets `faults.is_strict = False`.
         clock = clock or ManualClock()
         super().__init__(options or Options(), faults(clock.mono_ms, reraise), clock)
         if now_ms is not None:
-            self.clock.set_now_ms(now_ms)  # Before the log is recovered, for what is due may depend on it.
-        self.is_stalled = False  # Nothing is synced, so nothing is answered that waits for the log.
+            self.clock.set_now_ms(now_ms)  # Before the recovery, because what is due may depend on it.
+        self.is_stalled = False  # While True, nothing is synced, so no answer that waits for the log is sent.
         bounds = {wire: Bounds(limit, UNANSWERED_MAX, IDLE_MS) for wire, limit in FRAME_BYTES_MAX.items()}
         server = Server(
             cast(Any, self.loop), self.clock, LimitsOptions(), bounds, self._end_turn, self.faults, self.watchdog
@@ -85,13 +85,13 @@ class ManualCore(Core):
             self._sync()
 
     def settle(self) -> None:
-        """Write and sync all; answers that waited leave."""
+        """Write and sync the log; answers that waited for it are sent."""
         self.settle_log()
         self.server.flush()
         self.loop.turn()
 
     def settle_log(self) -> None:
-        """Write and sync all, in the middle of a turn of the loop."""
+        """Write and sync the log in the middle of a turn of the loop."""
         self.wall_time.observe(self.clock.now_ms(), self.clock.mono_ms())
         self.store.write()
         self._sync()
@@ -117,24 +117,24 @@ class ManualCore(Core):
         self.settle()
 
     def sweep(self) -> int:
-        """Remove what is left of deleted topics; returns in how many slices."""
+        """Remove the state of deleted topics; return the number of slices that it took."""
         slices = 0
         while self.deleted_topics.next_deadline_mono_ms() is not None:
             self.deleted_topics.run()
             slices += 1
         return slices
 
-    # -- What is there
+    # -- Topics and messages
 
     def topic(self, name: str = "orders", queues: int = 2, **configs: str) -> Topic:
-        """The topic, made if need be; configs with `_` for `.`."""
+        """Return the topic, which is created if necessary; the names of configs have `_` for `.`."""
         spelled = {key.replace("_", "."): value for key, value in configs.items()}
         found = self.topics.get(name) or self.topics.create(name, queues, spelled, self.clock.now_ms())[0]
         self._end_turn()
         return found
 
     def publish(self, topic: Topic, *bodies: bytes, tag: str = "", queue_id: int = 0) -> None:
-        """Append messages of a RocketMQ producer, one unit each, and let them be seen."""
+        """Append messages of a RocketMQ producer, one unit for each, and make them visible."""
         raw = f"TAGS\x01{tag}\x02".encode() if tag else b""
         for body in bodies:
             one = Message("", body, raw, born_ms=self.clock.now_ms())

@@ -1,19 +1,19 @@
-"""A disk in memory that forgets what was not synced when the power goes, and one whose n-th operation fails.
+"""A disk in memory that loses unsynced changes at a power cut, and disks whose operations fail.
 
-    disk = CrashDisk(cut_at=17)                  # the 17th changing operation raises PowerCut, and so do all after it
+    disk = CrashDisk(cut_at=17)                  # the 17th changing operation and all later ones raise PowerCut
     disk.after_power_cut(seed)                   # the disk as the next start might find it
-    disk.after_kill()                            # the process died, the machine did not: all is there, not synced
+    disk.after_kill()                            # the disk after a crash of the process: unsynced changes are there
 
-What may be left of changes that were not synced, each decided by the seed:
+The seed decides which unsynced changes survive a power cut:
 
-  - bytes: every 4 KiB page as it was after any one of the writes to it, or before all of them; some pages are torn,
-    each 512-byte sector then has a choice of its own. Bytes inside the length that were never written read as zeros.
-  - length: as after any of the writes and truncations, or in between. Writes behind a lost truncation are lost too.
-  - names: every created, renamed or removed name has taken effect or not; for one name the effects are a prefix of what
-    was done to it. A rename is one change: never both names, never neither. `sync` of a file does not keep its name:
-    ext4 does, POSIX does not promise it.
+  - bytes: each 4 KiB page is as after any one of the writes to it, or as before all of them. Some pages are torn; then
+    the same holds for each 512-byte sector. Bytes within the length that were never written read as zeros.
+  - length: as after any of the writes and truncations, or in between. Writes after a lost truncation are lost, too.
+  - names: each creation, renaming and removal of a name has taken effect or not; for one name the effects are a prefix
+    of its changes. A rename is one change: never both names, never none. `sync` of a file does not make its name
+    durable; ext4 does that, but POSIX does not promise it.
 
-What was synced, and whatever lies in a synced directory, is there. Garbage never appears: file systems show zeros where
+Synced bytes, and the names in a synced directory, survive. Garbage never appears, because file systems show zeros where
 blocks were allocated and not written (ext4 data=ordered, XFS).
 """
 
@@ -30,60 +30,60 @@ from duolog.store.errors import StoreError
 PAGE_SIZE = 4096
 SECTOR_SIZE = 512
 SECTORS_PER_PAGE = PAGE_SIZE // SECTOR_SIZE
-TORN_SHARE = 0.2  # of the unsynced pages
-# A cut draws one pair: how likely all changes to a page, length or name came through, and how likely none did.
+TORN_SHARE = 0.2  # The share of unsynced pages that are torn.
+# A power cut draws one pair: the probability that all changes to a page, length or name survive, and that none does.
 FATES = ((1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.1, 0.1), (0.8, 0.1), (0.1, 0.8))
 
 
 class PowerCut(BaseException):
-    """The machine is off. Not an Exception: nothing in the broker may take it for something it can handle."""
+    """The machine has no power. It is not an Exception, so that no code of the broker catches it."""
 
 
 class CrashDisk:
-    """Implements `store.files.Files`. One thread at a time.
+    """Implements `store.files.Files`. It must be used by one thread at a time.
 
-    `operations` counts what changes the disk: creating open, write, sync, sync_directory, truncate, reserve, rename,
-    remove, remove_directory, make_directory. The operation that the cut hits has happened like any unsynced one; a sync
-    that it hits has not.
+    `operations` counts the operations that change the disk: open with `create`, write, sync, sync_directory, truncate,
+    reserve, rename, remove, remove_directory, make_directory. The operation at the cut has taken effect like any
+    unsynced one, but a sync at the cut has not.
     """
 
     def __init__(self, *, cut_at: int | None = None) -> None:
         self.cut_at = cut_at
         self.operations = 0
-        self.cached = True  # False: read_cached finds nothing
+        self.cached = True  # If False, read_cached returns None.
         self.total_bytes = 1 << 40
-        self.used_bytes: int | None = None  # None: the sum of all lengths
+        self.used_bytes: int | None = None  # None: the sum of the lengths of all files.
         self._root = _Directory()
         self._open: dict[int, _File] = {}
         self._locks: dict[int, str] = {}
         self._next_handle = 3
         self._is_off = False
 
-    # -- What happens to it
+    # -- Power cuts and damage
 
     def after_power_cut(self, seed: int) -> "CrashDisk":
-        """Return the disk as the machine might find it; all on it is then durable. This one stays as it is."""
+        """Return the disk as the next start might find it, all durable. This object does not change."""
         disk = CrashDisk()
         disk._root = self._root.after_cut(_Fate(seed))
         disk.total_bytes, disk.used_bytes = self.total_bytes, self.used_bytes
         return disk
 
     def after_kill(self) -> "CrashDisk":
-        """Return the disk as the next process finds it: unsynced changes are there, and still unsynced."""
+        """Return the disk as the next process finds it: unsynced changes are there, and are still unsynced."""
         disk = CrashDisk()
         disk._root = deepcopy(self._root)
         disk.total_bytes, disk.used_bytes = self.total_bytes, self.used_bytes
         return disk
 
     def flip(self, path: str, at: int, mask: int = 0xFF) -> None:
-        """Damage one byte, durably, as a failing disk does."""
+        """Change one durable byte, as a failing disk does."""
         file = self._file_at(path)
         for image in (file.bytes, file.durable):
             if at < image.size:
                 image.put(at, bytes([image.read(1, at)[0] ^ mask]))
 
     def paths(self) -> list[str]:
-        """All files, sorted."""
+        """Return the paths of all files, sorted."""
         return sorted(path for path, _ in self._root.walk(""))
 
     def contents(self) -> dict[str, bytes]:
@@ -106,7 +106,7 @@ class CrashDisk:
 
     def close(self, file: int) -> None:
         if self._is_off:
-            return  # so that clean-up on the way out of a cut is not in its way
+            return  # After a cut, closing must not raise, so that clean-up code runs.
         self._locks.pop(file, None)
         del self._open[file]
 
@@ -206,7 +206,7 @@ class CrashDisk:
     # -- Counting and cutting
 
     def _count(self, kind: str, detail: str) -> str:
-        """Count one operation; return what to tell if the power goes during it, or nothing."""
+        """Count one operation; return the message of PowerCut if this operation is at the cut, else ""."""
         self._check_on()
         self.operations += 1
         return f"operation {self.operations}: {kind} {detail}" if self.operations == self.cut_at else ""
@@ -226,7 +226,7 @@ class CrashDisk:
         directory.change(change)
         self._cut_if(cut)
 
-    # -- Finding
+    # -- Files and directories by path
 
     def _handle(self, file: "_File") -> int:
         handle = self._next_handle
@@ -261,10 +261,10 @@ class CrashDisk:
 
 
 class EachCut(CrashDisk):
-    """Has a history looked at in the moment of every `stride`-th operation, as if the power went just then.
+    """Calls `check` at every `stride`-th operation, as if the power were cut there.
 
-    `check` gets the disk as the next start might find it, seeded by the number of the operation and by `fate`; what it
-    raises names the operation. While `check` is None nothing is looked at.
+    `check` gets the disk as the next start might find it; the seed is made of the number of the operation and `fate`.
+    Exceptions of `check` name the operation. While `check` is None, nothing is checked.
     """
 
     def __init__(self, stride: int = 1, fate: int = 0) -> None:
@@ -284,11 +284,11 @@ class EachCut(CrashDisk):
 
 
 class FailingDisk(CrashDisk):
-    """A disk on which operations of one kind fail from the n-th on: `failures` times, or until `heal()`.
+    """A disk on which operations of one kind fail from the n-th one on: `failures` times, or until `heal()`.
 
-    `kind` is a method's name, and "create" for a creating open. A failing write leaves half of its bytes (ENOSPC does).
-    A failing sync takes with it what it should have kept: the operating system forgets that those pages were dirty, so
-    a later sync succeeds without writing them (PostgreSQL's "fsyncgate", 2018).
+    `kind` is the name of a method, or "create" for an open with `create`. A failing write stores half of its bytes, as
+    with ENOSPC. A failing sync loses the bytes that it should have synced: the operating system marks their pages as
+    clean, so a later sync succeeds without writing them (PostgreSQL's "fsyncgate", 2018).
     """
 
     def __init__(self, kind: str, nth: int, error: int, *, failures: int | None = 1, cut_at: int | None = None) -> None:
@@ -326,7 +326,7 @@ class FailingDisk(CrashDisk):
 
 
 class SmallDisk(CrashDisk):
-    """A disk of `total_bytes` at most: what would take more gets ENOSPC, and nothing of it is done."""
+    """A disk of at most `total_bytes`. An operation that needs more fails with ENOSPC, and has no effect."""
 
     def __init__(self, total_bytes: int) -> None:
         super().__init__()
@@ -346,7 +346,7 @@ class SmallDisk(CrashDisk):
             raise _os_error(errno.ENOSPC, f"{used} of {total} bytes are used")
 
 
-# -- What lies on the disk
+# -- The contents of the disk
 
 
 class _Write(NamedTuple):
@@ -360,7 +360,9 @@ class _Resize(NamedTuple):
 
 
 class _Image:
-    """The bytes of a file. Zeros behind the last written byte are only counted: a log reserves megabytes of them."""
+    """The bytes of a file. Zeros after the last written byte are only counted, because a log reserves megabytes of
+    them.
+    """
 
     __slots__ = ("_written", "size")
 
@@ -387,7 +389,7 @@ class _Image:
 
 
 class _File:
-    """One inode: what programs read, what is durable, and the changes between the two in their order."""
+    """One inode: the bytes that programs read, the durable bytes, and the unsynced changes in their order."""
 
     def __init__(self, content: _Image | None = None) -> None:
         self.bytes = content or _Image()
@@ -411,12 +413,12 @@ class _File:
         self.unsynced = []
 
     def forget_unsynced(self) -> None:
-        """The changes can be read until the power goes, and no sync will ever keep them."""
+        """Keep the unsynced changes readable until the power cut, but let no later sync make them durable."""
         self.unsynced = []
 
     def after_cut(self, fate: "_Fate") -> "_File":
         changes = self.unsynced
-        resized = fate.moment(len(changes))  # the length is as it was after this many changes
+        resized = fate.moment(len(changes))  # The length is as it was after this many changes.
         lost_cut = (number for number in range(resized, len(changes)) if _is_cut(changes[number]))
         changes = changes[: next(lost_cut, len(changes))]
         image, size = self.durable.copy(), self.durable.size
@@ -436,14 +438,14 @@ class _File:
 
 
 class _Pages:
-    """Draws for each page of a file, or each sector of a torn one, how many of the changes have reached the disk."""
+    """Draws, for each page of a file or sector of a torn page, the number of changes that survive."""
 
     def __init__(self, fate: "_Fate", changes: int) -> None:
         self._fate, self._changes = fate, changes
-        self._moments: dict[int, list[int]] = {}  # page -> one moment per sector
+        self._moments: dict[int, list[int]] = {}  # For each page, the number of surviving changes of each sector.
 
     def write(self, image: _Image, number: int, change: _Write) -> None:
-        """Apply those sectors of the change that have survived."""
+        """Apply a change to the sectors in which it survives."""
         end = change.at + len(change.data)
         for sector in range(change.at // SECTOR_SIZE, -(-end // SECTOR_SIZE)):
             if number < self._moment(sector):
@@ -461,12 +463,12 @@ class _Pages:
 
 
 class _Directory:
-    """Names: as programs see them, as they are durable, and the changes between the two in their order."""
+    """A directory: the names that programs see, the durable names, and the unsynced changes in their order."""
 
     def __init__(self) -> None:
         self.entries: dict[str, _Node] = {}
         self.durable: dict[str, _Node] = {}
-        self.unsynced: list[dict[str, _Node | None]] = []  # None: the name is removed
+        self.unsynced: list[dict[str, _Node | None]] = []  # None: the name is removed.
 
     def change(self, change: "dict[str, _Node | None]") -> None:
         _apply(self.entries, change)
@@ -500,14 +502,14 @@ _Node = _File | _Directory
 
 
 class _Fate:
-    """What one power cut does; everything that is left to chance is asked here."""
+    """The random choices of one power cut."""
 
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
         self._all, self._none = self._rng.choice(FATES)
 
     def moment(self, changes: int) -> int:
-        """How many of so many changes in a row have come through: all, none, or any number."""
+        """Return how many of `changes` successive changes survive: all, none, or any number."""
         drawn = self._rng.random()
         if drawn < self._all:
             return changes

@@ -1,4 +1,4 @@
-"""Wait for something in another process, with a limit and the last value in the complaint."""
+"""Waits for a state of another process, with a time limit; the error has the last state that was seen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY_S = 0.02
 
 
 def eventually(what: str, look: Callable[[], T], is_right: Callable[[T], bool], within_s: float) -> T:
-    """Look until it is right; returns what was seen then."""
+    """Call `look` until `is_right` accepts its result, and return the result."""
     until = time.monotonic() + within_s
     while True:
         seen = look()

@@ -1,14 +1,14 @@
-"""What becomes of faults in tests: each is raised where it happens, unless the test wants them contained.
+"""Faults in unit tests: an unexpected exception fails the test, unless the test allows it.
 
-core = ManualCore()                 # a bug fails the test, as if nothing contained it
-core.faults.is_strict = False       # from now on as in a broker that runs: counted, logged, and kept to its request
+core = ManualCore()                 # a fault raises where it happens
+core.faults.is_strict = False       # from now on faults are contained, as in a running broker
 """
 
 from duolog.bridge.monitoring.faults import Faults
 
 
 class StrictFaults(Faults):
-    """Raises what it is given."""
+    """Raises the exceptions that it gets while `is_strict` is True."""
 
     is_strict = True
 

@@ -1,11 +1,11 @@
-"""A disk in memory on which any operation can be made to fail, with any error, once or for as long as one likes.
+"""A disk in memory on which the test makes any operation fail, with any error, any number of times.
 
     disk = FaultyDisk()
-    disk.arm("open", 3, errno.EMFILE)                 # the third open from now on fails, and no other
-    disk.arm("write", 1, errno.ENOSPC, failures=None)  # all do, until `heal`
+    disk.arm("open", 3, errno.EMFILE)                 # only the third open from now on fails
+    disk.arm("write", 1, errno.ENOSPC, failures=None)  # all writes fail until `heal`
 
-A failing write leaves half of its bytes; a failing sync takes with it what it should have kept (`tests/kit/disk.py`).
-`read_cached` never raises: what it cannot give is read by a thread, which hears of the error.
+A failing write stores half of its bytes; a failing sync loses the bytes that it should have synced
+(`tests/kit/disk.py`). `read_cached` never raises: it returns None, and the thread that then reads gets the error.
 """
 
 import os
@@ -21,11 +21,11 @@ OPERATIONS = (
 
 
 class FaultyDisk(CrashDisk):
-    """Nothing fails before `arm`."""
+    """A disk on which operations fail after `arm`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.failed = 0  # times since `arm`
+        self.failed = 0  # The number of failures since `arm`.
         self._kind, self._nth, self._error = "", 0, 0
         self._failures_left: int | None = 0
 

@@ -1,8 +1,8 @@
-"""The HTTP port of a whole broker core, without a socket: bytes in and bytes out, on an event loop of asyncio's.
+"""The HTTP port of a whole core without sockets: tests send bytes and get bytes, on an event loop of asyncio.
 
 bench = HttpBench()
 bench.ask("POST", "/api/topics", {"name": "orders"})          # (201, {...})
-bench.say(b"GET / HTTP/1.1\r\n...")                            # as it comes from a socket
+bench.say(b"GET / HTTP/1.1\\r\\n...")                            # the bytes of a request
 """
 
 import asyncio
@@ -26,7 +26,7 @@ HEADERS = {"Host": "localhost:9644", "Content-Type": "application/json", "Connec
 
 
 class Dialogue:
-    """One connection to the port while the loop runs; `turn` lets the broker go on."""
+    """One connection to the port in a running loop; `turn` lets the loop run."""
 
     def __init__(self, core: ManualCore, port: HttpPort) -> None:
         self._core = core
@@ -44,12 +44,12 @@ class Dialogue:
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Let the peer go away."""
+        """Close the client's end of the connection."""
         self.transport.abort()
         await self.turn(10)
 
     async def answers(self, turns_max: int = 1_000_000) -> bytes:
-        """Give all that the port writes until it closes."""
+        """Return all that the port writes until it closes."""
         for _ in range(turns_max):
             if self.transport.closing:
                 return bytes(self.transport.taken)
@@ -58,11 +58,11 @@ class Dialogue:
 
 
 class HttpBench:
-    """A port on a core. Each question is a loop of its own; `serving` gives a port to a loop that runs."""
+    """A port on a core. Each call of `ask` and `say` runs a loop of its own; `port` serves tests that run a loop."""
 
     def __init__(self, core: ManualCore | None = None) -> None:
         self.core = core or ManualCore()
-        self.core.faults.is_strict = False  # aiohttp would answer what is raised; `say` fails for it instead.
+        self.core.faults.is_strict = False  # Otherwise aiohttp would answer the exception; `say` raises it instead.
 
     def port(self) -> HttpPort:
         return HttpPort(self.core.http_context())
@@ -70,13 +70,13 @@ class HttpBench:
     def ask(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Ask as a program does, and give status and answer; `headers` replaces HEADERS' (None: leaves out)."""
+        """Send a JSON request, and return status and answer; `headers` replaces some of HEADERS (None removes one)."""
         sent = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         status, _, answer = self.say(encoded(method, path, sent, HEADERS | (headers or {})))
         return status, json.loads(answer) if path.startswith("/api") and answer else answer
 
     def say(self, sent: bytes) -> tuple[int, bytes, bytes]:
-        """Give these bytes to a connection; status, head and body of the first answer."""
+        """Send bytes over a new connection; return status, head and body of the first answer."""
         return asyncio.run(self._say(sent))
 
     async def _say(self, sent: bytes) -> tuple[int, bytes, bytes]:
@@ -96,13 +96,13 @@ def encoded(method: str, path: str, body: bytes, headers: dict[str, str]) -> byt
 
 
 def parsed(answer: bytes) -> tuple[int, bytes, bytes]:
-    """Give status, head and body of the only answer of a connection."""
+    """Return status, head and body of the only answer of a connection."""
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), head, _joined(body) if b"transfer-encoding: chunked" in head.lower() else body
 
 
 def _joined(chunks: bytes) -> bytes:
-    """Take the body out of its chunks."""
+    """Return a body without its chunk headers."""
     body = bytearray()
     while chunks:
         size, _, rest = chunks.partition(b"\r\n")

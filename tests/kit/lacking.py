@@ -1,4 +1,4 @@
-"""What to do when the machine lacks what a test needs: skip with the reason, or fail where nothing may be skipped."""
+"""Skips a test for which the machine lacks something; fails it in CI, where tests must not be skipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ MAY_BE_SKIPPED_IN_CI = "no container engine"
 
 
 def leave_out(reason: str) -> NoReturn:
-    """Leave the running test out. `reason` names what is missing, with the error of whoever looked for it."""
+    """Skip the running test, or fail it in CI.
+
+    `reason` names what is missing, and the error of the attempt to use it.
+    """
     if IN_CI and not reason.startswith(MAY_BE_SKIPPED_IN_CI):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

@@ -1,13 +1,13 @@
-"""An event loop whose time jumps: when nothing is left to do, the next timer's time has come.
+"""An event loop with virtual time: when no task can run, time jumps to the next timer.
 
     clock = ManualClock()
-    run(main(), clock)              # asyncio.run, but `await asyncio.sleep(86_400)` takes no time
+    run(main(), clock)              # like asyncio.run, but `await asyncio.sleep(86_400)` takes no time
 
-The clock that the broker is given and the loop's own time are one, so a whole broker runs through a day of deadlines
-in the time that its work takes. Sockets work as ever, and what they have to say is heard before time jumps. Of threads
-the loop knows nothing: where they take part (the flusher's fsync), `quiet_s` makes it wait for so much real silence
-before each jump. Nothing ever waits for real time to pass. What asyncio would give to a thread of its own
-(`asyncio.to_thread`) runs at once in the loop, so that a test does the same in every run.
+The loop and the broker use the same clock, so a whole broker runs through a day of deadlines in the time that its work
+takes. Sockets work as usual, and their events are handled before time jumps. The loop does not know what threads do; if
+they take part (the flusher's fsync), `quiet_s` makes the loop wait for that much real time without events before each
+jump. Otherwise it never waits for real time. `asyncio.to_thread` runs its function at once in the loop, so that a test
+does the same in every run.
 """
 
 import asyncio
@@ -19,22 +19,23 @@ from typing import Any, TypeVar
 
 from tests.kit.clock import ManualClock
 
-STUCK_S = 30.0  # of real time
+STUCK_S = 30.0  # Of real time.
 
 Result = TypeVar("Result")
 
 
 class Stuck(RuntimeError):
-    """Everything waits, and no timer is set that could end it."""
+    """All tasks wait, and no timer is set."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time is the clock's; it moves the clock when it would sleep."""
+    """An event loop whose time is that of the clock; it advances the clock where other loops sleep."""
 
     def __init__(self, clock: ManualClock, quiet_s: float = 0.0) -> None:
         self._manual_clock = clock
         super().__init__(_JumpingSelector(clock, quiet_s))
-        self.run_task: Callable[[Callable[[], Any]], Any] = lambda task: task()  # A test may count what tasks take.
+        # A test may replace it, to measure tasks.
+        self.run_task: Callable[[Callable[[], Any]], Any] = lambda task: task()
 
     def time(self) -> float:
         return self._manual_clock.mono_us() / 1e6
@@ -49,7 +50,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Where a selector waits for a time, this one lets it pass."""
+    """A selector that advances the clock instead of waiting for a timeout."""
 
     def __init__(self, clock: ManualClock, quiet_s: float) -> None:
         super().__init__()

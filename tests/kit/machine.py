@@ -1,4 +1,4 @@
-"""What the machine takes at the moment, for tests that look at milliseconds: others use its cores and its disk, too."""
+"""Measures the machine's present speed, for tests that judge milliseconds while other processes use cores and disk."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROUNDS = 40
-REST_S = 0.01  # between two, so that whoever waits has to be woken
+REST_S = 0.01  # A pause between two writes, so that a waiting thread has to be woken.
 
 
 def sync_ms(folder: Path) -> float:
-    """Say how long it takes to make a small write durable."""
+    """Return the time in ms that a small durable write takes."""
     with (folder / "synced").open("wb") as file:
 
         def sync() -> None:
@@ -24,7 +24,7 @@ def sync_ms(folder: Path) -> float:
 
 
 def quarter_ms(do: Callable[[], object]) -> float:
-    """Say how long the fastest quarter of some rounds takes."""
+    """Return the time in ms of the fastest quarter of some rounds."""
     taken = []
     for _ in range(ROUNDS):
         start = time.perf_counter()

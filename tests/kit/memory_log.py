@@ -1,7 +1,7 @@
-"""A log without a disk: what the bridge's state needs of a store, for tests of what is appended and replayed.
+"""A log in memory that implements what the state of `bridge` uses of a store, for tests of appends and replay.
 
-It keeps each unit as it was appended, so that `replay` can give all of them, or those after a snapshot, to a new
-`Replayer`. Frames are copied and stamped as the store does it. Everything is visible at once.
+It keeps each unit, so that `replay` can pass all of them, or those after a snapshot, to a new `Replayer`. Frames are
+copied and stamped as by the store. Everything is visible at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from duolog.store.entry import Appended, Promise, Slot
 from duolog.store.recovery.replay import Replayer
 from duolog.store.unit import Frame, StateRecord
 
-ENTRY_BYTES = 64  # what each entry takes in this log besides its bytes
+ENTRY_BYTES = 64  # The size of each entry in this log, in addition to its bytes.
 
 
 @dataclass
@@ -26,7 +26,7 @@ class MemoryQueue:
 
 @dataclass
 class _Kept:
-    key: int | None  # None: a state record
+    key: int | None  # None: a state record.
     slot: Slot
     form: int
     count: int
@@ -85,7 +85,7 @@ class MemoryLog:
         return Promise(self.end, True)
 
     def replay(self, replayer: Replayer, since: int = 0) -> None:
-        """Give the entries from number `since` on to `replayer`, as recovery does."""
+        """Pass the entries from number `since` on to `replayer`, as recovery does."""
         for kept in self.kept[since:]:
             if kept.key is None:
                 replayer.replay_state(kept.body, kept.slot)

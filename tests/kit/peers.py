@@ -1,7 +1,7 @@
-"""Apache Kafka and Apache RocketMQ in the place of a broker of ours, to try what the tests expect on the originals.
+"""Apache Kafka and Apache RocketMQ instead of Duolog, to check what the wire tests expect against the originals.
 
-`pytest tests/wire --peers` runs the wire tests against them where one family is enough. They are started and stopped by
-`benchmarks/peers`, and offer what `tests.kit.broker.Broker` offers as far as the tests of one family need it.
+`pytest tests/wire --peers` runs the wire tests that need one client protocol against them. `benchmarks/peers` starts
+and stops the brokers. `Peers` has the methods of `tests.kit.broker.Broker` that these tests use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ START_WITHIN_S = 180
 
 
 class Peers:
-    """Both brokers, each with its data in a folder of its own."""
+    """Both brokers, each with its own data folder."""
 
     def __init__(self, data: Path) -> None:
         self.data = data

@@ -1,13 +1,13 @@
-"""The generated parts of docs/reference, from the code: dispatch tables, settings, commands, routes, metrics.
+"""The generated parts of docs/reference: tables of APIs, settings, commands, routes and metrics, made from the code.
 
-A page has its prose, and between two marks what a function of PARTS gives:
+Each page has hand-written text; a function of PARTS generates the text between two marks:
 
     <!-- generated: settings -->
     ...
     <!-- /generated -->
 
-`pytest tests/unit/test_readme.py` fails for a page that is stale, and with `--rewrite` renews all of them. FILES are
-generated as a whole. To add a part, add a function to PARTS, and put its marks where the part belongs.
+`pytest tests/unit/test_readme.py` fails if a page is not up to date, and with `--rewrite` updates all pages. FILES are
+generated as a whole. To add a part, add a function to PARTS, and put the marks into a page.
 """
 
 import re
@@ -49,7 +49,7 @@ def kafka_apis() -> Iterator[str]:
 
 
 def rocketmq_requests() -> Iterator[str]:
-    """One row for each file of handlers, in the order of the dispatch table."""
+    """Yield a row for each file of handlers, in the order of the dispatch table."""
     by_module: dict[str, list[str]] = {}
     for code, row in request_table.TABLE.items():
         module = row.handler.__module__.removeprefix("duolog.bridge.rocketmq.").replace(".", "/")
@@ -63,7 +63,7 @@ def rocketmq_requests() -> Iterator[str]:
 
 
 def settings_tables() -> Iterator[str]:
-    """A table for each section."""
+    """Yield a table for each section."""
     section = ""
     for row in settings():
         if row.name.partition(".")[0] != section:
@@ -75,7 +75,7 @@ def settings_tables() -> Iterator[str]:
 
 
 def topic_config_tables() -> Iterator[str]:
-    """The configs that have an effect, then the names of the others."""
+    """Yield the configs that have an effect, then the names of the others."""
     from_broker = topic_configs.broker_defaults(Options())
     unused = []
     yield from _head("config", "default", "what it is")
@@ -100,7 +100,7 @@ def pipeline_jobs() -> Iterator[str]:
 
 
 def _commands(path: str, command: Any) -> Iterator[str]:
-    """Describe a command, or all commands of a group."""
+    """Yield the description of a command, or of all commands of a group."""
     if hasattr(command, "commands"):
         for name, each in command.commands.items():
             yield from _commands(f"{path} {name}", each)
@@ -168,7 +168,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[st
 
 
 def http_types() -> Iterator[str]:
-    """The objects of bodies and answers, by name."""
+    """Yield the objects of bodies and answers by name."""
     for name, schema in sorted(openapi.document(tuple(OPERATIONS))["components"]["schemas"].items()):
         yield from ("", f"### {name}", "")
         if "description" in schema:
@@ -181,7 +181,7 @@ def http_types() -> Iterator[str]:
 
 
 def _schema(schema: dict[str, Any]) -> str:
-    """Name a schema in a few words."""
+    """Return a short text for a schema."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -214,7 +214,7 @@ def openapi_file() -> str:
 def metrics_table() -> Iterator[str]:
     yield from _head("metric", "type", "labels", "what it is")
     context = ManualCore().http_context()
-    hooks = cast(Hooks, SimpleNamespace(skipped={}))  # Their metric is there only where hooks are installed.
+    hooks = cast(Hooks, SimpleNamespace(skipped={}))  # The metric of hooks exists only if hooks are installed.
     for family in metrics.families(replace(context, monitoring=replace(context.monitoring, hooks=hooks))):
         suffix = "_total" if family.type == "counter" else ""
         labels = ", ".join(map(_code, getattr(family, "_labelnames", ())))
@@ -238,12 +238,12 @@ _MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- /generated -->)"
 
 
 def parts_of(page: str) -> list[str]:
-    """Name the generated parts of a page."""
+    """Return the names of the generated parts of a page."""
     return [found[2] for found in _MARKED.finditer(page)]
 
 
 def renewed(page: str) -> str:
-    """Give a page with its generated parts as the code says them now."""
+    """Return a page with its generated parts updated."""
     return _MARKED.sub(
         lambda found: found[1] + "\n" + "\n".join(PARTS[found[2]]()).strip("\n") + "\n\n" + found[3], page
     )

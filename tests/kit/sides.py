@@ -1,7 +1,7 @@
-"""On which side each operation of a disk runs: in the loop's thread, where none may block, or in a worker's.
+"""A disk that notes which thread runs each operation: the loop's, which must not block, or a worker's.
 
 disk = SidedDisk(CrashDisk())
-store.executors.background = Threads(disk)      # what it runs counts as the worker's side
+store.executors.background = Threads(disk)      # the tasks that it runs count as a worker's
 disk.calls                            # [Call(kind, path, side), ...]
 """
 
@@ -17,9 +17,9 @@ from tests.kit.disk import CrashDisk
 T = TypeVar("T")
 
 LOOP, WORKER = "loop", "worker"
-# What may wait for a device: all that looks for a name, changes a directory or a file's blocks, syncs, or reads what
-# the page cache need not have. A write goes to the page cache, `read_cached` does not wait, `size` and `close` look at
-# what is open.
+# Operations that may wait for a device: those that look up a name, change a directory or the blocks of a file, sync, or
+# read what may not be in the page cache. A write goes to the page cache, `read_cached` does not wait, and `size` and
+# `close` use an open file.
 BLOCKING = frozenset(
     {
         "open", "create", "lock", "read", "list", "usage", "sync", "sync_directory", "truncate", "reserve", "rename",
@@ -35,13 +35,13 @@ class Call(NamedTuple):
 
 
 class SidedDisk:
-    """A disk that notes what is asked of it, and by which side."""
+    """A disk that notes each operation with the side that called it."""
 
     def __init__(self, disk: CrashDisk | None = None) -> None:
         self.disk = disk or CrashDisk()
         self.side = LOOP
         self.calls: list[Call] = []
-        self._paths: dict[int, str] = {}  # of open handles
+        self._paths: dict[int, str] = {}  # The paths of open handles.
 
     def __getattr__(self, kind: str) -> Any:
         found = getattr(self.disk, kind)
@@ -65,7 +65,7 @@ class SidedDisk:
 
 
 class Threads:
-    """An executor whose work is the worker's side; it runs when the test says so, and its outcome is the loop's."""
+    """An executor whose tasks count as a worker's; they run when the test says so."""
 
     def __init__(self, disk: SidedDisk) -> None:
         self._disk = disk
@@ -86,7 +86,7 @@ class Threads:
         done(outcome)
 
     def run_all(self) -> bool:
-        """Run what waits, and what comes of it; false if there was nothing."""
+        """Run the waiting tasks and their callbacks; return False if there were none."""
         had_any = bool(self.waiting)
         while self.waiting:
             self.waiting.popleft()()

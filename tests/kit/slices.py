@@ -1,4 +1,4 @@
-"""Work that is cut into slices, done at once."""
+"""Runs a generator of slices to its end."""
 
 from collections.abc import Generator
 from typing import TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def finished(slices: Generator[None, None, T]) -> T:
-    """Do all slices; returns what the work returns."""
+    """Run all slices, and return the generator's result."""
     while True:
         try:
             next(slices)

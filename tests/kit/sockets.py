@@ -1,10 +1,10 @@
-"""Sockets without a network: a transport whose peer reads as much as it is told to, and a loop turned by hand.
+"""Sockets without a network: a transport whose peer reads as much as the test says, and a loop that the test runs.
 
 loop = ManualLoop()
-transport = connect(connection)          # connection_made, as a listener does
+transport = connect(connection)          # calls connection_made, as a listener does
 connection.data_received(b"...")
 loop.turn()                              # the end of the turn: answers are written
-transport.taken                          # what the peer has read
+transport.taken                          # the bytes that the peer has read
 """
 
 import asyncio
@@ -23,12 +23,12 @@ class ManualLoop:
         self._soon.append(lambda: callback(*args))
 
     def turn(self) -> None:
-        """Run what was scheduled, and what that schedules."""
+        """Run all scheduled callbacks, also those that they schedule."""
         while self.turn_once():
             pass
 
     def turn_once(self) -> bool:
-        """Run what was scheduled, but not what that schedules; gives False if there was nothing."""
+        """Run the scheduled callbacks, but not those that they schedule; return False if there were none."""
         count = len(self._soon)
         for _ in range(count):
             self._soon.popleft()()
@@ -36,7 +36,7 @@ class ManualLoop:
 
 
 class FakeTransport(asyncio.Transport):
-    """The peer takes `room` bytes (None: all), the rest is buffered; write-side events as uvloop gives them."""
+    """A transport whose peer reads `room` bytes (None: all); it buffers the rest and pauses writing as uvloop does."""
 
     def __init__(self, protocol: asyncio.Protocol, loop: "ManualLoop | asyncio.AbstractEventLoop") -> None:
         super().__init__(extra={"peername": ("192.0.2.1", 40000)})
@@ -50,10 +50,10 @@ class FakeTransport(asyncio.Transport):
         self._unsent = bytearray()
         self._is_choked = False
 
-    # -- What the peer does
+    # -- Actions of the peer
 
     def take(self, size: int | None = None) -> None:
-        """Let the peer read so many of the unsent bytes, or all of them and all that come."""
+        """Let the peer read `size` of the unsent bytes; None: all of them, and all that follow."""
         if size is None:
             self.room = None
         self._send(len(self._unsent) if size is None else size)
@@ -68,7 +68,7 @@ class FakeTransport(asyncio.Transport):
             self._is_choked = False
             self._protocol.resume_writing()
 
-    # -- What the connection does
+    # -- Methods that the connection calls
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.writelines([data])
@@ -112,7 +112,7 @@ class FakeTransport(asyncio.Transport):
 
 
 def connect(protocol: asyncio.Protocol, loop: ManualLoop | asyncio.AbstractEventLoop) -> FakeTransport:
-    """Have a client connect, as a listener does."""
+    """Connect a protocol to a new transport, as a listener does."""
     transport = FakeTransport(protocol, loop)
     protocol.connection_made(transport)
     return transport

@@ -1,4 +1,4 @@
-"""Worker threads that work when the test says so: what `store.workers.Workers` is in production."""
+"""Worker threads that run when the test says so; they replace `store.workers.Workers`."""
 
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +19,6 @@ class ManualThreads:
         self.waiting.append(lambda: done(run()))
 
     def run(self) -> None:
-        """Do all that waits, and what comes of it."""
+        """Run the waiting tasks and their callbacks."""
         while self.waiting:
             self.waiting.popleft()()
