@@ -88,7 +88,7 @@ class ClassicMembers:
         self.held_bytes += member.held_bytes
 
     def change_id(self, member: Member, member_id: str) -> None:
-        """Give a static member a new member id; a leader leads under the new id."""
+        """Change the member id of a static member; a leader leads under the new id."""
         del self._by_id[member.member_id]
         if self.leader_id == member.member_id:
             self.leader_id = member_id
@@ -116,7 +116,7 @@ class ClassicMembers:
                 del self._protocol_counts[name]
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """Give each member its assignment; a member that the leader left out gets an empty one."""
+        """Set each member's assignment; a member that the leader left out gets an empty one."""
         for member in self._by_id.values():
             self.held_bytes -= member.held_bytes
             member.assignment = assignments.get(member.member_id, b"")

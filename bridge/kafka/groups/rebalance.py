@@ -3,7 +3,7 @@
     PreparingRebalance      members send JoinGroup; ends when all have, or when the longest rebalance timeout is over
     CompletingRebalance     members send SyncGroup; ends when the leader's has brought the assignments
 
-ClassicMembers that do not send JoinGroup or SyncGroup in time are removed, and the others go on without them.
+Members that do not send JoinGroup or SyncGroup in time are removed, and the others go on without them.
 """
 
 from collections.abc import Iterable
@@ -191,7 +191,7 @@ class Rebalance(Generic[Ticket]):
             self._replies.add(ticket, SyncResponse(ErrorCode.rebalance_in_progress))
             self.renew_session(self._members[member_id], now_ms)
 
-    # -- ClassicMembers that go, or come back under another id
+    # -- Members that leave, or return under another id
 
     def remove(self, member: Member, error: ErrorCode) -> None:
         """Remove a member, and reply to its waiting requests with an error; `after_removals` must follow."""
@@ -200,7 +200,7 @@ class Rebalance(Generic[Ticket]):
         self._unsynced.discard(member.member_id)
 
     def after_removals(self, now_ms: int, *, has_removed_members: bool = True) -> None:
-        """Name another leader if need be, and go on without what was removed: members, or only reserved ids."""
+        """Choose another leader if necessary, and continue without the removed members or reserved ids."""
         members = self._members
         if members.leader_id is None:
             members.leader_id = next((member.member_id for member in members), None)
@@ -210,7 +210,7 @@ class Rebalance(Generic[Ticket]):
             self.begin(now_ms)
 
     def change_id(self, member: Member, member_id: str) -> None:
-        """Give a static member that was started again a new member id; requests under the old one are fenced."""
+        """Change the member id of a static member that was started again; requests under the old id are fenced."""
         self._replies.refuse(member.member_id, ErrorCode.fenced_instance_id)
         if member.member_id in self._unsynced:
             self._unsynced.remove(member.member_id)
