@@ -1,1 +1,1 @@
-"""The HTTP port: the JSON API, metrics and health."""
+"""The HTTP port: the JSON API, metrics, health checks, and the OpenAPI document."""

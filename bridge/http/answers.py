@@ -1,10 +1,10 @@
-"""HTTP answers are JSON, written in pieces, as fast as the client reads them.
+"""HTTP answers, which are JSON and are written in pieces, as fast as the client reads them.
 
-    web.Response    a body that is made already: its bytes are counted until the socket has taken them
-    Listing         a body that is made while it is written: so much as one piece is in memory, however long it gets
+    web.Response    the body exists already; its bytes count as held until the socket has taken them
+    Listing         the body is made while it is written; only one piece is in memory, for any length of the body
 
-Work of unknown length is an iterator that gives None (or a part of the body) at least each millisecond; the
-caller lets the loop turn after SLICE_MS.
+Work of unknown length is an iterator that yields None, or a part of the body, at least every millisecond. Its caller
+lets the event loop run after SLICE_MS.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 import msgspec
 from aiohttp import web
 
-PIECE_BYTES: Final = 64 << 10  # Written at a time, and taken by the socket before the next.
-SLICE_MS: Final = 4  # Of work, before the loop turns.
+PIECE_BYTES: Final = 64 << 10  # The size of a piece; the next piece is made when the socket has taken this one.
+SLICE_MS: Final = 4  # The time of a slice; then the event loop runs.
 
 Json = dict[str, Any]
 Clock_ms = Callable[[], int]
@@ -24,7 +24,7 @@ to_json: Final = msgspec.json.Encoder().encode
 
 
 class Holder(Protocol):
-    """What counts the bytes of an answer; `slices` is held while a slice of a listing is made."""
+    """Counts the bytes of answers. `slices` is locked while a slice of a Listing is made."""
 
     @property
     def slices(self) -> asyncio.Lock: ...
@@ -33,9 +33,9 @@ class Holder(Protocol):
 
 
 class Listing(web.StreamResponse):
-    """An answer that is written while `parts` makes it; None is a place where the loop may turn.
+    """An answer that is written while the iterator `parts` makes it; at each None the event loop may run.
 
-    `undo` is called if the client does not get all of it.
+    `undo` is called if the client does not receive the whole answer.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ def failure(text: str, status: int) -> web.Response:
 
 
 def array(rows: Iterable[Any | None]) -> Iterator[bytes | None]:
-    """Give a JSON array of rows, a row at a time; None among them is passed on."""
+    """Yield the parts of a JSON array of rows; None among the rows is passed on."""
     yield b"["
     separator = b""
     for row in rows:
@@ -68,14 +68,14 @@ def array(rows: Iterable[Any | None]) -> Iterator[bytes | None]:
 
 
 def object_with(fields: Json, name: str, rows: Iterable[Any | None]) -> Iterator[bytes | None]:
-    """Give a JSON object with these fields, and a last one that is an array of rows."""
+    """Yield the parts of a JSON object with these fields, followed by one field that is an array of rows."""
     yield (to_json(fields)[:-1] + b"," if fields else b"{") + to_json(name) + b":"
     yield from array(rows)
     yield b"}"
 
 
 async def in_slices(steps: Iterable[object], mono_ms: Clock_ms) -> None:
-    """Do all of this work; the loop turns after each SLICE_MS of it."""
+    """Run an iterator to its end; the event loop runs after each SLICE_MS."""
     until_mono_ms = mono_ms() + SLICE_MS
     for _ in steps:
         if mono_ms() >= until_mono_ms:
@@ -86,13 +86,16 @@ async def in_slices(steps: Iterable[object], mono_ms: Clock_ms) -> None:
 async def send(
     request: web.Request, response: web.StreamResponse, holder: Holder, mono_ms: Clock_ms
 ) -> web.StreamResponse:
-    """Write an answer, and wait until the socket has taken it. Raises ConnectionError when the client has gone."""
+    """Write an answer, and wait until the socket has taken it.
+
+    Raises ConnectionError if the client has disconnected.
+    """
     if isinstance(response, Listing):
         try:
             await response.prepare(request)
             await _write_parts(response, holder.slices, mono_ms, is_silent=request.method == "HEAD")
             await response.write_eof()
-            if request.transport is None:  # aiohttp raises nothing if the client closed in order.
+            if request.transport is None:  # aiohttp does not raise if the client has closed the connection in order.
                 raise ConnectionResetError("the client has gone")
         except BaseException:
             response.undo()
@@ -110,7 +113,7 @@ async def _write_parts(response: Listing, slices: asyncio.Lock, mono_ms: Clock_m
     parts = iter(() if is_silent else response.parts)
     piece, is_whole = bytearray(), False
     while not is_whole:
-        async with slices:  # Only one listing has its slice in a turn of the loop, however many are asked for.
+        async with slices:  # One slice of one listing in a turn of the loop, for any number of listings.
             is_whole = _fill(piece, parts, mono_ms)
             await asyncio.sleep(0)
         if piece and (is_whole or len(piece) >= PIECE_BYTES):
@@ -119,7 +122,7 @@ async def _write_parts(response: Listing, slices: asyncio.Lock, mono_ms: Clock_m
 
 
 def _fill(piece: bytearray, parts: Iterator[bytes | None], mono_ms: Clock_ms) -> bool:
-    """Add parts for one slice, or until the piece is large enough; true: there are no further ones."""
+    """Add parts for one slice, or until the piece is large enough; return whether there are no further parts."""
     until_mono_ms = mono_ms() + SLICE_MS
     for part in parts:
         if part is not None:

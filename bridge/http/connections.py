@@ -1,4 +1,4 @@
-"""The connections of the HTTP port: aiohttp's, with limits on their number, on silence and on what they hold in memory.
+"""Connections of the HTTP port: aiohttp's, with limits on their number, their silence and the memory that they use.
 
     accepted ──whole head within limits.first_request_ms──> in work ──answer taken──> idle, closed after KEEPALIVE_S
        │                                                      │
@@ -8,8 +8,8 @@
                                                               └ bytes held over all connections (received while in work,
                                                                 answers that are being made): http.held_bytes_max
 
-Requests of one connection are served one after the other, so a connection holds one body and one answer. What it
-receives meanwhile (further requests, pipelined) is bounded by AHEAD_BYTES_MAX.
+The requests of a connection are served one after the other, so a connection holds one body and one answer. What it
+receives in the meantime (pipelined requests) is limited by AHEAD_BYTES_MAX.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from duolog.bridge.config import Options
 from duolog.bridge.http.answers import failure
 
 KEEPALIVE_S: Final = 30
-LINGER_S: Final = 2  # For the rest of a body that was refused, so that its sender reads the answer.
+LINGER_S: Final = 2  # The time in which the rest of a refused body is read, so that the client gets the answer.
 SWEEP_S: Final = 1
 HEADERS_MAX: Final = 64
-HEADER_BYTES_MAX: Final = 4096  # Of one header.
-LINE_BYTES_MAX: Final = 8190  # Of the first line.
-READ_BYTES: Final = 64 << 10  # Of a body, ahead of whoever reads it.
-AHEAD_BYTES_MAX: Final = 1 << 20  # Received beyond the largest body while a request is in work.
+HEADER_BYTES_MAX: Final = 4096  # The size of one header.
+LINE_BYTES_MAX: Final = 8190  # The size of the request line.
+READ_BYTES: Final = 64 << 10  # The size of the part of a body that is received before the handler reads it.
+AHEAD_BYTES_MAX: Final = 1 << 20  # Bytes that are received beyond the largest body while a request is in work.
 
 log = logging.getLogger("bridge")
 
@@ -39,7 +39,7 @@ class TooMuchHeld(Exception):
 
 
 class HttpConnection(web.RequestHandler):
-    """One connection; `begin` and `end` enclose the work on each of its requests."""
+    """One connection. `begin` and `end` enclose the work on each of its requests."""
 
     __slots__ = ("_all", "_held_bytes", "_is_in_work", "_socket", "_unsent_since_mono_ms", "heard_by_mono_ms")
 
@@ -47,8 +47,8 @@ class HttpConnection(web.RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=cast(logging.Logger, None),  # None is what it takes; its annotation does not say so.
-            auto_decompress=False,  # Bodies stay as they come: a few KiB could inflate to a gigabyte.
+            access_log=cast(logging.Logger, None),  # aiohttp accepts None, though its annotation does not say so.
+            auto_decompress=False,  # Bodies are not decompressed, because a few KiB could become a GiB.
             keepalive_timeout=KEEPALIVE_S,
             lingering_time=LINGER_S,
             max_line_size=LINE_BYTES_MAX,
@@ -57,17 +57,19 @@ class HttpConnection(web.RequestHandler):
             read_bufsize=READ_BYTES,
         )
         self._all = connections
-        self._socket: asyncio.Transport | None = None  # aiohttp forgets its own before all is sent.
-        self._held_bytes = 0  # Counted in `HttpConnections.held_bytes`.
+        # A reference of our own, because aiohttp drops its reference before all is sent.
+        self._socket: asyncio.Transport | None = None
+        self._held_bytes = 0  # The part of `HttpConnections.held_bytes` that this connection holds.
         self._is_in_work = False
         self._unsent_since_mono_ms: int | None = None
-        self.heard_by_mono_ms: int | None = None  # Until then its first head must have come; None: it has.
+        # The time by which the first head must have arrived; None: it has arrived.
+        self.heard_by_mono_ms: int | None = None
 
-    # -- What the transport says
+    # -- Calls of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)
-        self._socket.set_write_buffer_limits(high=0)  # Writing is paused as long as anything is unsent.
+        self._socket.set_write_buffer_limits(high=0)  # So that writing is paused as long as any byte is unsent.
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -103,7 +105,7 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP, in the form of all our errors; aiohttp would log a traceback of its parser's."""
+        """Answer a malformed request in the format of all errors; aiohttp would also log a traceback of its parser."""
         log.debug("http request refused peer=%s status=%d reason=%r", request.remote, status, message)
         response = failure(message or "the request is no HTTP", status)
         response.force_close()
@@ -120,7 +122,7 @@ class HttpConnection(web.RequestHandler):
         return self._all.slices
 
     def hold(self, size: int) -> None:
-        """Count bytes that are in memory for the request in work, until `end`. Raises TooMuchHeld."""
+        """Count bytes that the request in work keeps in memory until `end`. Raises TooMuchHeld."""
         self._all.hold(size)
         self._held_bytes += size
 
@@ -135,7 +137,7 @@ class HttpConnection(web.RequestHandler):
             self._socket.abort()
 
     def overdue(self, mono_ms: int) -> str:
-        """Say why this connection has used up its time; empty: it has not."""
+        """Return why this connection has exceeded a time limit; an empty string means that it has not."""
         if self.heard_by_mono_ms is not None and mono_ms >= self.heard_by_mono_ms:
             return f"no whole request within limits.first_request_ms={self._all.first_request_ms}"
         since_mono_ms = self._unsent_since_mono_ms
@@ -145,14 +147,14 @@ class HttpConnection(web.RequestHandler):
 
 
 class HttpConnections:
-    """The open connections of the port, and the sums over them."""
+    """The open connections of the port, and sums over them."""
 
     def __init__(self, options: Options, clock: Clock) -> None:
         self.clock = clock
         self.first_request_ms = options.limits.first_request_ms
         self.unread_ms = options.limits.unread_ms
         self.ahead_bytes_max = options.http.body_bytes_max + AHEAD_BYTES_MAX
-        self.slices = asyncio.Lock()  # Held by the listing whose slice is made.
+        self.slices = asyncio.Lock()  # Locked while a slice of a Listing is made.
         self.held_bytes = 0
         self.refused_count = 0
         self.overdue_count = 0
@@ -165,7 +167,7 @@ class HttpConnections:
         return len(self._open)
 
     def accept(self, server: web.Server) -> asyncio.BaseProtocol:
-        """Make the protocol of an accepted socket."""
+        """Return the protocol for an accepted socket: a connection, or a refusal."""
         if len(self._open) >= self._count_max:
             self.refused_count += 1
             log.warning("connection refused wire=http http.connections_max=%d", self._count_max)
@@ -190,7 +192,7 @@ class HttpConnections:
         asyncio.get_running_loop().call_later(SWEEP_S, self.sweep)
 
     def sweep(self) -> None:
-        """Close connections whose time is up."""
+        """Close the connections that have exceeded a time limit."""
         self._is_sweeping = False
         mono_ms = self.clock.mono_ms()
         for connection in list(self._open):
@@ -203,7 +205,7 @@ class HttpConnections:
 
 
 class _Refusal(asyncio.Protocol):
-    """Closes at once."""
+    """Closes the connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio's, but not its class.

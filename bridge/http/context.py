@@ -1,6 +1,6 @@
-"""What the HTTP API uses of the broker: frozen groups of named collaborators, made once by `Core.http_context`.
+"""The context of the HTTP API: frozen objects with what its handlers use of the broker. `Core.http_context` makes it.
 
-HttpContext               what every family of the API uses: settings, clock, log, topics
+HttpContext               what every part of the API uses: settings, clock, log, topics
   .messages               reading and writing messages
   .delayed                pending messages, schedules, idempotency keys
   .groups                 consumer groups of both client protocols
@@ -76,7 +76,7 @@ class DelayedContext:
 
 @dataclass(frozen=True, slots=True)
 class GroupContext:
-    """Consumer groups of both client protocols; `group` is always a group's Kafka spelling."""
+    """Consumer groups of both client protocols. The functions take a group's Kafka name."""
 
     group_offsets: GroupOffsets
     lags: GroupLags
@@ -85,8 +85,9 @@ class GroupContext:
     rocketmq_members: GroupMembers[Any]
     rocketmq_groups: GroupConfigs
     rocketmq_pop_checkpoints: PopCheckpoints
-    unread_failures: Callable[[str], tuple[int, int]]  # (group) -> messages in its retry topic, dead letters.
-    position_in: Callable[[str, Queue], int]  # (group, queue) -> the first offset that the group has not read.
+    # (group) -> the numbers of unread retries and unread dead letters.
+    unread_failures: Callable[[str], tuple[int, int]]
+    position_in: Callable[[str, Queue], int]  # (group, queue) -> the first offset that the group has not consumed.
     redrive: Callable[[str, str | None], Awaitable[tuple[int, Promise]]]  # `rocketmq.retry.redrive.redrive`
 
 
@@ -101,12 +102,12 @@ class TransactionContext:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringContext:
-    """What status, health and metrics report beside the state of the other contexts."""
+    """What status, health and metrics report, in addition to the state in the other contexts."""
 
     addresses: Addresses
     cluster_id: Callable[[], str]
     started_mono_ms: int
-    not_ready_reason: Callable[[], str]  # Empty while requests can be served.
+    not_ready_reason: Callable[[], str]  # Returns an empty string while requests can be served.
     server: Server
     metrics: Metrics
     faults: Faults
@@ -119,7 +120,7 @@ class MonitoringContext:
 
 @dataclass(frozen=True, slots=True)
 class HttpContext:
-    """What every family of the API uses, and the contexts of the families."""
+    """What every part of the API uses, and the contexts of the parts."""
 
     options: Options
     clock: Clock

@@ -1,13 +1,13 @@
-"""Which HTTP requests are taken at all: a web page that a user of this machine visits must not reach the broker.
+"""Protection against web pages: a page in a browser on this machine must not be able to use the API.
 
-    Host          names the broker: a loopback name, the listening or advertised address, or one of `http.hosts`; else
-                  403. A page whose name is made to resolve to the broker (DNS rebinding) sends its own name.
-    Content-Type  is application/json where a request may change something; else 415. A page of another origin cannot
-                  send that without asking first (CORS preflight), which is refused. DELETE without a body needs none,
-                  for a page must ask before it sends any DELETE; POST without a body needs it.
-    Origin        where one is sent with such a request, is the broker itself or one of `http.origins`; else 403.
+    Host          must name the broker: a loopback name, the listening or advertised address, or one of `http.hosts`;
+                  else 403. A page whose host name resolves to the broker (DNS rebinding) sends its own host name.
+    Content-Type  must be application/json for a request that may change something; else 415. A page of another origin
+                  can send this type only after a CORS preflight request, which is refused. A DELETE without a body does
+                  not need it, because every DELETE of a page needs a preflight; a POST without a body needs it.
+    Origin        must be the broker itself or one of `http.origins`, if such a request has it; else 403.
 
-No answer has CORS headers, so no page of another origin reads an answer. Programs other than browsers send no Origin.
+Answers have no CORS headers, so a page of another origin cannot read them. Programs other than browsers send no Origin.
 """
 
 import re
@@ -26,7 +26,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::\d{1,5})?")
 
 
 class Guard:
-    """The rule of one broker."""
+    """The rules for the requests to one broker."""
 
     def __init__(self, options: Options, advertised_host: str) -> None:
         host = options.server.host
@@ -36,7 +36,7 @@ class Guard:
         self._origins = {origin.lower().rstrip("/") for origin in options.http.origins.split()}
 
     def check(self, request: web.Request) -> None:
-        """Raise HTTPException for a request that is not to be served."""
+        """Raise HTTPException if a request must not be served."""
         host = self._host(request)
         if request.method not in SAFE_METHODS:
             self._check_content_type(request)
@@ -59,7 +59,8 @@ class Guard:
         address = _address(name)
         if address is None:
             return False
-        if address.is_loopback or self._is_wildcard:  # Behind a wildcard any address may lead here, and is no name.
+        # The broker may be reached by any address of the machine, and an address cannot be rebound.
+        if address.is_loopback or self._is_wildcard:
             return True
         local = request.get_extra_info("sockname")
         return local is not None and _address(local[0]) == address
@@ -81,7 +82,7 @@ class Guard:
 
 
 def _plain(name: str) -> str:
-    """Give a name as it is compared; an address in its shortest form and without brackets."""
+    """Return a host name as names are compared: an address in its shortest form, without brackets."""
     bare = name.strip("[]").rstrip(".").lower()
     address = _address(bare)
     return bare if address is None else str(address)

@@ -6,8 +6,8 @@
     api/messages.py   /api/topics/{name}/messages       api/transactions.py   /api/transactions
     api/groups.py     /api/groups                       api/leases.py         /api/leases
 
-Bad input is answered 4xx with `{"error": "..."}`, a log that refuses with 503, an unexpected exception with 500.
-`guard.py` decides which requests are taken at all; `connections.py` limits what connections may hold.
+The status of an error is 4xx for invalid input, 503 if the store refuses, 500 for an unexpected exception; the body is
+`{"error": "..."}`. `guard.py` decides which requests are accepted; `connections.py` limits what connections may use.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ from duolog.protocol.kafka.record_batch import InvalidBatch
 from duolog.store.entry import Promise
 from duolog.store.errors import Fault, StoreError
 
-STOP_S = 0.5  # Given to requests in work when the broker stops; aiohttp's own is a minute.
+STOP_S = 0.5  # The time for requests in work when the broker stops. aiohttp's default is a minute.
 
 BAD_TIMERS = (DelayRefused, BadSchedule, InvalidBatch, ProduceRefused)
 REDRIVE_REFUSALS = (RedriveRefused, RequestRefused, TooManyGroups, TooManyGroupOffsets, IllegalMessage)
@@ -63,14 +63,17 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpPort:
-    """Serves one broker; `connection` makes the protocol of each accepted socket. Making it may raise ConfigError."""
+    """The HTTP port of one broker; `connection` makes the protocol of an accepted socket.
+
+    Raises ConfigError if the readers file cannot be used.
+    """
 
     def __init__(self, context: HttpContext) -> None:
         self._context = context
-        self.readers = Readers.load(context.options.http.readers_file)  # `bridge/reload.py` replaces them.
+        self.readers = Readers.load(context.options.http.readers_file)  # A reload of the settings replaces it.
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
         self.connections = HttpConnections(context.options, context.clock)
-        self.application = self._application()  # Each of its routes passes `_serve`.
+        self.application = self._application()  # Every request passes `_serve`.
         self._runner = web.AppRunner(self.application, handle_signals=False, shutdown_timeout=STOP_S)
 
     async def start(self) -> None:
@@ -104,12 +107,12 @@ class HttpPort:
         return application
 
     def _document(self) -> Json:
-        """Make the OpenAPI document; its modules are imported at the first request for it, for few clients ask."""
+        """Return the OpenAPI document; its modules are imported for the first request only, because few clients ask."""
         openapi = import_module("duolog.bridge.http.openapi.document")
         return cast(Json, openapi.document(openapi.routes(self.application)))
 
     async def _read(self, request: web.Request) -> bytes:
-        """Give the body; what goes wrong on its way is the client's fault."""
+        """Return the body of a request. Raises HTTPException if it is too large or incomplete, and TooMuchHeld."""
         options = self._context.options
         bytes_max = options.http.body_bytes_max
         if (request.content_length or 0) > bytes_max:
@@ -128,7 +131,7 @@ class HttpPort:
         return bytes(body)
 
     async def _kept(self, promise: Promise) -> None:
-        """Wait until what the answer reports is as durable as promised; raises StoreError."""
+        """Wait until the log keeps the promise of an answer. Raises StoreError."""
         store = self._context.store
         if store.kept(promise):
             return
@@ -136,7 +139,7 @@ class HttpPort:
 
     @web.middleware
     async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Serve a request of any route, also of none: check where it comes from, and see its answer off."""
+        """Serve a request of any route, or of none: check it, call the handler, and write the answer."""
         connection, mono_ms = cast(HttpConnection, request.protocol), self._context.clock.mono_ms
         connection.begin()
         try:
@@ -144,12 +147,12 @@ class HttpPort:
             if response.status >= HTTPStatus.BAD_REQUEST:
                 self._context.monitoring.metrics.errors["http", str(response.status)] += 1
             try:
-                leaving = send(request, response, connection, mono_ms)  # A listing is made while it is written.
+                leaving = send(request, response, connection, mono_ms)  # A Listing is made while it is written.
                 return await measured(leaving, self._context.monitoring.watchdog, _kind_of(request))
             except TooMuchHeld as error:
                 return await send(request, failure(str(error), 503), connection, mono_ms)
         except ConnectionError:
-            raise  # The client has gone; aiohttp knows.
+            raise  # The client has disconnected, which aiohttp handles.
         except Exception as error:
             self._contain(error, request)
             connection.abort("its answer could not be made whole")
@@ -196,7 +199,7 @@ class HttpPort:
 
 
 def _kind_of(request: web.Request) -> str:
-    """Name a request by its route: nothing of what the client says but a method that the route has."""
+    """Return the kind of a request: its route and method, without any text that the client may choose."""
     route = request.match_info.route.resource
     return f"http {request.method} {route.canonical}" if route is not None else "http"
 

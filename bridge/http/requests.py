@@ -1,6 +1,6 @@
-"""What HTTP requests contain: JSON bodies, parameters, and messages as people write them.
+"""The contents of HTTP requests: JSON bodies, query parameters, and messages in JSON.
 
-Bad input raises HTTPBadRequest (a topic that is not there HTTPNotFound) with the name, the value and what was expected.
+Invalid input raises HTTPBadRequest with the name, the value and what was expected; an unknown topic HTTPNotFound.
 """
 
 import base64
@@ -21,16 +21,16 @@ from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.kafka.record_batch import Record
 
 Form = TypeVar("Form")
-Text = str | int | float | bool  # Where a string is meant: 5000 means "5000", true "true".
+Text = str | int | float | bool  # Where a string is expected: 5000 means "5000", true means "true".
 
 NOT_BY_HEADER: Final = (*TIMER_NAMES, *AMQ_NAMES, TIMER_REPLACE, half_frames.ID)
-TAG: Final = "TAGS"  # RocketMQ's property, and the header that becomes it (`protocol/convert.py`).
+TAG: Final = "TAGS"  # The property of RocketMQ, and the header of Kafka that becomes it (`protocol/convert.py`).
 
 
 class MessageForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message, and its queue; bytes that are no text as base64. Neither value: null."""
+    """A message and its queue. Bytes that are not UTF-8 are sent in base64. A message without a value has null."""
 
-    queue: int | None = None  # by the key if there is one, else any
+    queue: int | None = None  # None: the queue of the key, or a random queue if there is no key.
     key: Text | None = None
     key_base64: str | None = None
     value: Text | None = None
@@ -40,13 +40,13 @@ class MessageForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TopicMessageForm(MessageForm, forbid_unknown_fields=True, kw_only=True):
-    """A message for one topic."""
+    """A message with its topic."""
 
     topic: str
 
 
 class NewTime(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One of both."""
+    """A new due time: exactly one of both fields."""
 
     at_ms: int | None = None
     delay_ms: int | None = None
@@ -56,7 +56,7 @@ class NewTime(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def parsed(body: bytes, form: type[Form]) -> Form:
-    """Read a JSON body."""
+    """Parse a JSON body. Raises HTTPBadRequest."""
     if not body:
         raise web.HTTPBadRequest(text="the body is empty; expected a JSON object")
     try:
@@ -70,7 +70,7 @@ def text_of(value: Text) -> str:
 
 
 def check_query(request: web.Request, names: set[str]) -> None:
-    """Refuse what would be ignored: a name that is misspelled asks for more than was meant."""
+    """Refuse unknown parameters: if a misspelled filter were ignored, the answer would have more than was asked for."""
     for name in request.query:
         if name not in names:
             raise web.HTTPBadRequest(text=f"{name[:60]}: expected one of {', '.join(sorted(names))}")
@@ -107,7 +107,7 @@ def topic_named(context: HttpContext, name: str) -> Topic:
 
 
 def record_of(topic: Topic, wanted: MessageForm, now_ms: int, spread_by: str = "") -> tuple[int, Record]:
-    """Give queue and record; without a key and a queue the queue is `spread_by`'s, else any."""
+    """Return queue id and record. Without queue and key, the hash of `spread_by` or else chance selects the queue."""
     for name in NOT_BY_HEADER:
         if name in wanted.headers:
             raise web.HTTPBadRequest(
@@ -129,7 +129,7 @@ def record_of(topic: Topic, wanted: MessageForm, now_ms: int, spread_by: str = "
 
 def _queue_id(topic: Topic, wanted: int | None, key: bytes) -> int:
     if wanted is None:
-        # As librdkafka's partitioner.
+        # The queue that librdkafka's default partitioner selects.
         return zlib.crc32(key) % topic.queue_count if key else random.randrange(topic.queue_count)
     if not 0 <= wanted < topic.queue_count:
         raise web.HTTPBadRequest(text=f"queue: {topic.name} has {topic.queue_count}, none is {wanted}")
@@ -148,7 +148,7 @@ def _bytes_of(name: str, text: Text | None, encoded: str | None) -> bytes | None
 
 
 def due_ms_of(at_ms: int | None, delay_ms: int | None, now_ms: int) -> int:
-    """Read a moment that must be given."""
+    """Return the time in a request, which must have exactly one of `at_ms` and `delay_ms`. Raises HTTPBadRequest."""
     if (at_ms is None) == (delay_ms is None):
         raise web.HTTPBadRequest(text="expected either at_ms or delay_ms")
     if delay_ms is not None and delay_ms < 0:

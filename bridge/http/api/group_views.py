@@ -1,7 +1,7 @@
-"""How the API shows consumer groups: rows and parts of an answer, computed when they are asked for.
+"""JSON views of consumer groups.
 
-Offsets count records; `lag` is the number of records that a group has not read yet (`bridge/state/lag.py`); times are
-wall milliseconds. None among rows and parts is a place where the loop may turn.
+Offsets count records; `lag` is the number of records that a group has not read (`bridge/state/lag.py`); times are wall
+milliseconds. At each None that a generator yields, the event loop may run.
 """
 
 from collections.abc import Generator, Iterator
@@ -16,14 +16,14 @@ Json = dict[str, Any]
 
 
 def known_groups(context: HttpContext) -> set[str]:
-    """Groups with positions, or with live members of either client protocol; by their Kafka spelling."""
+    """Return the groups that have committed offsets or members in either client protocol, by their Kafka names."""
     kafka = (group.group_id for group in context.groups.kafka_groups.groups())
     rocketmq = map(group_of_rocketmq, context.groups.rocketmq_members.consumers)
     return {*context.groups.group_offsets.groups(), *kafka, *rocketmq}
 
 
 def has_group(context: HttpContext, name: str) -> bool:
-    """Whether a group, in either spelling, has positions, members or dead letters."""
+    """Return whether a group, named as in either client protocol, has committed offsets, members or dead letters."""
     group = group_of_rocketmq(name)
     dead_letters = context.topics.by_rocketmq_name(dead_letter_topic(context.groups.rocketmq_groups.name_of(group)))
     return dead_letters is not None or group in known_groups(context)
@@ -35,7 +35,7 @@ def groups(context: HttpContext) -> Iterator[Json | None]:
 
 
 def group(context: HttpContext, name: str) -> Iterator[bytes | None]:
-    """Describe one group that is known."""
+    """Yield the parts of the description of a group that exists."""
     summary = yield from _group_summary(context, name)
     yield from object_with(summary | _failed(context, name), "positions", _positions(context, name))
 

@@ -1,15 +1,15 @@
-"""/api/groups: consumer groups of both client protocols, what they have read, and what is done with a group as a whole.
+"""/api/groups: consumer groups of both client protocols, their offsets and dead letters.
 
     GET    /api/groups, /api/groups/{name}
-    GET    /api/groups/{name}/dead-letters    ?offset=, limit=   with the reason and the place that each came from
+    GET    /api/groups/{name}/dead-letters    ?offset=, limit=   with the reason and the origin of each
     POST   /api/groups/{name}/redrive         {"to": "retry" or "topic"}?   see bridge/rocketmq/retry/redrive.py
     POST   /api/groups/{name}/reset           {"to": "earliest" or "latest"; or "time_ms"; or "offset"; then "topics"?,
                                               "execute"?}
-    DELETE /api/groups/{name}                 ?execute=true   its positions, its RocketMQ config
+    DELETE /api/groups/{name}                 ?execute=true   its committed offsets, its RocketMQ config
 
-The last two only say what they would do unless `execute` is true. They are refused with 409 while the group has
-members, as in Kafka: members would commit their own positions over the new ones. A reset without `topics` leaves retry
-and dead-letter topics alone.
+The last two change nothing unless `execute` is true, and answer what they would do. They are refused with 409 while the
+group has members, as in Kafka, because members would commit their own offsets again. A reset without `topics` does not
+change offsets in retry and dead-letter topics.
 """
 
 import asyncio
@@ -57,9 +57,10 @@ from duolog.protocol.rocketmq.names import (
 from duolog.store.entry import Buffer, Promise
 from duolog.store.index.queue import Queue
 
-LETTERS_MAX: Final = 1000  # Of one answer.
+LETTERS_MAX: Final = 1000  # The number of dead letters in one answer.
 LETTERS_BYTES_MAX: Final = 1 << 20
-LETTER_BODY_BYTES_MAX: Final = 1000  # Shown of one; the whole is read by its offset in the dead-letter topic.
+# The part of a body that is shown. The whole body can be read by the offset in the dead-letter topic.
+LETTER_BODY_BYTES_MAX: Final = 1000
 QUEUES_AT_ONCE: Final = 64
 OFFSET_MAX: Final = (1 << 63) - 1
 
@@ -69,23 +70,23 @@ EARLIEST, LATEST = PLACES = ("earliest", "latest")
 
 
 class NewRedrive(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of POST .../redrive; there may be none."""
+    """The body of POST .../redrive, which is optional."""
 
     to: str | None = None
 
 
 class NewReset(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of POST .../reset; one of the first three."""
+    """The body of POST .../reset: exactly one of the first three fields, and the others."""
 
     to: str | None = None
     time_ms: int | None = None
-    offset: int | None = None  # The nearest one that a queue has.
-    topics: list[str] | None = None  # None: all in which the group has positions.
+    offset: int | None = None  # The nearest offset that a queue has.
+    topics: list[str] | None = None  # None: all topics in which the group has committed offsets.
     execute: bool = False
 
 
 class GroupApi:
-    """The routes; `kept` waits for a promise, `read` reads a request's body."""
+    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class GroupApi:
             web.post(f"{path}/reset", self._reset),
         ]
 
-    # -- Looking
+    # -- Reading
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._context.state_log.barrier())
@@ -127,7 +128,7 @@ class GroupApi:
         topic = self._context.topics.by_rocketmq_name(topic_name)
         if topic is None:
             return answer({"group": name, "topic": topic_name, "next": None, "dead_letters": []})
-        queue = topic.queues[0]  # The only one: `retry.dead_letters_of`.
+        queue = topic.queues[0]  # A dead-letter topic has one queue (`retry.dead_letters_of`).
         offset = max(queue.start_offset, number(request, "offset", 0, OFFSET_MAX))
         letters, following = await self._letters(topic, queue, offset, limit)
         redriven = self._context.groups.position_in(group_of_rocketmq(name), queue)
@@ -136,7 +137,7 @@ class GroupApi:
         return answer({"group": name, "topic": topic.name, "next": following, "dead_letters": letters})
 
     async def _letters(self, topic: Topic, queue: Queue, at: int, limit: int) -> tuple[list[Json], int | None]:
-        """Read from an offset on: what was found, and where to go on (None: there are no more)."""
+        """Read dead letters from an offset on; return them and the next offset, or None if there are no more."""
         end, letters = self._context.messages.isolation.stable_end(queue), list[Json]()
         room = LETTERS_BYTES_MAX
         while at < end and len(letters) < limit and room > 0:
@@ -177,7 +178,7 @@ class GroupApi:
             if not len(rows) % QUEUES_AT_ONCE:
                 await asyncio.sleep(0)
         if wanted.execute:
-            self._without_members(name)  # Some may have come while the disk was read.
+            self._without_members(name)  # Members may have joined while the disk was read.
             now_ms, context = self._context.clock.now_ms(), self._context
             records = context.groups.rocketmq_pop_checkpoints.forgetting(
                 group, [position.key for position in positions]
@@ -201,7 +202,7 @@ class GroupApi:
             await self._kept(context.groups.group_offsets.delete_group(group, now_ms))
         return answer({"group": name, "executed": execute == "true", "positions": count})
 
-    # -- What is named
+    # -- The group and topics of a request
 
     async def _known(self, request: web.Request) -> str:
         name = request.match_info["name"]
@@ -252,7 +253,7 @@ def _no_group(name: str) -> web.HTTPNotFound:
 
 
 def _letter(record: Buffer) -> Json:
-    """Show a dead letter: why it is one, where it was first, and the beginning of its body."""
+    """Return the JSON view of a dead letter: its reason, its origin, and the beginning of its body."""
     letter = message.decode(record)
     found = properties.parse(properties.repaired(letter.properties))
     queue, _, offset = found.get(ORIGIN_PLACE, "").partition("/")

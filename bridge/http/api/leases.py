@@ -1,17 +1,16 @@
-"""/api/leases: for programs that read the log's files beside the broker: which files, and a lease on them
-(`bridge/state/leases.py`).
+"""/api/leases: leases for programs that read the log's files directly (`bridge/state/leases.py`).
 
     POST   /api/leases         {"topics": [...], "lease_ms"?}  ->  201 {"lease", "directory", "queues", "segments", ...}
-    POST   /api/leases/{id}    renew: it begins anew           ->  200, or 410 if it has ended
-    DELETE /api/leases/{id}    end it                          ->  200, or 410
+    POST   /api/leases/{id}    renew the lease                 ->  200, or 410 if it has ended
+    DELETE /api/leases/{id}    end the lease                   ->  200, or 410
 
-All three need the right to read the lease's topics (`readers.py`): 401 for an unknown caller, 403 for one who may not
-read them. `segments` name files and the positions in them; `queues` the offsets that are visible and
-committed now, by the queue's key in the log, and the aborted transactions among them. Nothing else is to be read from
-the files.
+All three need the right to read the topics of the lease (`readers.py`): 401 for an unknown token, 403 for a token
+without this right. In an answer, `segments` has files and positions in them; `queues` has, by queue key, the offsets
+that are visible and committed now, and the aborted transactions among them. The program must not read anything else
+from the files.
 
-The plan is made while it is written, a slice at a time. Each queue is as of its own moment; the segments come last, so
-they reach as far as any queue; until then the lease holds the whole log.
+The answer is computed while it is written, in slices. The offsets of a queue are those of the time when its row is
+written. The segments are the last part, so they contain all these offsets. Until then the lease holds the whole log.
 """
 
 import os
@@ -48,11 +47,11 @@ class NewLease(msgspec.Struct, forbid_unknown_fields=True):
     """The body of POST /api/leases."""
 
     topics: list[str]
-    lease_ms: int | None = None  # LEASE_MS, or what the broker allows at most.
+    lease_ms: int | None = None  # None: LEASE_MS, or `leases.lease_ms_max` if that is less.
 
 
 class LeaseApi:
-    """The routes; `readers` returns the table of who may read which topic, which a reload of the settings replaces."""
+    """The routes. `readers` returns the table of tokens, which a reload of the settings replaces."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class LeaseApi:
 
 
 def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, address: str) -> Listing:
-    """Take a lease and plan a scan of some topics. Raises HTTPException."""
+    """Grant a lease on the log for some topics, and return the answer. Raises HTTPException."""
     lease_ms_max = context.options.leases.lease_ms_max
     lease_ms = min(LEASE_MS, lease_ms_max) if wanted.lease_ms is None else wanted.lease_ms
     if not 0 < lease_ms <= lease_ms_max:
@@ -137,7 +136,7 @@ def _caller(request: web.Request) -> str:
     return request.headers.get("Authorization", "")
 
 
-# -- The plan
+# -- The answer with queues and segments
 
 
 def _plan(context: HttpContext, lease: Lease) -> Iterator[bytes | None]:
@@ -160,7 +159,7 @@ def _head(context: HttpContext, lease: Lease) -> dict[str, Any]:
 
 
 def _queues(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Iterator[bytes | None]:
-    """Give the queues that have records; `starts` gets their log starts by key."""
+    """Yield the rows of the queues that have records; adds the log start offset of each to `starts`, by queue key."""
     separator = b""
     for topic in lease.topics:
         for queue in topic.queues:
@@ -187,7 +186,7 @@ def _queues(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Itera
 
 
 def _segments(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Iterator[dict[str, Any] | None]:
-    """Give the segments that hold some of these queues, and let the lease hold from the first of them on."""
+    """Yield the segments that contain records of these queues, and limit the lease to the log from the first one on."""
     store = context.store
     written = held_from = store.written
     for segment in wanted_segments(list(store.segments()), starts):

@@ -1,17 +1,19 @@
-"""/api/topics/{name}/messages: messages of either client protocol read and written as JSON.
+"""/api/topics/{name}/messages: messages of either client protocol, read and written as JSON.
 
-    GET    ?queue=0 and offset= or time_ms=, limit=   committed messages of a queue from there on, or from its log start
+    GET    ?queue=0 and offset= or time_ms=, limit=   committed messages of a queue, by default from its log start
            200 {"queue", "start", "end", "next", "messages": [{"offset", "timestamp_ms", "key", "headers", "tag",
-           "value"}]}; it goes on at `next`. Bytes that are no text are in `key_base64`, `value_base64`.
+           "value"}]}; `next` is the offset of the next request. Bytes that are not UTF-8 are in `key_base64` and
+           `value_base64`.
     POST   {"value", "key"?, "headers"?, "tag"?, "queue"?, "at_ms" or "delay_ms"?}, or {"messages": [...]} of those
            (up to LIMIT_MAX, DELAYED_MAX of them with a time)
-           201 {"messages": [{"queue", "offset"} or {"queue", "id", "due_ms"}]}: durable as the topic says
+           201 {"messages": [{"queue", "offset"} or {"queue", "id", "due_ms"}]}: durable as configured for the topic
 
-/api/messages/{id}: one message by the id that RocketMQ's clients and dead letters name (offsetMsgId).
+/api/messages/{id}: one message by its offsetMsgId, which RocketMQ's clients and dead letters name.
 
-All messages of a request are checked before the first is written. Each queue's are appended in order, as batches of a
-Kafka producer, so a log that fails in the middle may have taken some of them. A read ends after LIMIT_MAX messages,
-ANSWER_BYTES_MAX of JSON, or READ_BYTES_MAX of batches; a longer value is cut, and `value_bytes` says how long it is.
+All messages of a request are checked before the first one is written. The messages for a queue are appended in order,
+as batches of a Kafka producer. If the store fails in between, some of them may be stored. An answer to GET ends after
+LIMIT_MAX messages, ANSWER_BYTES_MAX of JSON, or READ_BYTES_MAX of batches. A longer value is cut, and `value_bytes` is
+its size.
 """
 
 import asyncio
@@ -57,22 +59,23 @@ from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import OffsetOutOfRange
 from duolog.store.index.queue import Queue
 
-LIMIT_MAX: Final = 1000  # Messages of one answer, and of one request.
+LIMIT_MAX: Final = 1000  # The number of messages in one answer, and in one request.
 ANSWER_BYTES_MAX: Final = 1 << 20
 VALUE_BYTES_MAX: Final = 256 << 10
-READ_BYTES: Final = 256 << 10  # At a time,
-READ_BYTES_MAX: Final = 16 << 20  # and for one answer.
+READ_BYTES: Final = 256 << 10  # The size of one read.
+READ_BYTES_MAX: Final = 16 << 20  # The size of all reads for one answer.
 RECORDS_IN_SLICE: Final = 64
-SLICE_BYTES: Final = 1 << 20  # Of larger records.
-DELAYED_MAX: Final = 100  # Messages with a time in one request: each is a unit of its own.
-INFLATING_MAX: Final = 2  # Batches inflated at a time, for all HTTP requests: each may become `inflate_bytes_max`.
-RECORD_OVERHEAD_BYTES: Final = 40  # More than a record's varints take.
+SLICE_BYTES: Final = 1 << 20  # Larger batches are decoded in slices of this size.
+DELAYED_MAX: Final = 100  # Messages with a time in one request; each of them is a unit of its own.
+# Batches that are decompressed at a time for all HTTP requests; each may need `convert.inflate_bytes_max`.
+INFLATING_MAX: Final = 2
+RECORD_OVERHEAD_BYTES: Final = 40  # More than the varints of a record take.
 TIME_MAX_MS: Final = 1 << 62
 OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class NewMessage(MessageForm, forbid_unknown_fields=True, kw_only=True):
-    """One message; with a time it is a delayed one."""
+    """One message; with a time it is a delayed message."""
 
     at_ms: int | None = None
     delay_ms: int | None = None
@@ -83,7 +86,7 @@ class NewMessages(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Inflating:
-    """Opens batches in threads, a few at a time, for a few KiB may inflate to `convert.inflate_bytes_max`."""
+    """Decompresses batches in threads, INFLATING_MAX at a time, because each may need `convert.inflate_bytes_max`."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -91,7 +94,7 @@ class Inflating:
 
     @asynccontextmanager
     async def opened(self, batch: Buffer) -> AsyncIterator[OpenBatch]:
-        """Open a batch for as long as its records are read. Raises ProtocolError."""
+        """Decompress a batch, and limit the memory until its records were read. Raises ProtocolError."""
         if not read_header(batch).codec:
             yield open_batch(batch, self._bytes_max)
             return
@@ -100,7 +103,7 @@ class Inflating:
 
 
 class MessageApi:
-    """The routes; `kept` waits for a promise, `read` reads a request's body."""
+    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
 
     def __init__(
         self,
@@ -161,7 +164,7 @@ class MessageApi:
         return answer({"topic": topic.name, "queue": place.queue.queue_id} | shown)
 
     async def _start(self, request: web.Request, topic: Topic, queue: Queue, end: int) -> int:
-        """Read where the answer is to begin."""
+        """Return the first offset of the answer."""
         if "time_ms" in request.query:
             if "offset" in request.query:
                 raise web.HTTPBadRequest(text="expected either offset or time_ms")
@@ -178,7 +181,8 @@ class MessageApi:
 
     async def _gather(self, topic: Topic, queue: Queue, found: "_Found") -> None:
         room = READ_BYTES_MAX
-        isolation = self._context.messages.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
+        # The state of now, like `end`: all transactions below it are decided.
+        isolation = self._context.messages.isolation.get(queue.key)
         while not found.is_done() and room > 0:
             read = self._context.messages.reader.kafka(queue, topic, found.at, READ_BYTES, queue.visible_end)
             batches = await awaited(read.start) if isinstance(read, Later) else read
@@ -197,7 +201,7 @@ class MessageApi:
     # -- Writing
 
     async def _write(self, request: web.Request) -> web.Response:
-        if "Idempotency-Key" in request.headers:  # Who sends one must not believe that it counts.
+        if "Idempotency-Key" in request.headers:  # The key has no effect here, so the client must not rely on it.
             raise web.HTTPBadRequest(text="Idempotency-Key: only POST /api/timers takes it")
         body = await self._read(request)
         topic = topic_named(self._context, request.match_info["name"])
@@ -209,7 +213,7 @@ class MessageApi:
         return answer({"messages": written}, status=201)
 
     def _plan(self, topic: Topic, wanted: NewMessage, now_ms: int) -> "_Plan":
-        """Check a message, and say what is to be done with it."""
+        """Check a message, and return how it will be appended."""
         queue_id, record = record_of(topic, wanted, now_ms)
         check_record(topic, record)
         if wanted.at_ms is None and wanted.delay_ms is None:
@@ -233,7 +237,7 @@ def _messages_in(body: bytes) -> Sequence[NewMessage]:
 
 
 def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: int) -> tuple[list[Json], Promise]:
-    """Append what was checked; what is delayed each on its own, the rest in batches of its queue."""
+    """Append checked messages: each delayed message in a unit of its own, the others in batches of their queues."""
     written: list[Json] = [{"queue": queue_id} for queue_id, _, _ in plans]
     context.delayed.delays.timers.check_room(sum(delay is not None for _, _, delay in plans))
     promise = context.state_log.barrier()
@@ -258,7 +262,7 @@ def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: 
 
 
 def _runs(records: Sequence[Record], bytes_max: int) -> list[list[Record]]:
-    """Cut records into batches that their topic takes."""
+    """Divide records into batches that are not larger than the topic allows."""
     runs: list[list[Record]] = []
     size = bytes_max
     for record in records:
@@ -285,11 +289,11 @@ def _later(one: Promise, other: Promise) -> Promise:
     return Promise(max(one.end, other.end), one.durable or other.durable)
 
 
-# -- What is found
+# -- JSON views
 
 
 class _Found:
-    """The messages of an answer so far; `at` is where it goes on."""
+    """The messages of an answer so far; `at` is the next offset."""
 
     def __init__(self, at: int, end: int, limit: int) -> None:
         self.at = at
@@ -310,7 +314,7 @@ class _Found:
             return
         shown = msgspec.Raw(msgspec.json.encode(message_view(record)))
         if len(shown) > self._room and self.messages:
-            self._room = 0  # The next answer begins with it.
+            self._room = 0  # The next answer begins with this message.
             return
         self._room -= len(shown)
         self.messages.append(shown)
@@ -337,7 +341,7 @@ def message_view(record: Record) -> Json:
 
 
 def bytes_view(name: str, value: bytes | bytearray | memoryview | None) -> Json:
-    """Show bytes as text where they are, else as base64."""
+    """Return a field with the bytes as text, or in base64 if they are not UTF-8."""
     if value is None:
         return {name: None}
     try:

@@ -1,4 +1,4 @@
-"""What a Prometheus scrape gets: figures read where they live, at the moment of the scrape."""
+"""The metrics for Prometheus, whose values are read from the parts that own them at each scrape."""
 
 from collections.abc import Iterator, Mapping
 from heapq import nsmallest
@@ -22,7 +22,7 @@ from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.state.lag import GroupLag
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-GROUPS_MAX = 1000  # With figures of their own.
+GROUPS_MAX = 1000  # The number of groups that have a metric of their own.
 
 
 def render(context: HttpContext, lags: Mapping[str, GroupLag]) -> bytes:
@@ -32,12 +32,15 @@ def render(context: HttpContext, lags: Mapping[str, GroupLag]) -> bytes:
 
 
 def families(context: HttpContext) -> Iterator[Metric]:
-    """Give all metrics, without the lags of groups."""
+    """Yield all metrics except the lag of groups."""
     return _BrokerCollector(context, {}).collect()
 
 
 async def group_lags(context: HttpContext) -> dict[str, GroupLag]:
-    """Compute how far groups are behind, some of them at a time; of more than GROUPS_MAX the first by name."""
+    """Return the lag of groups, computed in slices.
+
+    Of more than GROUPS_MAX groups, the first ones by name are included.
+    """
     lags: dict[str, GroupLag] = {}
 
     def steps() -> Iterator[None]:

@@ -1,10 +1,10 @@
-"""/api/timers, /count, /histogram: which delayed messages are pending, in pages, numbers and spans of time.
+"""/api/timers, /count, /histogram: pending messages, in pages, numbers and histograms.
 
     GET    /api/timers                    in due order; ?topic= key= from_ms= until_ms= after= limit=
-    GET    /api/timers/count              how many; ?topic= key= from_ms= until_ms=
-    GET    /api/timers/histogram          how many are due when; ?topic= from_ms= until_ms= bins=
+    GET    /api/timers/count              the number; ?topic= key= from_ms= until_ms=
+    GET    /api/timers/histogram          numbers by due time; ?topic= from_ms= until_ms= bins=
 
-Messages in memory are indexed in slices, between which the loop turns (`delay/tree/lists.py`).
+Messages in memory are indexed in slices, between which the loop runs (`delay/tree/lists.py`).
 """
 
 import asyncio
@@ -32,19 +32,19 @@ from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
 
 LIST_MAX = 1_000
-SHOWN_VALUE_BYTES = 200  # Of a message in a list.
+SHOWN_VALUE_BYTES = 200  # The part of a message's value that a list shows.
 BINS_MAX = 1_000
 FOREVER_MS = 1 << 62
 IDEMPOTENCY_KEY = "Idempotency-Key"
 FILTERS = {"topic", "key", "from_ms", "until_ms"}
 FORM_NAMES = {frame_formats.KAFKA: "kafka", frame_formats.ROCKETMQ: "rocketmq"}
 
-_PLACE_MAX: Final = (1 << 63) - 1  # Rows hold due times and addresses, and the place behind, in 64 bits.
+_PLACE_MAX: Final = (1 << 63) - 1  # A row has its due time and address in 64 bits each.
 _PLACE_CHARACTERS_MAX: Final = 41
 
 
 class PendingApi:
-    """The routes; `kept` waits for a promise of the log."""
+    """The routes. `kept` waits for a promise of the log."""
 
     def __init__(self, context: HttpContext, kept: Callable[[Promise], Awaitable[None]]) -> None:
         self._context, self._kept = context, kept
@@ -58,9 +58,9 @@ class PendingApi:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
-        """Give a page; `next` is what to give as `after` for the one that follows. `paused`: topics that are held.
+        """Answer a page of pending messages; `next` is the value of `after` for the next page, `paused` lists topics.
 
-        With `content=true` each row has key and headers of its message, and the beginning of its value.
+        With `content=true` each row has the key and headers of its message, and the beginning of its value.
         """
         check_query(request, {*FILTERS, "limit", "after", "content"})
         if request.query.get("content", "false") not in ("true", "false"):
@@ -100,7 +100,7 @@ class PendingApi:
         return answer({"count": count})
 
     async def _histogram(self, request: web.Request) -> web.Response:
-        """Count what is due in each of equal spans of time; by default from now on for an hour."""
+        """Answer the number of pending messages in each of `bins` equal spans of time; by default of the next hour."""
         check_query(request, {"topic", "from_ms", "until_ms", "bins"})
         start_ms = number(request, "from_ms", self._context.clock.now_ms(), FOREVER_MS)
         until_ms = number(request, "until_ms", start_ms + 3_600_000, FOREVER_MS)
@@ -115,18 +115,18 @@ class PendingApi:
         return answer({"from_ms": start_ms, "step_ms": step_ms, "counts": counts})
 
     async def _counts(self, topic: Topic | None, edges_ms: list[int]) -> list[int]:
-        """Count the pending timers between each two neighbours of these times."""
+        """Return the number of pending messages between each pair of neighbouring times."""
         await self._prepare(topic, edges_ms[0], edges_ms[-1])
         counts: list[int] = await awaited(partial(self._lists.histogram, _number_of(topic), edges_ms))
         return counts
 
     async def _prepare(self, topic: Topic | None, start_ms: int, until_ms: int) -> None:
-        """Index what is in memory, a slice in each turn; the read must follow before the loop turns."""
+        """Index the messages in memory, a slice in each turn; the read must follow before the loop runs."""
         while self._lists.prepare(_number_of(topic), start_ms, until_ms):  # noqa: ASYNC110 (`prepare` does the work)
             await asyncio.sleep(0)
 
     async def _named(self, request: web.Request, start_ms: int, until_ms: int) -> list[Timer] | None:
-        """Give the pending timers with the key that is asked for, in due order; None if none is."""
+        """Return the pending messages with the key in the request, in due order; None if the request has no key."""
         if (key := request.query.get("key")) is None:
             return None
         commands, topic = self._context.delayed.commands, topic_named(self._context, required(request, "topic"))
@@ -157,7 +157,7 @@ class PendingApi:
         topic = self._context.topics.by_number(timer.topic)
         return {
             "id": self._context.delayed.commands.text_ids.text_of(self._pending.ids.id_at(timer[:2])),
-            "topic": topic.name if topic is not None else None,  # It may be deleted while the rows are gathered.
+            "topic": topic.name if topic is not None else None,  # The topic may be deleted while the rows are read.
             "queue": timer.key & (1 << QUEUE_ID_BITS) - 1,
             "due_ms": timer.due_ms,
             "form": FORM_NAMES[timer.form],
@@ -174,5 +174,5 @@ def _number_of(topic: Topic | None) -> int | None:
 
 
 def _beginning(found: TimerView | None) -> Json:
-    """Show key, headers and the first bytes of a message; nothing of one that was delivered meanwhile."""
+    """Return the key, headers and first bytes of a message; nothing if it was delivered in the meantime."""
     return {} if found is None else pending_message_view(found.form, found.frame, SHOWN_VALUE_BYTES)

@@ -1,11 +1,11 @@
-"""Who may read which topics from the log's files: the callers of /api/leases, by their tokens.
+"""The readers file: which tokens may read which topics from the log's files, for /api/leases.
 
     http.readers_file        a TOML file of tokens, each with patterns of topics; * and ? as in a shell
     "4f1c..." = ["orders", "payments.*"]
     "90ab..." = ["*"]
 
-A caller says `Authorization: Bearer 4f1c...`. Without the setting anyone may read any topic, as over the other ports.
-Tokens are compared by their digests, so that the time it takes says nothing.
+A client sends `Authorization: Bearer 4f1c...`. Without the setting any client may read any topic, as over the other
+ports. Tokens are compared by their digests, so that the time of a comparison does not reveal anything about them.
 """
 
 import tomllib
@@ -21,22 +21,22 @@ _SCHEME: Final = "bearer"
 
 
 class UnknownReader(Exception):
-    """No token, or none that is known."""
+    """The request has no token, or an unknown one."""
 
 
 class MayNotRead(Exception):
-    """The caller is known, and a topic is not for it."""
+    """The token may not read one of the topics."""
 
 
 class Readers:
-    """The table of one broker; `patterns` by token, None: there is none."""
+    """The table of one broker: patterns by token. None: there is no readers file."""
 
     def __init__(self, patterns: Mapping[str, Sequence[str]] | None) -> None:
         self._patterns = None if patterns is None else {_digest(token): each for token, each in patterns.items()}
 
     @classmethod
     def load(cls, path: str) -> "Readers":
-        """Read the file; an empty path is no file. Raises ConfigError."""
+        """Load the readers file; an empty path means that there is none. Raises ConfigError."""
         if not path:
             return cls(None)
         try:
@@ -56,7 +56,7 @@ class Readers:
         return len(self._patterns or ())
 
     def check(self, authorization: str, topics: Sequence[Topic]) -> None:
-        """Let a caller read these topics, or raise UnknownReader, MayNotRead."""
+        """Raise UnknownReader or MayNotRead unless the token in this header may read the topics."""
         if self._patterns is None:
             return
         scheme, _, token = authorization.partition(" ")

@@ -1,4 +1,4 @@
-"""/api/schedules: messages that recur. Times are wall milliseconds; a change is durable before its answer leaves.
+"""/api/schedules: recurring messages. Times are wall milliseconds. An answer waits until the change is durable.
 
 POST   /api/schedules                 NewSchedule: created, unchanged or replaced
 GET    /api/schedules, /{name}        with the next run
@@ -34,7 +34,7 @@ from duolog.store.entry import Promise
 
 
 class NewSchedule(TopicMessageForm, forbid_unknown_fields=True, kw_only=True):
-    """Either `every_ms`, from now or from `start_ms`, or `cron`, in UTC or in `zone`."""
+    """A recurring message: either `every_ms`, from now or from `start_ms`, or `cron`, in UTC or in `zone`."""
 
     name: str
     every_ms: int | None = None
@@ -47,7 +47,7 @@ class NewSchedule(TopicMessageForm, forbid_unknown_fields=True, kw_only=True):
 
 
 class ScheduleApi:
-    """The routes; `kept` waits for a promise of the log, `read` reads a request's body."""
+    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ScheduleApi:
         topic = topic_named(context, wanted.topic)
         queue_id, record = record_of(topic, wanted, context.clock.now_ms(), wanted.name)
         check_record(topic, record)
-        builder = BatchBuilder()  # The same bytes whoever asks: each run stamps its own time.
+        builder = BatchBuilder()  # The bytes are equal for equal requests, because each run sets its own time.
         builder.append(0, 0, record.key, record.value, record.headers)
         message = RecurringMessage(topic.key(queue_id), frame_formats.KAFKA, bytes(builder.finish(0, 0)))
         now_ms = self._context.clock.now_ms()
@@ -80,7 +80,7 @@ class ScheduleApi:
         outcome, promise = context.delayed.schedules.register(wanted.name, _schedule(wanted), message, now_ms, records)
         standing = context.delayed.schedules.get(wanted.name)
         assert standing is not None, "it was registered"
-        view = self._schedule_view(standing)  # While we wait, somebody else may remove it.
+        view = self._schedule_view(standing)  # Another request may remove the schedule while this one waits.
         await self._kept(promise)
         return answer({"outcome": outcome.value} | view, 201 if outcome is Outcome.CREATED else 200)
 

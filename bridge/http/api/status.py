@@ -1,9 +1,9 @@
-"""Health, metrics, and what the broker says about itself.
+"""Health, metrics, and the status of the broker.
 
-GET  /metrics               Prometheus text                    GET  /api/status      the broker and its log
-GET  /healthz               200 while the loop turns           GET  /api/segments    the files of the log
-GET  /readyz                200 while every request is served  GET  /api/poison      records that were set aside
-GET  /api/openapi.json      this API (`openapi/`)
+GET  /metrics               Prometheus text                   GET  /api/status      the broker and its log
+GET  /healthz               200 while the event loop runs     GET  /api/segments    the files of the log
+GET  /readyz                200 while requests are served     GET  /api/poison      records that were set aside
+GET  /api/openapi.json      the OpenAPI document (`openapi/`)
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _PAGE_BYTES = resource.getpagesize()
 
 
 class StatusApi:
-    """The routes; `document` makes the OpenAPI document."""
+    """The routes. `document` returns the OpenAPI document."""
 
     def __init__(self, context: HttpContext, document: Callable[[], Json]) -> None:
         self._context, self._document = context, document
@@ -55,7 +55,7 @@ class StatusApi:
         return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        # prometheus-client takes 100 ms to import, and few scrape: so a thread does it, at the first scrape.
+        # A thread imports prometheus-client at the first scrape, because the import takes 100 ms.
         http_metrics = await asyncio.to_thread(import_module, "duolog.bridge.http.api.metrics")
         lags = await http_metrics.group_lags(self._context)
         body = http_metrics.render(self._context, lags)
@@ -105,7 +105,7 @@ def _version() -> str:
 
 
 def poison_view(context: HttpContext) -> dict[str, Any]:
-    """Stored records that could not be processed, also by earlier runs: how many by kind, and the newest of them."""
+    """Return the records that were set aside, in this run and before: the number by kind, and the newest records."""
     return {
         "counts": context.monitoring.poison.counts,
         "records": [each._asdict() for each in context.monitoring.poison.all()],
@@ -113,13 +113,13 @@ def poison_view(context: HttpContext) -> dict[str, Any]:
 
 
 def segment_views(context: HttpContext) -> Iterator[Json]:
-    """List the log's files; the last one is written to. A gap stands for files that retention removed."""
+    """Yield the files of the log; the last one is written to. A gap stands for files that retention removed."""
     for segment in list(context.store.segments()):
         yield {"start": segment.start, "end": segment.end, "is_gap": segment.is_gap, "path": segment.path}
 
 
 def resident_bytes() -> dict[str, int]:
-    """Resident memory of this process: all of it, and what is not backed by files; nothing where there is no /proc."""
+    """Return the resident memory of this process, in all and without file pages; nothing if there is no /proc."""
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
             _, resident, shared = map(int, statm.read().split()[:3])

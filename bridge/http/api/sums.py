@@ -1,9 +1,10 @@
-"""GET /api/topics/{name}/sums: checksums to compare a copy of a queue with (`bridge/data/range_checksums.py`).
+"""GET /api/topics/{name}/sums: checksums of ranges of a queue, with which a copy of the queue is compared.
 
     ?queue=0&start=0&end=5000&step=100    ->  {"queue", "start", "next", "absent": [[start, end]], "sums": [...]}
 
-One answer looks at READ_BYTES_MAX at most; the next request goes on at `next`. What lies before the log's start is
-answered 410, for it cannot be compared any more. Only committed records count.
+One answer reads at most READ_BYTES_MAX; `next` is the start of the next request. The status is 410 for ranges below the
+log start offset, because their records were removed. Only committed records count.
+`bridge/data/range_checksums.py` computes the checksums.
 """
 
 import asyncio
@@ -24,13 +25,13 @@ from duolog.store.entry import Buffer
 from duolog.store.errors import OffsetOutOfRange
 from duolog.store.index.queue import Queue
 
-READ_BYTES: Final = 256 << 10  # at a time
-READ_BYTES_MAX: Final = 16 << 20  # of one answer
+READ_BYTES: Final = 256 << 10  # The size of one read.
+READ_BYTES_MAX: Final = 16 << 20  # The size of all reads for one answer.
 STEP: Final = 1000
 
 
 async def sums(context: HttpContext, inflating: Inflating, topic: Topic, query: dict[str, str]) -> dict[str, Any]:
-    """Answer one request; raises HTTPException and StoreError."""
+    """Answer a request. Raises HTTPException and StoreError."""
     queue = _queue(topic, _number(query, "queue", 0))
     start = _number(query, "start", queue.start_offset)
     stable_end = context.messages.isolation.stable_end(queue)
@@ -52,7 +53,8 @@ async def _add_up(
     context: HttpContext, inflating: Inflating, topic: Topic, queue: Queue, found: RangeChecksums
 ) -> None:
     room = READ_BYTES_MAX
-    isolation = context.messages.isolation.get(queue.key)  # As of now, like the end: all below it is decided.
+    # The state of now, like the end offset: all transactions below it are decided.
+    isolation = context.messages.isolation.get(queue.key)
     while not found.is_done and room > 0:
         batches = await _read(context, topic, queue, found.at)
         if not batches:
@@ -60,12 +62,13 @@ async def _add_up(
         for batch in batches:
             room -= len(batch)
             header = read_header(batch)
-            if header.last_offset < queue.start_offset:  # Retention was faster, and took what was aborted with it.
+            if header.last_offset < queue.start_offset:  # Retention has removed the batch in the meantime.
                 raise OffsetOutOfRange(str(queue), header.base_offset, queue.start_offset, queue.visible_end)
             if is_hidden(batch, header.base_offset, isolation):
                 found.skip_to(header.last_offset + 1)
                 continue
-            # A batch that does not open has no records for a Kafka reader either: that is an error, not a gap.
+            # A batch that cannot be decompressed is an error, not a gap: Kafka consumers cannot read its records
+            # either.
             async with inflating.opened(batch) as opened:
                 for _ in add_batch(found, opened):
                     await asyncio.sleep(0)

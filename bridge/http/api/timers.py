@@ -1,15 +1,15 @@
-"""/api/timers: delayed messages, one by one. Times are wall milliseconds; a change is durable before its answer leaves.
+"""/api/timers: delayed messages. Times are wall milliseconds. An answer waits until the change is durable.
 
-    POST   /api/timers                    a message for later: NewTimer; answers its id. With an `Idempotency-Key` it
-                                          may be sent again: same answer (`bridge/state/idempotency_keys.py`)
-    DELETE /api/timers?topic=&key=        cancel all with this key
-    POST   /api/timers/reschedule         {"topic", "key", "at_ms" or "delay_ms"}: all with this key
-    GET    /api/timers/{id}               the message itself
-    DELETE /api/timers/{id}               cancel
+    POST   /api/timers                    a delayed message: NewTimer; answers its id. A request with an
+                                          `Idempotency-Key` may be repeated (`bridge/state/idempotency_keys.py`)
+    DELETE /api/timers?topic=&key=        cancels all messages with this key
+    POST   /api/timers/reschedule         {"topic", "key", "at_ms" or "delay_ms"}: all messages with this key
+    GET    /api/timers/{id}               one pending message
+    DELETE /api/timers/{id}               cancels it
     POST   /api/timers/{id}/reschedule    {"at_ms" or "delay_ms"}
-    POST   /api/timers/{id}/now           deliver now
+    POST   /api/timers/{id}/now           delivers it now
 
-Lists of pending messages: `pending.py`.
+Lists of pending messages are in `pending.py`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -52,7 +52,7 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 class NewTimer(TopicMessageForm, forbid_unknown_fields=True, kw_only=True):
     at_ms: int | None = None
     delay_ms: int | None = None
-    replace: bool = False  # those that wait with the same key
+    replace: bool = False  # Cancels the pending messages with the same key.
 
 
 class NewTimeByKey(NewTime, forbid_unknown_fields=True, kw_only=True):
@@ -61,7 +61,7 @@ class NewTimeByKey(NewTime, forbid_unknown_fields=True, kw_only=True):
 
 
 class TimerApi:
-    """The routes; `kept` waits for a promise of the log, `read` reads a request's body."""
+    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class TimerApi:
             raise web.HTTPBadRequest(text="replace: it is about what waits with the same key; the request has no key")
         delay = context.delayed.delay_parser.limits.until(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
         replaces = wanted.replace and delay is not None
-        delay = delay or RequestedDelay(now_ms)  # A time that has passed means now.
+        delay = delay or RequestedDelay(now_ms)  # A due time in the past means now.
         timer_id, promise = context.messages.publisher.publish_delayed(
             topic, queue_id, record, delay, now_ms, replaces=replaces, request=key
         )
@@ -138,7 +138,7 @@ class TimerApi:
     async def _decided(
         self, load: Callable[[Callable[[StoreError | None], None]], None], decide: Callable[[], Decision]
     ) -> web.Response:
-        """Run a command as soon as its messages are in memory, in the same turn of the loop."""
+        """Load the pending message from its sorted table if necessary, then decide in the same turn."""
 
         def start(done: Callable[[Decision | DelayRefused | StoreError], None]) -> None:
             def then(error: StoreError | None) -> None:
@@ -188,7 +188,7 @@ class TimerApi:
         return self._context.clock.now_ms()
 
 
-# -- In
+# -- Parts of requests and answers
 
 
 def _request_key(request: web.Request, body: bytes) -> IdempotencyKey | None:
@@ -205,7 +205,7 @@ def _added(timer_id: str, topic: str, queue_id: int, due_ms: int) -> web.Respons
 
 
 async def pending_message(commands: DelayCommands, text: str) -> TimerView | None:
-    """Return the pending message with this id, if there is one."""
+    """Return the pending message with this id, or None."""
 
     def view(done: Callable[[TimerView | StoreError | None], None]) -> None:
         commands.load(text, lambda error: commands.view(text, done) if error is None else done(error))
@@ -220,7 +220,7 @@ def _timer_view(found: TimerView) -> Json:
 
 
 def pending_message_view(form: int, frame: Buffer, bytes_max: int | None = None) -> Json:
-    """Show key, headers and value of a frame that waits in the log; of a longer value the first bytes."""
+    """Return key, headers and value of a pending message's frame; of a longer value only the first bytes."""
     if form == frame_formats.KAFKA:
         (record,) = record_reader.records(frame, len(frame))
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
@@ -234,5 +234,5 @@ def _value_view(value: Buffer | None, bytes_max: int | None) -> Json:
     if value is None or bytes_max is None or len(value) <= bytes_max:
         return bytes_view("value", value)
     shown = bytes(value[:bytes_max])
-    text = shown.decode(errors="ignore")  # A character may be cut in two.
+    text = shown.decode(errors="ignore")  # The last character may be incomplete.
     return {"value_bytes": len(value)} | bytes_view("value", text.encode() if len(text) > bytes_max // 4 else shown)

@@ -1,10 +1,10 @@
-"""/api/topics: topics, their queues, their configs and whether their delayed messages are delivered.
+"""/api/topics: topics, their queues and configs, and the deliveries of their delayed messages.
 
     GET    /api/topics          all topics                POST   /api/topics          {"name", "queues"?, "configs"?}
     GET    /api/topics/{name}   queues, offsets, configs  DELETE /api/topics/{name}
-    PATCH  /api/topics/{name}   {"configs"}; null: the default
-    GET    /api/topics/{name}/sums     counts and checksums (`sums.py`)
-    POST   /api/topics/{name}/pause    deliver none of its delayed messages; /resume
+    PATCH  /api/topics/{name}   {"configs"}; null sets the default
+    GET    /api/topics/{name}/sums     checksums (`sums.py`)
+    POST   /api/topics/{name}/pause    pauses the deliveries of delayed messages; /resume
 
 Offsets count records; times are wall milliseconds.
 """
@@ -44,13 +44,13 @@ class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewConfigs(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of PATCH /api/topics/{name}; what is not named stays."""
+    """The body of PATCH /api/topics/{name}; configs that it does not name stay unchanged."""
 
     configs: dict[str, Text | None]
 
 
 class TopicApi:
-    """The routes; `kept` waits for a promise of the log, `read` reads a request's body, `inflating` opens batches."""
+    """The routes. `kept` waits for a promise of the log, `read` reads a request's body, `inflating` opens batches."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ def topic_view(context: HttpContext, topic: Topic) -> Iterator[bytes | None]:
         "configs": dict(topic.configs),
         "is_paused": context.delayed.delays.is_paused(topic),
     }
-    del described["queues"]  # Their number; the array says it, too.
+    del described["queues"]  # The number of queues, which the array of queues replaces.
     return object_with(described, "queues", (_queue(topic, queue_id) for queue_id in range(topic.queue_count)))
 
 

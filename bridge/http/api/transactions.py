@@ -1,9 +1,9 @@
-"""What the JSON API says about transactions of both client protocols, and how an operator aborts one of Kafka's.
+"""/api/transactions: the transactions of both client protocols, and the abort of a Kafka transaction.
 
-A row for each transactional id of a Kafka producer, then one for each open half message of either client protocol: at
-most ROWS_MAX of them, the oldest. The id of a half message is its topic and its producer's id for it. A RocketMQ half
-message that is not in memory is named by its offset in the half topic. `age_ms` counts from the begin of the
-transaction; -1: no transaction is open.
+There is a row for each transactional id of a Kafka producer, then one for each open half message of either client
+protocol; at most the ROWS_MAX oldest of them. The id of a half message is its topic and the id that its producer chose.
+A RocketMQ half message that is not in memory is named by its offset in the half topic. `age_ms` counts from the begin
+of the transaction; -1: no transaction is open.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -35,7 +35,7 @@ class UnknownTransaction(Exception):
 
 
 class TransactionApi:
-    """The routes; `kept` waits for a promise of the log, `read` reads a request's body."""
+    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TransactionApi:
 
 
 def transactions(context: HttpContext) -> Iterator[Json | None]:
-    """List the open ones of both client protocols, the oldest first, then transactional ids at rest."""
+    """Yield the open ones of both client protocols, the oldest first, then transactional ids without a transaction."""
     now_ms = context.clock.now_ms()
     room = ROWS_MAX
     coordinator = context.transactions.kafka.coordinator
@@ -123,13 +123,16 @@ def _kafka_row(transaction: Transaction, now_ms: int) -> Json:
         "state": transaction.state.title,
         "age_ms": now_ms - transaction.started_ms if is_open else -1,
         "producer": f"{transaction.producer.id} epoch {transaction.producer.epoch}",
-        "checks": 0,  # Kafka's producers are not asked.
+        "checks": 0,  # There are no check-backs for Kafka transactions.
         "waits_for": f"the end, for {max(0, transaction.deadline_ms - now_ms)} ms at most" if is_open else "",
     }
 
 
 def transaction(context: HttpContext, transactional_id: str) -> Json:
-    """Tell all about a Kafka producer's transaction, or give the row of its half message. Raises UnknownTransaction."""
+    """Return the description of a Kafka producer's transaction, or the row of its half message.
+
+    Raises UnknownTransaction.
+    """
     half = _half_named(context, transactional_id)
     if half is not None:
         return _half_row(context, half, context.clock.now_ms())
@@ -151,15 +154,15 @@ def transaction(context: HttpContext, transactional_id: str) -> Json:
 
 
 def abort(context: HttpContext, transactional_id: str) -> Promise:
-    """Abort the open transaction; its producer is fenced. Raises UnknownTransaction, StoreError."""
+    """Abort the open transaction, and fence its producer. Raises UnknownTransaction, StoreError."""
     return context.transactions.kafka.fence(_find(context, transactional_id), context.clock.now_ms())
 
 
 def _half_named(context: HttpContext, name: str) -> Half | None:
-    """Find an open half message by the id that it is listed with, unless a transactional id is spelt like it."""
+    """Return the open half message with the id of a listed row; None if a transactional id has the same spelling."""
     if context.transactions.kafka.coordinator.get(name) is not None:
         return None
-    topic_name, _, id = name.partition("/")  # No topic has a slash in its name.
+    topic_name, _, id = name.partition("/")  # The name of a topic contains no slash.
     topic = context.topics.get(topic_name)
     offset = None if topic is None else context.transactions.halves.ids.offset_of(topic.name, id)
     return None if offset is None else context.transactions.halves.state.find(offset)

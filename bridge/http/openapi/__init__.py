@@ -1,1 +1,1 @@
-"""The OpenAPI document of the HTTP API: `document.py` makes it."""
+"""The OpenAPI document of the HTTP API."""

@@ -1,7 +1,7 @@
-"""What the answers of the HTTP API contain: one type for each JSON object, for the OpenAPI document.
+"""The types of the HTTP API's answers: one type for each JSON object, for the OpenAPI document.
 
-The handlers build plain dicts. `tests/unit/bridge/http/test_openapi.py` compares real answers with these types, so a
-field that is added to an answer is added here. Times are wall milliseconds. Offsets count records, positions bytes.
+Handlers build plain dicts. `tests/unit/bridge/http/test_openapi.py` compares real answers with these types, so a field
+that is added to an answer must be added here. Times are wall milliseconds. Offsets count records, positions bytes.
 """
 
 from typing import Annotated, Literal, NotRequired, TypedDict

@@ -1,8 +1,8 @@
 """The OpenAPI document of the HTTP API, which the port serves at `GET /api/openapi.json`.
 
-Paths and methods come from the router, the schemas of bodies from the types that the handlers read, those of answers
-from `answers.py`, and all else from `operations.py`. A route without an operation is an error: a new route gets a row.
-The port imports this module when the document is first requested, because nothing else needs it.
+Paths and methods come from the router, the schemas of bodies from the types that handlers parse, the schemas of answers
+from `answers.py`, and the texts from `operations.py`. A route without an operation is an error, so that every new route
+is described. The port imports this module when the document is first requested, because nothing else needs it.
 """
 
 import re
@@ -22,14 +22,14 @@ REFERENCE: Final = "#/components/schemas/{name}"
 
 
 def routes(application: web.Application) -> tuple[tuple[str, str], ...]:
-    """List the method and path of each route. HEAD goes with GET, so it is left out."""
+    """Return the method and path of each route. HEAD is omitted, because every GET route also serves HEAD."""
     found = [(route.method, route.resource.canonical) for route in application.router.routes() if route.resource]
     return tuple(each for each in found if each[0] != "HEAD")
 
 
 @cache
 def document(routes: tuple[tuple[str, str], ...]) -> Json:
-    """Make the document. Raises KeyError for a route that OPERATIONS does not have."""
+    """Return the document. Raises KeyError for a route that is missing in OPERATIONS."""
     operations = [(method, path, OPERATIONS[method, path]) for method, path in routes]
     types = [kind for _, _, each in operations for kind in (each.answer, *_bodies(each)) if kind is not None]
     schemas, components = msgspec.json.schema_components([*types, answers.Error], ref_template=REFERENCE)
@@ -72,7 +72,7 @@ def _operation(method: str, path: str, operation: Operation, answer: Json | None
 
 
 def _responses(operation: Operation, answer: Json | None) -> Json:
-    """Give the answer of success, the statuses that the operation names, and an error for all others."""
+    """Return the responses: success, the statuses of the operation, and an error for all other statuses."""
     content = {"text/plain": {"schema": TEXT}} if answer is None else {"application/json": {"schema": answer}}
     error = content if answer is None else {"application/json": {"schema": {"$ref": REFERENCE.format(name="Error")}}}
     found: Json = {str(operation.status): {"description": HTTPStatus(operation.status).phrase, "content": content}}
@@ -97,7 +97,7 @@ def _parameters(place: str, parameters: Iterable[Query]) -> list[Json]:
 
 
 def _places(path: str) -> list[Json]:
-    """Give the parameters of the path, in their order."""
+    """Return the parameters of a path in their order."""
     return [
         {"name": found[1], "in": "path", "required": True, "description": PLACES[path[: found.end()]], "schema": TEXT}
         for found in re.finditer(r"{(\w+)}", path)

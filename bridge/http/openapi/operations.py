@@ -1,4 +1,4 @@
-"""The operations of the HTTP API, by method and path: what neither the router nor the types of bodies and answers say.
+"""The operations of the HTTP API by method and path: their texts, parameters and error statuses.
 
 `tests/unit/bridge/http/test_openapi.py` compares the rows with the router and the parameters with the handlers.
 """
@@ -28,12 +28,12 @@ class Query(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One method of one path; an `answer` of None is plain text."""
+    """The description of one method of one path. If `answer` is None, the answer is plain text."""
 
     summary: str
     answer: Any = None
     description: str = ""
-    body: Any = None  # A tuple: one of these types.
+    body: Any = None  # A tuple means: one of these types.
     is_body_optional: bool = False
     queries: tuple[Query, ...] = ()
     status: int = 200
@@ -41,7 +41,7 @@ class Operation(NamedTuple):
     headers: tuple[Query, ...] = ()
 
 
-# -- Parameters that several operations share
+# -- Parameters of several operations
 
 TOPIC: Final = Query("topic", "Only messages for this topic.", TEXT)
 KEY: Final = Query("key", "Only messages with this key; needs `topic`.", TEXT)
@@ -53,7 +53,7 @@ def _limit(highest: int) -> Query:
     return Query("limit", "The number of rows.", {"type": "integer", "minimum": 1, "maximum": highest, "default": 100})
 
 
-# A group that is not known and a topic that is not known are the common case of 404.
+# The usual reasons for 404.
 NO_TOPIC: Final = {404: "There is no such topic."}
 NO_GROUP: Final = {404: "There is no such group."}
 NO_TIMER: Final = {404: "No pending message has this id."}
