@@ -25,30 +25,17 @@ TransactionalMessageServiceImpl.java and EndTransactionProcessor.java: there eac
 with a new offset, and a late verdict for the old offset decides it twice.
 """
 
-import sys
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from enum import IntEnum
 from heapq import heappop, heappush
-from itertools import compress
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from duolog.store.copy_on_write import CopyOnWrite
+from duolog.txn.half_pages import COLUMN_CODES, HOLE, NEVER_MS, Askers, HalfPage, OpenPage, from_bytes, to_bytes
+from duolog.txn.half_verdicts import VERDICTS_KEPT, HalfVerdict, RecentVerdicts
 
 PAGE_MAX: Final = 1024  # Half messages of one page: the unit of work of a look.
-VERDICTS_KEPT: Final = 1 << 16  # Of the last so many half messages the verdict is known.
 CHECKS_MAX: Final = 255  # What a byte can count.
-
-_HOLE: Final = -1  # In the place of a due time: decided.
-
-
-class HalfVerdict(IntEnum):
-    """How a half message ended; the numbers are in the log."""
-
-    COMMITTED = 1
-    ROLLED_BACK = 2
-    GIVEN_UP = 3  # Asked about in vain: put aside for people to look at.
 
 
 class UnknownHalf(Exception):
@@ -73,17 +60,6 @@ class Half(NamedTuple):
     asker: str  # whom to ask: opaque here
 
 
-class OpenPage(NamedTuple):
-    """Open half messages by offset, as a snapshot has them: columns, little-endian."""
-
-    offsets: bytes  # u64
-    stored_ms: bytes  # i64
-    dues_ms: bytes  # i64
-    checks: bytes
-    askers: bytes  # u32
-    asker_names: dict[int, str]  # by the numbers above
-
-
 class HalfMessages:
     """The open half messages and the latest verdicts. Only `prepared`, `looked` and `decided` change them.
 
@@ -104,14 +80,14 @@ class HalfMessages:
         self.checks_max = checks_max
         self._immunity_ms, self._interval_ms, self._open_ms_max = immunity_ms, interval_ms, open_ms_max
         self._page_max = page_max
-        self._pages: list[_Page] = []  # by offset
+        self._pages: list[HalfPage] = []  # by offset
         self._starts: list[int] = []  # Invariant: the first offset of each page, holes included.
-        self._heap: list[tuple[int, int, _Page]] = []  # by due time and number; those of pages that are gone stay in
+        self._heap: list[tuple[int, int, HalfPage]] = []  # by due time and number; those of pages that are gone stay in
         self._pages_made = 0  # numbers them, so that equal times never compare pages
-        self._askers = _Askers()
+        self._askers = Askers()
         self._count = 0
-        self._verdicts = _Verdicts(verdicts_kept)
-        self._moment: CopyOnWrite[_Page, OpenPage] = CopyOnWrite(self._open_page)  # of a snapshot
+        self._verdicts = RecentVerdicts(verdicts_kept)
+        self._moment: CopyOnWrite[HalfPage, OpenPage] = CopyOnWrite(self._open_page)  # of a snapshot
 
     # -- Asking
 
@@ -140,7 +116,7 @@ class HalfMessages:
         """Give the open ones from that offset on; nothing may change meanwhile."""
         for page in self._pages[max(0, bisect_right(self._starts, since) - 1) :]:
             for at, offset in enumerate(page.offsets):
-                if offset >= since and page.dues_ms[at] != _HOLE:
+                if offset >= since and page.dues_ms[at] != HOLE:
                     yield self._half(page, at)
 
     def counts_by_asker(self) -> dict[str, int]:
@@ -166,20 +142,20 @@ class HalfMessages:
         """Give a time before which nothing is to be looked at; None: nothing is open."""
         heap = self._heap
         while heap and not heap[0][2].open_count:
-            heappop(heap)[2].heap_ms = _NEVER_MS
+            heappop(heap)[2].heap_ms = NEVER_MS
         return heap[0][0] if heap else None
 
     def due(self, now_ms: int, count_max: int) -> list[Half]:
         """Name up to `count_max` to look at now, about the longest due first; they stay due until `looked`."""
         found: list[Half] = []
-        seen: list[_Page] = []
+        seen: list[HalfPage] = []
         while len(found) < count_max and (due_ms := self.next_deadline_ms()) is not None and due_ms <= now_ms:
             page = heappop(self._heap)[2]
             if due_ms != page.heap_ms:
                 continue  # It has an earlier place in the heap, or had one.
             seen.append(page)
-            page.heap_ms = _NEVER_MS  # It may be in the heap twice under one time.
-            places = [at for at, each_ms in enumerate(page.dues_ms) if _HOLE < each_ms <= now_ms]
+            page.heap_ms = NEVER_MS  # It may be in the heap twice under one time.
+            places = [at for at, each_ms in enumerate(page.dues_ms) if HOLE < each_ms <= now_ms]
             found += [self._half(page, at) for at in places[: count_max - len(found)]]
         for page in seen:
             self._push(page, page.earliest_ms())
@@ -194,7 +170,7 @@ class HalfMessages:
         since = 0
         while (page := self._page_from(since)) is not None:
             since = page.offsets[-1] + 1
-            late = [at for at, due_ms in enumerate(page.dues_ms) if due_ms != _HOLE and due_ms > latest_ms]
+            late = [at for at, due_ms in enumerate(page.dues_ms) if due_ms != HOLE and due_ms > latest_ms]
             if late:
                 self._moment.before_change(page)
             for at in late:
@@ -203,7 +179,7 @@ class HalfMessages:
                 self._push(page, page.earliest_ms())
             yield len(page.offsets)
 
-    def _page_from(self, offset: int) -> "_Page | None":
+    def _page_from(self, offset: int) -> "HalfPage | None":
         """Give the first page that ends at this offset or behind it."""
         for page in self._pages[max(0, bisect_right(self._starts, offset) - 1) :][:2]:
             if page.offsets[-1] >= offset:
@@ -232,7 +208,7 @@ class HalfMessages:
         page, at = found
         self._moment.before_change(page)
         self._askers.release(page.askers[at])
-        page.dues_ms[at] = _HOLE
+        page.dues_ms[at] = HOLE
         page.open_count -= 1
         self._count -= 1
         self._verdicts.put(offset, verdict)
@@ -266,17 +242,17 @@ class HalfMessages:
     def end_snapshot(self) -> None:
         self._moment.end()
 
-    def _open_page(self, page: "_Page") -> OpenPage | None:
+    def _open_page(self, page: "HalfPage") -> OpenPage | None:
         if not page.open_count:
             return None
         columns = page.open_columns()
         names = {number: self._askers.name(number) for number in {*columns[-1]}}
-        offsets, stored_ms, dues_ms, checks, askers = map(_to_bytes, columns)
+        offsets, stored_ms, dues_ms, checks, askers = map(to_bytes, columns)
         return OpenPage(offsets, stored_ms, dues_ms, checks, askers, names)
 
     def restore(self, saved: OpenPage) -> None:
         """Take a page of a snapshot; what is known already is left as it is."""
-        offsets, stored_ms, dues_ms, checks, askers = map(_from_bytes, COLUMN_CODES, saved[:5])
+        offsets, stored_ms, dues_ms, checks, askers = map(from_bytes, COLUMN_CODES, saved[:5])
         for offset, stored, due, count, number in zip(offsets, stored_ms, dues_ms, checks, askers, strict=True):
             self._add(offset, stored, due, count, saved.asker_names[number])
 
@@ -289,17 +265,17 @@ class HalfMessages:
 
     # -- Pages
 
-    def _find(self, offset: int) -> "tuple[_Page, int] | None":
+    def _find(self, offset: int) -> "tuple[HalfPage, int] | None":
         number = bisect_right(self._starts, offset) - 1
         if number < 0:
             return None
         page = self._pages[number]
         at = bisect_left(page.offsets, offset)
-        if at == len(page.offsets) or page.offsets[at] != offset or page.dues_ms[at] == _HOLE:
+        if at == len(page.offsets) or page.offsets[at] != offset or page.dues_ms[at] == HOLE:
             return None
         return page, at
 
-    def _half(self, page: "_Page", at: int) -> Half:
+    def _half(self, page: "HalfPage", at: int) -> Half:
         return Half(
             page.offsets[at],
             page.stored_ms[at],
@@ -314,7 +290,7 @@ class HalfMessages:
             return  # A snapshot's, appended again.
         if page is None or len(page.offsets) >= self._page_max:
             self._pages_made += 1
-            page = _Page(self._pages_made)
+            page = HalfPage(self._pages_made)
             self._pages.append(page)
             self._starts.append(offset)
         self._moment.before_change(page)
@@ -328,13 +304,13 @@ class HalfMessages:
         if due_ms < page.heap_ms:
             self._push(page, due_ms)
 
-    def _push(self, page: "_Page", due_ms: int) -> None:
+    def _push(self, page: "HalfPage", due_ms: int) -> None:
         """Give the page its place in the heap; an older place of it is passed over from now on."""
-        if due_ms < _NEVER_MS:
+        if due_ms < NEVER_MS:
             page.heap_ms = due_ms
             heappush(self._heap, (due_ms, page.number, page))
 
-    def _tidy(self, page: "_Page") -> None:
+    def _tidy(self, page: "HalfPage") -> None:
         """Write the page anew without its holes; an empty one goes, and two that fit into half a page become one."""
         number = bisect_right(self._starts, page.offsets[0]) - 1
         if not page.open_count:
@@ -350,135 +326,3 @@ class HalfMessages:
             if page.heap_ms < before.heap_ms:
                 self._push(before, page.heap_ms)
             page.open_count = 0  # Its places in the heap are passed over.
-
-
-_NEVER_MS: Final = 1 << 62
-COLUMN_CODES: Final = "QqqBI"
-_Column: TypeAlias = "array[int]"
-
-
-class _Page:
-    """Up to PAGE_MAX half messages with neighbouring offsets."""
-
-    __slots__ = ("askers", "checks", "dues_ms", "heap_ms", "number", "offsets", "open_count", "stored_ms")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.offsets: _Column = array("Q")
-        self.stored_ms: _Column = array("q")
-        self.dues_ms: _Column = array("q")  # _HOLE: decided
-        self.checks: _Column = array("B")
-        self.askers: _Column = array("I")
-        self.open_count = 0
-        self.heap_ms = _NEVER_MS  # Its valid place in the heap. Invariant: nothing in it is due before.
-
-    def first_open(self) -> int:
-        return next(offset for offset, due_ms in zip(self.offsets, self.dues_ms, strict=True) if due_ms != _HOLE)
-
-    def earliest_ms(self) -> int:
-        return min((due_ms for due_ms in self.dues_ms if due_ms != _HOLE), default=_NEVER_MS)
-
-    def open_columns(self) -> list[_Column]:
-        """Give the columns without the holes."""
-        columns = [self.offsets, self.stored_ms, self.dues_ms, self.checks, self.askers]
-        if self.open_count == len(self.offsets):
-            return columns
-        is_open = [due_ms != _HOLE for due_ms in self.dues_ms]
-        return [array(column.typecode, compress(column, is_open)) for column in columns]
-
-    def drop_holes(self) -> None:
-        self.offsets, self.stored_ms, self.dues_ms, self.checks, self.askers = self.open_columns()
-
-    def join(self, after: "_Page") -> None:
-        self.offsets += after.offsets
-        self.stored_ms += after.stored_ms
-        self.dues_ms += after.dues_ms
-        self.checks += after.checks
-        self.askers += after.askers
-        self.open_count += after.open_count
-
-
-def _to_bytes(column: _Column) -> bytes:
-    if sys.byteorder == "big":
-        column = column[:]
-        column.byteswap()
-    return column.tobytes()
-
-
-def _from_bytes(code: str, raw: bytes) -> _Column:
-    column: _Column = array(code)
-    column.frombytes(raw)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column
-
-
-class _Askers:
-    """Numbers for names, each for as long as somebody uses it."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._names: list[str] = []
-        self._uses: list[int] = []
-        self._free: list[int] = []
-
-    def name(self, number: int) -> str:
-        return self._names[number]
-
-    def take(self, name: str) -> int:
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = self._free.pop() if self._free else len(self._names)
-            if number == len(self._names):
-                self._names.append(name)
-                self._uses.append(0)
-            self._names[number] = name
-        self._uses[number] += 1
-        return number
-
-    def release(self, number: int) -> None:
-        self._uses[number] -= 1
-        if not self._uses[number]:
-            del self._numbers[self._names[number]]
-            self._names[number] = ""
-            self._free.append(number)
-
-    def counts(self) -> dict[str, int]:
-        return {name: self._uses[number] for name, number in self._numbers.items()}
-
-
-class _Verdicts:
-    """The verdicts of the last so many half messages, in a ring by offset."""
-
-    def __init__(self, size: int) -> None:
-        self._end_offset = 0
-        self._size = size
-        self._ring = bytearray(size)
-
-    def get(self, offset: int) -> HalfVerdict | None:
-        if not self._end_offset - self._size <= offset < self._end_offset:
-            return None
-        number = self._ring[offset % self._size]
-        return HalfVerdict(number) if number else None
-
-    def forget(self, offset: int) -> None:
-        """Make room for a new half message."""
-        if offset >= self._end_offset:
-            self._ring[offset % self._size] = 0
-            self._end_offset = offset + 1
-
-    def put(self, offset: int, verdict: HalfVerdict) -> None:
-        if offset >= self._end_offset - self._size:
-            self._ring[offset % self._size] = verdict
-
-    def snapshot(self) -> tuple[int, bytes]:
-        at = self._end_offset % self._size
-        return self._end_offset, bytes(self._ring[at:] + self._ring[:at]).lstrip(b"\0")
-
-    def restore(self, end_offset: int, verdicts: bytes) -> None:
-        if end_offset < self._end_offset:
-            return  # A snapshot's, appended again.
-        self._end_offset = end_offset
-        whole = bytearray(verdicts.rjust(self._size, b"\0"))
-        at = end_offset % self._size
-        self._ring = whole[self._size - at :] + whole[: self._size - at]

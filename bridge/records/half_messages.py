@@ -16,7 +16,7 @@ class HalvesLooked(StateRecordBody, frozen=True, tag=50):
 
 
 class HalvesOpen(StateRecordBody, frozen=True, tag=51):
-    """Only in snapshots: open half messages in the layout of `txn.half.OpenPage`."""
+    """Only in snapshots: open half messages in the layout of `txn.half_pages.OpenPage`."""
 
     offsets: bytes
     stored_ms: bytes

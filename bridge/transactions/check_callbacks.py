@@ -19,7 +19,7 @@ from typing import Any, Final
 import aiohttp
 
 from duolog.bridge.transactions.verdict_body import read_verdict
-from duolog.txn.half import HalfVerdict
+from duolog.txn.half_verdicts import HalfVerdict
 
 ASKED_MAX: Final = 32  # Requests to one host at a time. Further check-backs to the host are postponed, and not counted.
 ANSWER_BYTES_MAX: Final = 1024

@@ -39,8 +39,9 @@ from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
 from duolog.store.unit import Frame
-from duolog.txn.half import Half, HalfMessages, HalfVerdict, UnknownHalf
+from duolog.txn.half import Half, HalfMessages, UnknownHalf
 from duolog.txn.half_ids import HalfIds
+from duolog.txn.half_verdicts import HalfVerdict
 
 GATHERED_MAX: Final = 128  # Verdicts in one unit. An op message of Apache RocketMQ has 4096 characters at most.
 GATHERED_BYTES_MAX: Final = 1 << 20  # The bytes of the messages in one unit.

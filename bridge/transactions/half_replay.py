@@ -16,8 +16,10 @@ from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC
 from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog
-from duolog.txn.half import HalfMessages, HalfVerdict, OpenPage
+from duolog.txn.half import HalfMessages
 from duolog.txn.half_ids import HalfIds
+from duolog.txn.half_pages import OpenPage
+from duolog.txn.half_verdicts import HalfVerdict
 
 IDS_IN_RECORD: Final = 1000
 

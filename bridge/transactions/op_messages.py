@@ -23,7 +23,8 @@ from duolog.protocol.rocketmq.messages.message import Message, Writer
 from duolog.protocol.rocketmq.names import OP_HALF_TOPIC
 from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame
-from duolog.txn.half import HalfMessages, HalfVerdict
+from duolog.txn.half import HalfMessages
+from duolog.txn.half_verdicts import HalfVerdict
 
 OP_TAG: Final = "d"  # TransactionalMessageUtil.java#REMOVE_TAG
 PATHS_CACHED_MAX: Final = 4096  # When it is reached, the cache is cleared.

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from duolog.txn.half import HalfVerdict
+from duolog.txn.half_verdicts import HalfVerdict
 
 _VERDICTS: Final = {"commit": HalfVerdict.COMMITTED, "rollback": HalfVerdict.ROLLED_BACK}
 

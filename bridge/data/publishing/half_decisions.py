@@ -12,7 +12,7 @@ from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.store.entry import Promise, Stored
 from duolog.store.store import Store
 from duolog.store.unit import Frame
-from duolog.txn.half import HalfVerdict
+from duolog.txn.half_verdicts import HalfVerdict
 
 
 @dataclass(frozen=True, slots=True)

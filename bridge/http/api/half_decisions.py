@@ -21,7 +21,8 @@ from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.verdict_body import read_verdict
 from duolog.delay.requested_delay import DelayRefused
 from duolog.store.entry import Promise, Stored
-from duolog.txn.half import AlreadyDecided, HalfVerdict, UnknownHalf
+from duolog.txn.half import AlreadyDecided, UnknownHalf
+from duolog.txn.half_verdicts import HalfVerdict
 
 _STATES: Final = {
     HalfVerdict.COMMITTED: "committed",

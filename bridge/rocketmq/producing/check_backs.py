@@ -36,7 +36,8 @@ from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message_id import message_id
 from duolog.store.entry import Stored
 from duolog.store.errors import StoreError
-from duolog.txn.half import Half, HalfVerdict
+from duolog.txn.half import Half
+from duolog.txn.half_verdicts import HalfVerdict
 
 READS_AT_ONCE: Final = 64  # Half messages that are read, for a check-back or a copy, in one turn of the loop.
 CHECKS_AT_ONCE: Final = 1024  # Half messages whose check is counted in one turn, most of them without a producer.

@@ -37,7 +37,8 @@ from duolog.protocol.rocketmq.messages.message import PROPERTIES_BYTES_MAX, Mess
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Appended, Promise, Stored
 from duolog.store.unit import Frame
-from duolog.txn.half import HalfVerdict, UnknownHalf
+from duolog.txn.half import UnknownHalf
+from duolog.txn.half_verdicts import HalfVerdict
 
 _VERDICTS: Final = {
     flags.TRANSACTION_COMMIT: HalfVerdict.COMMITTED,

@@ -34,7 +34,8 @@ from duolog.bridge.records.transactions import (
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName
 from duolog.delay.recurring import Missed
 from duolog.store.index.queue import Queue, queue_key
-from duolog.txn.half import COLUMN_CODES, HalfVerdict
+from duolog.txn.half_pages import COLUMN_CODES
+from duolog.txn.half_verdicts import HalfVerdict
 from duolog.txn.isolation import Aborted
 from tests.kit.core import ManualCore
 

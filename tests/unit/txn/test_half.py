@@ -7,12 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.txn.half import (
-    AlreadyDecided,
-    HalfMessages,
-    HalfVerdict,
-    UnknownHalf,
-)
+from duolog.txn.half import AlreadyDecided, HalfMessages, UnknownHalf
+from duolog.txn.half_verdicts import HalfVerdict
 
 IMMUNITY, INTERVAL, CHECKS_MAX, OPEN_MAX = 100, 50, 3, 1000
 OFFSET = 7

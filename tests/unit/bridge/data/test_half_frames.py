@@ -17,7 +17,7 @@ from duolog.bridge.http.api.transactions import UnknownTransaction, transaction,
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.kafka import batch_builder, record_reader
 from duolog.protocol.kafka.record_batch import InvalidBatch
-from duolog.txn.half import HalfVerdict
+from duolog.txn.half_verdicts import HalfVerdict
 from tests.kit.core import ManualCore
 from tests.unit.bridge.batches import batch
 

@@ -8,7 +8,7 @@ from duolog.bridge.records.pop import PopTaken
 from duolog.bridge.records.transactions import TransactionalIdSettled, TransactionGrew
 from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
 from duolog.txn.coordinator import State
-from duolog.txn.half import HalfVerdict
+from duolog.txn.half_verdicts import HalfVerdict
 from tests.kit.core import ManualCore
 from tests.unit.adversary.budget import counted
 

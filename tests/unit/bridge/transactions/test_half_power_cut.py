@@ -22,7 +22,7 @@ from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.options import StoreOptions
 from duolog.store.unit import Frame
-from duolog.txn.half import HalfVerdict
+from duolog.txn.half_verdicts import HalfVerdict
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.slices import finished
