@@ -26,6 +26,7 @@ from tests.unit.adversary import hostile
 from tests.unit.bridge.batches import batch
 
 CORRELATION_ID = 7
+ARRAY_BYTES_MAX = 64 << 20
 _FIXED_BYTES = {
     "bool": 1, "int8": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4, "uint32": 4, "timedelta_i32": 4,
     "int64": 8, "timedelta_i64": 8, "datetime_i64": 8, "float64": 8, "uuid": 16,
@@ -96,10 +97,15 @@ class _Array:
         body = b""
         if self.elements:  # Elements that are repeated are one object, and encoded once.
             encoded: dict[int, bytes] = {}
+            parts, size = list[bytes](), 0
             for each in self.elements:
                 if id(each) not in encoded:
                     encoded[id(each)] = each.encode()
-            body = b"".join(encoded[id(each)] for each in self.elements)
+                size += len(encoded[id(each)])
+                if size > ARRAY_BYTES_MAX:  # Repeated arrays of repeated arrays would take all memory of the test.
+                    break
+                parts.append(encoded[id(each)])
+            count, body = len(parts), b"".join(parts)
         return _size(count if self.count_written is None else self.count_written, self.flexible, False) + body
 
     def mutate(self, rng: random.Random) -> None:
