@@ -8,7 +8,8 @@ May import `store`. The main names:
     TimerTree                delay/tree/         the log-structured merge tree: flush, cursors, compaction
     Memtable                 delay/memtable/     timers whose messages lie in the log, 32 bytes for each
     Tables, SortedTable      delay/tables/       timers that are due late, in files; the manifest, tombstones
-    Schedule                 delay/recurring.py  when a recurring message runs next
+    DeliverySchedules        delay/schedules.py  recurring messages and their next runs
+    Schedule                 delay/recurring.py  the rule that says when a message recurs
 
     wheel: Wheel[str] = Wheel(start_ms=1_000)
     late = wheel.add(1_500, "late")

@@ -19,7 +19,7 @@ from duolog.bridge.config import Options
 from duolog.bridge.data import expiry
 from duolog.bridge.data.delayed import pending_frames
 from duolog.bridge.data.delayed.delay_headers import DelayParser, replaces_header
-from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
+from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME, Schedules
 from duolog.bridge.data.expiry import ExpiryParser
 from duolog.bridge.data.half_frames import HalfRequest
 from duolog.bridge.data.publishing.produced_batches import (
@@ -37,6 +37,7 @@ from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.delay import entry_extra
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule
 from duolog.delay.requested_delay import RequestedDelay
+from duolog.delay.schedules import DeliverySchedule, RecurringMessage
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import BatchHeader, InvalidBatch, Reason, Record
 from duolog.store.entry import Buffer
@@ -190,7 +191,7 @@ class KafkaPlanner:
         headers = [header for header in record.headers if header[0] not in AMQ_NAMES]
         named = record._replace(headers=[*headers, (SCHEDULE_NAME, name.encode())])
         message = RecurringMessage(key, frame_formats.KAFKA, bytes(pending_frames.pending_batch(named, due_ms, now_ms)))
-        return self._schedules.record(name, schedule, message, Run(1, due_ms), is_kept=False)
+        return self._schedules.record(DeliverySchedule(name, schedule, message, Run(1, due_ms), is_kept=False))
 
     def _rest_of(
         self, topic: Topic, queue_id: int, header: BatchHeader, rest: Sequence[Record], now_ms: int

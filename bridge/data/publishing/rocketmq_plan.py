@@ -18,7 +18,7 @@ from duolog.bridge.data import expiry
 from duolog.bridge.data.delayed import delay_headers, pending_frames
 from duolog.bridge.data.delayed.delay_headers import DelayParser
 from duolog.bridge.data.delayed.delay_records import cancellation_of
-from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME, RecurringMessage, Schedules
+from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME, Schedules
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.refusals import (
     IllegalMessage,
@@ -37,6 +37,7 @@ from duolog.bridge.state.wall_time import WallTime
 from duolog.delay import entry_extra
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule
 from duolog.delay.requested_delay import DelayRefused, RequestedDelay
+from duolog.delay.schedules import DeliverySchedule, RecurringMessage
 from duolog.delay.timers import Timers
 from duolog.protocol.rocketmq.messages import flags, properties, tags
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
@@ -218,7 +219,7 @@ class MessagePlanner:
         kept = bytearray(record)
         rocketmq_message.stamp(kept, 0, (0, 0, now_ms))
         message = RecurringMessage(key, frame_formats.ROCKETMQ, bytes(kept))
-        return self._schedules.record(name, schedule, message, Run(1, due_ms), is_kept=False)
+        return self._schedules.record(DeliverySchedule(name, schedule, message, Run(1, due_ms), is_kept=False))
 
     # -- Checks
 

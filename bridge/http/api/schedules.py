@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from duolog.bridge.data.delayed.schedules import Outcome, RecurringMessage, Standing
+from duolog.bridge.data.delayed.schedules import Outcome
 from duolog.bridge.data.publishing.publisher import check_record
 from duolog.bridge.http.answers import Json, Listing, answer, array
 from duolog.bridge.http.api.timers import pending_message_view
@@ -29,6 +29,7 @@ from duolog.delay.recurring import (
     Missed,
     Schedule,
 )
+from duolog.delay.schedules import DeliverySchedule, RecurringMessage
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.store.entry import Promise
 
@@ -78,24 +79,24 @@ class ScheduleApi:
         expires = context.delayed.expiry_parser.parse_headers(record.headers, now_ms) is not None
         records = context.delayed.expiring_queues.records_for(message.key) if expires else []
         outcome, promise = context.delayed.schedules.register(wanted.name, _schedule(wanted), message, now_ms, records)
-        standing = context.delayed.schedules.get(wanted.name)
-        assert standing is not None, "it was registered"
-        view = self._schedule_view(standing)  # Another request may remove the schedule while this one waits.
+        found = context.delayed.schedules.state.get(wanted.name)
+        assert found is not None, "it was registered"
+        view = self._schedule_view(found)  # Another request may remove the schedule while this one waits.
         await self._kept(promise)
         return answer({"outcome": outcome.value} | view, 201 if outcome is Outcome.CREATED else 200)
 
     async def _schedules(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._context.state_log.barrier())
-        return Listing(array(map(self._schedule_view, list(self._context.delayed.schedules.all()))))
+        return Listing(array(map(self._schedule_view, list(self._context.delayed.schedules.state.all()))))
 
     async def _schedule(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        standing = self._context.delayed.schedules.get(name)
+        found = self._context.delayed.schedules.state.get(name)
         await self._kept(self._context.state_log.barrier())
-        if standing is None:
+        if found is None:
             raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
-        message = standing.message
-        return answer(self._schedule_view(standing) | pending_message_view(message.form, message.frame))
+        message = found.message
+        return answer(self._schedule_view(found) | pending_message_view(message.form, message.frame))
 
     async def _remove(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -105,18 +106,18 @@ class ScheduleApi:
             raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
         return answer({"outcome": outcome.value})
 
-    def _schedule_view(self, standing: Standing) -> Json:
-        schedule, run = standing.schedule, standing.run
-        topic = self._context.topics.by_number(standing.topic)
+    def _schedule_view(self, found: DeliverySchedule) -> Json:
+        schedule, run = found.schedule, found.run
+        topic = self._context.topics.by_number(found.topic)
         plan = schedule.plan
         if isinstance(plan, Every):
             asked: Json = {"every_ms": plan.period_ms, "start_ms": plan.start_ms}
         else:
             asked = {"cron": plan.expression, "zone": plan.zone}
         return {
-            "name": standing.name,
+            "name": found.name,
             "topic": topic.name if topic is not None else None,
-            "queue": standing.message.key & (1 << QUEUE_ID_BITS) - 1,
+            "queue": found.message.key & (1 << QUEUE_ID_BITS) - 1,
             **asked,
             "until_ms": schedule.until_ms,
             "count": schedule.count,

@@ -6,7 +6,7 @@ A broker without its network is driven run by run; after each cut another one go
 import pytest
 
 from duolog.bridge.config import DelayOptions
-from duolog.bridge.data.delayed.schedules import Outcome, RecurringMessage, TooManySchedules
+from duolog.bridge.data.delayed.schedules import Outcome
 from duolog.bridge.data.publishing.kafka_plan import REPLACING_RECORDS_MAX
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
@@ -19,6 +19,7 @@ from duolog.delay.recurring import (
     Schedule,
 )
 from duolog.delay.requested_delay import DelayRefused
+from duolog.delay.schedules import RecurringMessage, TooManySchedules
 from duolog.protocol.kafka import record_reader
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason, Record
@@ -57,7 +58,7 @@ class Desk(PublishBench):
         return [record for stored in found for record in record_reader.records(stored.frame, 1 << 20)]
 
     def names(self) -> list[str]:
-        return sorted(standing.name for standing in self.schedules.all())
+        return sorted(standing.name for standing in self.schedules.state.all())
 
 
 def recurring(topic: Topic, value: bytes = b"tick") -> RecurringMessage:
@@ -152,7 +153,7 @@ def test_batch_that_would_pass_the_limit_registers_nothing() -> None:
     headers = [("AMQ_SCHEDULED_PERIOD", b"1000"), ("AMQ_SCHEDULED_REPEAT", b"1")]
     period = b"AMQ_SCHEDULED_PERIOD\x011000\x02AMQ_SCHEDULED_REPEAT\x011\x02"
     for count, fits in ((4, False), (2, True), (2, False), (1, True)):
-        before = len(desk.schedules)
+        before = len(desk.schedules.state)
         sent = batch([b"x"] * count, headers=headers)
         if fits:
             desk.publisher.publish_batch(topic, 0, sent, NOW)
@@ -161,7 +162,7 @@ def test_batch_that_would_pass_the_limit_registers_nothing() -> None:
             desk.publisher.publish_batch(topic, 0, sent, NOW)
         with pytest.raises(TooManySchedules, match=r"delay\.schedules_max is 3"):
             desk.publisher.publish_messages(topic, 0, [message(properties=period) for _ in range(count)], NOW)
-        assert len(desk.schedules) == before
+        assert len(desk.schedules.state) == before
 
 
 # -- Power cuts
@@ -242,7 +243,7 @@ def test_an_activemq_delay_alone_is_a_delay() -> None:
     desk = Desk()
     topic = desk.topic()
     desk.kafka(topic, kafka_batch(("AMQ_SCHEDULED_DELAY", b"1500")))
-    assert (len(desk.delays.timers), len(desk.schedules)) == (1, 0)
+    assert (len(desk.delays.timers), len(desk.schedules.state)) == (1, 0)
     desk.pass_until(NOW + 1500)
     assert desk.times(topic) == [NOW + 1500]
 

@@ -243,7 +243,7 @@ def test_stored_schedule_whose_run_raises_is_set_aside_and_the_others_run() -> N
     endless = Schedule(Cron("* * * * * *"), burst=Burst(TIME_MAX_MS, 0, 1))
     for name, schedule in (("a", every_second), ("b", every_second)):
         desk.schedules.register(name, schedule, recurring(topic, name.encode()), desk.clock.now_ms())
-    bad = desk.schedules.get("a")
+    bad = desk.schedules.state.get("a")
     assert bad is not None
     bad.schedule = endless  # As older versions took it.
     for _ in range(3):

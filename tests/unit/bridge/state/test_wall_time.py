@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from duolog.bridge.config import DelayOptions, Options, RetentionOptions
-from duolog.bridge.data.delayed.schedules import RecurringMessage
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, taken
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.delay.recurring import Cron, Every, Schedule
+from duolog.delay.schedules import RecurringMessage
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.txn.coordinator import Producer

@@ -40,7 +40,7 @@ def test_schedule_that_is_removed_while_its_registration_is_kept_was_registered(
     wanted = {"topic": "orders", "name": "nightly", "value": "v", "cron": "0 3 * * *"}
     answer = asyncio.run(TimerHandlers(core, removed_meanwhile, read)._register(asked(wanted)))
     assert (answer.status, json.loads(cast(bytes, answer.body))["outcome"]) == (201, "created")
-    assert core.schedules.get("nightly") is None
+    assert core.schedules.state.get("nightly") is None
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_large_batch_keeps_each_turn_within_the_budget(broker: RocketMQBroker, f
             broker.loop.turn_once()
         most = max(most, work.units)
     run(client)
-    assert len(stored(client)) + len(broker.delays) == 12_001
+    assert len(stored(client)) + len(broker.delays.timers) == 12_001
     assert most < budget.UNITS_MAX
 
 
@@ -136,7 +136,7 @@ def test_delayed_messages_of_a_large_batch_are_appended_with_the_others(broker: 
         assert found is not None
         assert (found.code, bodies(found)) == (0, [b"%d" % number])
     assert stored(client) == [b"%d" % number for number in range(3000) if number % every]
-    assert len(broker.delays) == len(range(0, 3000, every))
+    assert len(broker.delays.timers) == len(range(0, 3000, every))
 
 
 def test_batch_of_too_many_messages_of_which_one_is_delayed_is_refused(broker: RocketMQBroker) -> None:
@@ -146,7 +146,7 @@ def test_batch_of_too_many_messages_of_which_one_is_delayed_is_refused(broker: R
     answer = client.last_answer()
     assert answer is not None
     assert (answer.code, "of which some are delayed" in (answer.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
-    assert (stored(client), len(broker.delays)) == ([], 0)
+    assert (stored(client), len(broker.delays.timers)) == ([], 0)
 
 
 def test_batch_with_too_many_delayed_messages_is_refused(broker: RocketMQBroker) -> None:
