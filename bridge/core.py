@@ -38,6 +38,7 @@ from duolog.bridge.kafka import ADVERTISED_VERSIONS
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.group_offsets import subscribed_topics
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
+from duolog.bridge.kafka.groups.turn_work import TurnWork
 from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
 from duolog.bridge.kafka.requests.metadata_cache import MetadataCache
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
@@ -241,6 +242,7 @@ class Core:
             reader=self.reader,
             purgatory=self.purgatory,
             sliced_requests=SlicedRequests(),
+            group_work=TurnWork(),
             topics=self.topics,
             metadata_cache=MetadataCache(),
             group_offsets=self.group_offsets,

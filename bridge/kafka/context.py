@@ -8,6 +8,7 @@ from duolog.bridge.config import Options
 from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.data.reading.queue_reader import QueueReader
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
+from duolog.bridge.kafka.groups.turn_work import TurnWork
 from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
 from duolog.bridge.kafka.requests.metadata_cache import MetadataCache
 from duolog.bridge.kafka.requests.request import AdvertisedVersions
@@ -52,6 +53,7 @@ class KafkaContext:
     metadata_cache: MetadataCache
     group_offsets: GroupOffsets
     groups: GroupCoordinator[WaitingRequest]
+    group_work: TurnWork
     client_protocols: ClientProtocols
     count_failed: Callable[[str], tuple[int, int]]
     """Counts the retries and the dead letters of a group that its RocketMQ consumers have not read."""

@@ -49,7 +49,10 @@ _CLASSIC = "classic"  # The only type of group that the broker has, in lower cas
 
 def send_replies(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]) -> None:
     """Send the replies of a group as answers; many of them, or large ones, in later turns of the loop."""
-    at_once = len(replies) <= DELIVERED_AT_ONCE
+    if not replies:
+        return
+    has_time = context.group_work.add(len(replies), replies[0].ticket.connection.server)
+    at_once = has_time and len(replies) <= DELIVERED_AT_ONCE
     for (connection, slot, request), decided in replies:
         steps = _answer(context, request, decided)
         if at_once and (isinstance(decided, SyncResponse) or len(decided.members) <= DELIVERED_AT_ONCE):
@@ -63,7 +66,8 @@ def send_replies(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]
 
 def expire_sessions(context: KafkaContext, mono_ms: int) -> None:
     """End the sessions and the phases of rebalances whose time is up, and answer the requests that waited for them."""
-    send_replies(context, context.groups.expire(mono_ms))
+    if not context.group_work.is_full:
+        send_replies(context, context.groups.expire(mono_ms))
 
 
 def _answer(context: KafkaContext, request: KafkaRequest, decided: JoinResponse | SyncResponse) -> Steps:
@@ -88,6 +92,7 @@ def join_group(
     context: KafkaContext, connection: OrderedConnection, request: KafkaRequest
 ) -> Answer | OutboxSlot | None:
     """Hand the request to its group. The slot is filled when the group replies, often not before others have joined."""
+    context.group_work.check()
     body = request.body
     if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
         return run_all(_answer(context, request, JoinResponse(ErrorCode.inconsistent_group_protocol, body.member_id)))
@@ -116,6 +121,7 @@ def join_group(
 
 def sync_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> OutboxSlot:
     """Hand the request to its group. The slot is filled when the leader has sent the assignments."""
+    context.group_work.check()
     body = request.body
     sync = SyncRequest(
         group_id=body.group_id,
@@ -144,6 +150,8 @@ def heartbeat(context: KafkaContext, connection: OrderedConnection, request: Kaf
 
 def leave_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Let members leave. Below version 3 a request names one, whose error is the answer's own."""
+    while context.group_work.is_full:
+        yield
     body, types = request.body, request.types
     if request.version < 3:
         leavers = [MemberIdentity(body.member_id)]

@@ -22,6 +22,10 @@ WIRE_CLIENTS = {"kafka": foreign.KAFKA, "rocketmq": foreign.ROCKETMQ}
 BUG = "the broker has a bug, which its log describes"  # What a client is told of a fault.
 
 
+class TurnIsFull(Exception):
+    """What requests of this kind may do in one turn of the loop is done; this one is received in the next turn."""
+
+
 class Log(Protocol):
     """The methods of the store that an answer needs if it waits for the log."""
 
@@ -33,7 +37,8 @@ class Log(Protocol):
 class Connection(asyncio.Protocol):
     """One client. A subclass names its `wire`, takes frames in `received`, and writes to `answers` or an OrderedOutbox.
 
-    `received` gets a read-only view that stays valid as long as it is referenced. A ProtocolError that `received`
+    `received` gets a read-only view that stays valid as long as it is referenced. It may raise TurnIsFull before it has
+    done anything, and gets the same frame in the next turn of the loop. A ProtocolError that `received`
     raises closes the connection. So does any other exception, which is reported as a fault; a subclass answers what it
     can before. The class has more than fifteen fields because reading, back-pressure and the end of a connection share
     `closed` and `is_holding`, and every request passes here: each further object would cost each request a call.
@@ -137,16 +142,21 @@ class Connection(asyncio.Protocol):
 
     def _receive(self, frames: list[memoryview]) -> int:
         """Receive frames, and return how many were received."""
-        if len(frames) == 1:  # The common case, in which there is nothing to stop before and no clock to look at.
-            self.received(frames[0])
-            return 1
-        mono_ms = self.server.clock.mono_ms
-        until_mono_ms = mono_ms() + TURN_MS
-        for count, frame in enumerate(frames, 1):
-            self.received(frame)
-            if self.is_holding or count == FRAMES_AT_ONCE or mono_ms() > until_mono_ms:
-                return count
-        return len(frames)
+        count = 0
+        try:
+            if len(frames) == 1:  # The common case, in which there is nothing to stop before and no clock to look at.
+                self.received(frames[0])
+                return 1
+            mono_ms = self.server.clock.mono_ms
+            until_mono_ms = mono_ms() + TURN_MS
+            for frame in frames:
+                self.received(frame)
+                count += 1
+                if self.is_holding or count == FRAMES_AT_ONCE or mono_ms() > until_mono_ms:
+                    break
+        except TurnIsFull:
+            pass
+        return count
 
     def _count_partial(self) -> None:
         partial_bytes, connections = self._frames.buffered, self.connections

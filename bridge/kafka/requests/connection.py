@@ -22,6 +22,7 @@ from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.connection import TurnIsFull
 from duolog.bridge.net.server import Server
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ApiKey, decode_header, decode_request
@@ -69,6 +70,9 @@ class KafkaConnection(OrderedConnection):
             if isinstance(answer, Answer):
                 self.outbox.add(answer)
         except ProtocolError:
+            raise
+        except TurnIsFull:
+            context.metrics.requests[_METRICS[key]] -= 1  # It is counted when it is received again.
             raise
         except Exception as error:  # noqa: BLE001 - contained
             self.report(request, error)

@@ -4,6 +4,8 @@ import tracemalloc
 
 import pytest
 
+from duolog.bridge.kafka import TABLE
+from duolog.bridge.kafka.groups import turn_work
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.unit.bridge.kafka.asking import commit, fetch_positions, join, versions_of
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
@@ -102,6 +104,40 @@ def delete_group(client: Client) -> ErrorCode:
     (result,) = client.ask(ApiKey.DELETE_GROUPS, 2, groups_names=("g",)).results
     error: ErrorCode = result.error_code
     return error
+
+
+def test_groups_that_rebalance_in_one_turn_are_limited_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that complete ten rebalances are read in one turn; each turn completes some, and all are answered."""
+    monkeypatch.setattr(turn_work, "REPLIES_MAX", 6)
+    bench = KafkaBench(initial_rebalance_delay_ms=1000)
+    clients = [bench.connect() for _ in range(30)]
+    asked = {"session_timeout": 10_000, "rebalance_timeout": 2000, "protocol_type": "consumer"}
+    protocols = [{"name": "range", "metadata": b"m"}]
+    numbers = [
+        client.send(ApiKey.JOIN_GROUP, 3, group_id=f"g{index % 10}", protocols=protocols, **asked)
+        for index, client in enumerate(clients)
+    ]
+    bench.pass_ms(1000)
+    bench.pass_ms(1000)
+    joined = [client.answer_to(number) for client, number in zip(clients, numbers, strict=True)]
+    assert [answer.error_code for answer in joined] == [OK] * 30
+    turn, bench.loop.turn = bench.loop.turn, lambda: None  # All requests come in one turn.
+    leaders_last = sorted(range(30), key=lambda index: joined[index].member_id == joined[index].leader)
+    numbers = [
+        clients[index].send(
+            ApiKey.SYNC_GROUP, 3, group_id=f"g{index % 10}", generation_id=joined[index].generation_id,
+            member_id=joined[index].member_id, assignments=[],
+        )
+        for index in leaders_last
+    ]  # fmt: skip
+    replies = [bench.kafka_context.group_work.replies]
+    while bench.loop.turn_once():
+        replies.append(bench.kafka_context.group_work.replies)
+    assert (max(replies), sum(count > 0 for count in replies)) == (6, 5)
+    bench.loop.turn = turn
+    answers = [clients[index].answer_to(number) for index, number in zip(leaders_last, numbers, strict=True)]
+    assert [answer.error_code for answer in answers] == [OK] * 30
+    assert bench.metrics.requests[TABLE[ApiKey.SYNC_GROUP].metric] == 30
 
 
 def test_requests_that_wait_for_a_group_do_not_keep_their_bodies() -> None:
