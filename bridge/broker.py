@@ -78,7 +78,7 @@ GC_THRESHOLDS = (20_000, 20, 50)
 class Broker(Core):
     """A core with ports, threads and timers, all run by one event loop.
 
-    Starting and stopping are one class, because each step of the one undoes a step of the other in reverse order.
+    The class has more than 20 methods, because each step of the stop undoes a step of the start, in reverse order.
     """
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:

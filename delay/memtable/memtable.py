@@ -40,7 +40,11 @@ def _ignore(topic: int, due_ms: int) -> None:
 
 
 class Memtable:
-    """Knows no clock. `on_ready` is told of each topic that has rows that are due, and when the first of them is."""
+    """Knows no clock. `on_ready` is told of each topic that has rows that are due, and when the first of them is.
+
+    The class has more than 20 methods, because each timer is in a window, in a pack of due rows or in a flush, and
+    every operation must look into all three.
+    """
 
     def __init__(self, start_ms: int = 0, on_ready: Callable[[int, int], None] = _ignore) -> None:
         self.counts = Counts()

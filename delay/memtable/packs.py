@@ -33,6 +33,8 @@ class Pack:
     Rows mostly come in order; where one does not, a new *run* begins. Who searches merges the last runs, until each is
     twice as long as the one behind it: so a search looks into a few, and a row is merged a few times, whatever comes
     between. Who needs all in order merges all.
+
+    The class has more than 20 methods, because adding, finding and removing rows keep the runs sorted together.
     """
 
     __slots__ = ("_last", "_starts", "filings", "gone", "head", "reading", "rows")

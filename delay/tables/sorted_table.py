@@ -66,6 +66,7 @@ class SortedTable:
     """One table open for reading, and its tombstones. Reading may block, and raises Corruption.
 
     Threads may read while the loop adds tombstones: whether a timer is deleted is as of the moment of the question.
+    The class has more than 20 methods, because reads by key, by topic, by name and in order use the same open file.
     """
 
     def __init__(self, files: Files, entry: TableEntry) -> None:

@@ -33,7 +33,10 @@ _NAME_PARTS_BITS: Final = 10  # Names are sorted in so many parts, each of them 
 
 
 class TableWriter:
-    """Writes one table, timer by timer in order. May block at the end of a block, and for long in `finish`."""
+    """Writes one table, timer by timer in order. May block at the end of a block, and for long in `finish`.
+
+    The class has 22 fields, because the blocks and all three indexes of a table are written in one pass.
+    """
 
     def __init__(
         self,

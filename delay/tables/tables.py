@@ -47,7 +47,10 @@ def _go_on() -> None:
 
 
 class Tables:
-    """The set that counts now. Belongs to the loop; what `run`s belongs into a worker, one at a time."""
+    """The set that counts now. Belongs to the loop; what `run`s belongs into a worker, one at a time.
+
+    The class has more than 20 methods, because reading, compacting and switching share which files are open and in use.
+    """
 
     def __init__(self, files: Files) -> None:
         self.manifest: Manifest = ()

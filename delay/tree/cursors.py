@@ -71,6 +71,11 @@ class Read(NamedTuple):
 
 
 class Cursors:
+    """How far the sorted tables were read: a cursor that topics share, and cursors of topics that were paused.
+
+    The class has more than 20 methods, because all cursors take turns to read into one prefetch.
+    """
+
     def __init__(self, prefetch: Prefetch) -> None:
         self._prefetch = prefetch
         self._shared = Cursor(BEGINNING)

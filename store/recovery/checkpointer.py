@@ -125,7 +125,10 @@ class CheckpointTask:
 
 
 class Checkpointer:
-    """Prepares the checkpoints of one store; `CheckpointRun` executes them."""
+    """Prepares the checkpoints of one store; `CheckpointRun` executes them.
+
+    The class has 18 fields, because it decides when a checkpoint is due, and captures all parts of the store for it.
+    """
 
     def __init__(
         self,

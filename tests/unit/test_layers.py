@@ -4,9 +4,11 @@ An import counts wherever it stands: in a function, under TYPE_CHECKING.
 """
 
 import ast
+import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -68,6 +70,8 @@ BRIDGE: dict[str, set[str]] = {
     "http": SHARED | {"hooks", "kafka", "maintenance", "rocketmq"},
     "cli": {"broker", "clock", "config", "net"},
 }
+FOLDER_MODULES_MAX, MODULE_LINES_MAX, CLASS_METHODS_MAX, CLASS_FIELDS_MAX = 15, 500, 20, 15
+REASON = re.compile(r"\b(methods|fields)\b[^.]*\bbecause\b")  # Of a class that exceeds its measures.
 IN_MEMORY = {"BytesIO"}  # Of `io`, what touches no file.
 DATA_ALONE = {"tzdata"}  # `zoneinfo` reads it where the system has no time zones
 ASKS_THE_TIME = "bridge/clock.py"
@@ -99,6 +103,36 @@ def test_a_part_of_bridge_imports_only_what_lies_below_it(part: str) -> None:
 def test_imports_make_no_circle() -> None:
     wrong = circles(product_imports())
     assert not wrong, "\n".join(["", *map(" ".join, wrong)])
+
+
+def crowded_folders() -> Iterator[str]:
+    counts = Counter(path.parent for path in product())
+    return (f"{folder} has {count} modules" for folder, count in counts.items() if count > FOLDER_MODULES_MAX)
+
+
+def long_modules() -> Iterator[str]:
+    counts = ((path, path.read_bytes().count(b"\n")) for path in product())
+    return (f"{path} has {count} lines" for path, count in counts if count > MODULE_LINES_MAX)
+
+
+def large_classes_without_a_reason() -> Iterator[str]:
+    large = ((path, class_) for path, class_ in classes() if is_large(class_))
+    return (
+        f"{path}:{each.lineno} {each.name}" for path, each in large if not REASON.search(ast.get_docstring(each) or "")
+    )
+
+
+def names_of_several_classes() -> Iterator[str]:
+    counts = Counter(class_.name for _, class_ in classes() if not class_.name.startswith("_"))
+    return (f"{name} names {count} classes" for name, count in counts.items() if count > 1)
+
+
+@pytest.mark.parametrize(
+    "exceeding", [crowded_folders, long_modules, large_classes_without_a_reason, names_of_several_classes]
+)
+def test_no_place_exceeds_its_measure(exceeding: Callable[[], Iterator[str]]) -> None:
+    wrong = [*exceeding()]
+    assert not wrong, "\n".join(["", *wrong])
 
 
 @pytest.mark.parametrize("package", LAYERS)
@@ -140,11 +174,29 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_bytes())
 
 
+def product() -> list[Path]:
+    """Give the modules of the product."""
+    return sorted(path for package in LAYERS for path in (ROOT / package).rglob("*.py"))
+
+
+def classes() -> Iterator[tuple[Path, ast.ClassDef]]:
+    """Yield the classes at the top of each module."""
+    return ((path, node) for path in product() for node in parsed(path).body if isinstance(node, ast.ClassDef))
+
+
+def is_large(class_: ast.ClassDef) -> bool:
+    methods = [each for each in class_.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    targets = (each for each in ast.walk(class_) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
+    fields = {each.attr for each in targets if isinstance(each.value, ast.Name) and each.value.id == "self"}
+    return len(methods) > CLASS_METHODS_MAX or len(fields) > CLASS_FIELDS_MAX
+
+
 @cache
 def product_imports() -> dict[str, set[str]]:
     """Give of every module of the product the modules of the product that it imports, each like `bridge.net.server`."""
-    paths = {path for package in LAYERS for path in (ROOT / package).rglob("*.py")}
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in product()
+    }
     found: dict[str, set[str]] = {}
     for name, path in names.items():
         imports: set[str] = set()

@@ -322,7 +322,7 @@ class TimerRow(Content):
     bytes: int
 
 
-class Timers(TypedDict):
+class TimerList(TypedDict):
     timers: list[TimerRow]
     next: Annotated[str | None, _is("The `after` of the next request; null: there are no more.")]
     paused: Annotated[list[str], _is("Topics whose deliveries are paused.")]

@@ -224,7 +224,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("GET", "/api/timers"): Operation(
         "Pending messages in the order of their due times.",
-        answer=answers.Timers,
+        answer=answers.TimerList,
         queries=(
             TOPIC,
             KEY,
