@@ -1,4 +1,4 @@
-"""Kafka's transaction coordinator as a state machine. Each transactional id has one producer and one transaction.
+"""Kafka's transaction coordinator: a state machine in which each transactional id has one producer and one transaction.
 
                      first write                 commit
           Empty ───────────────────> Ongoing ──────────────> CompleteCommit
@@ -8,16 +8,17 @@
                                      │  └─ CompleteAbort       │
                                      └─────────────────────────┘
 
-One unit of the log ends a transaction: it has the markers, the committed offsets of groups and the new state. So the
-states PrepareCommit and PrepareAbort, which Kafka has between a decision and its completion, do not exist. No request
-is answered CONCURRENT_TRANSACTIONS, and an InitProducerId request during an open transaction aborts it at once.
+One unit of the log ends a transaction: it has the markers, the committed offsets of groups and the new state. Kafka's
+states PrepareCommit and PrepareAbort, between the decision and its completion, are therefore not needed. No request is
+answered with CONCURRENT_TRANSACTIONS, and an InitProducerId request during an open transaction aborts it at once.
 
-A request is matched with the transaction by producer id and epoch (`ProducerMatch`). Only the newest producer of a
-transactional id may do anything; the others are fenced. The end of a transaction gives clients of transaction version 2
-(KIP-890) a new epoch. The previous epoch is then still accepted for the same request, whose answer may have been lost.
+The producer id and epoch of a request are compared with those of the transactional id (`ProducerMatch`). Only the
+newest producer of a transactional id is accepted; the others are fenced. With transaction version 2 (KIP-890), the end
+of a transaction gives the producer a new epoch. A repetition of the EndTxn request with the previous epoch is still
+accepted, because its answer may have been lost.
 
-`Transaction.judge` decides and changes nothing. The methods of `Coordinator` under "Following the log" change the
-state, live and at recovery. Times are wall milliseconds.
+`Transaction.judge` returns the decision on a request and changes nothing. The methods of `Coordinator` under "Changes
+of state" are called after each append and at recovery. Times are wall milliseconds.
 Source: Kafka's TransactionCoordinator.scala, TransactionMetadata.scala; KIP-98, KIP-360, KIP-890.
 """
 
@@ -32,11 +33,12 @@ NO_PRODUCER: Final = -1
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 EPOCH_LAST: Final = 32766  # The last epoch of a producer id. Epoch 32767 is reserved to fence it (TransactionMetadata).
-LOOKED_AT_IN_SLICE: Final = 1024  # Open transactions in one slice.
-# Deadlines of ended transactions beyond the number of open ones. When there are more, all of them are removed.
+CHECKED_IN_SLICE: Final = 1024  # Open transactions that are checked in one slice.
+# The heap of deadlines is built again when it has more than twice as many items as there are open transactions, plus
+# this number, because items of ended transactions stay in it.
 DEAD_DEADLINES_MAX: Final = 64
 
-# The committed offset of a group in a queue, which is opaque here.
+# The committed offset of a group in a queue. The coordinator does not interpret it.
 PositionT = TypeVar("PositionT")
 
 
@@ -50,6 +52,7 @@ class State(IntEnum):
 
     @property
     def title(self) -> str:
+        """The name of the state in Kafka's answers (TransactionState.scala)."""
         return _TITLES[self]
 
 
@@ -62,24 +65,24 @@ _TITLES: Final = {
 
 
 class TransactionRequest(Enum):
-    """A request to the coordinator, by its effect on a transaction."""
+    """The kinds of requests to the coordinator, by their effect on a transaction."""
 
     INIT = auto()  # InitProducerId of a producer that has just started.
-    RESUME = auto()  # InitProducerId of a producer that continues after an error and names its id and epoch (KIP-360).
+    RESUME = auto()  # InitProducerId with producer id and epoch, of a producer that continues after an error (KIP-360).
     ADD = auto()  # AddPartitionsToTxn and AddOffsetsToTxn; in transaction version 2 also the first write.
     WRITE = auto()  # A batch or committed offsets; in transaction version 1 their queue or group must be added first.
     COMMIT = auto()  # EndTxn up to version 4.
     ABORT = auto()
-    COMMIT_RENEW = auto()  # EndTxn from version 5, whose answer has a new epoch.
+    COMMIT_RENEW = auto()  # EndTxn from version 5 on, whose answer has a new epoch.
     ABORT_RENEW = auto()
-    FENCE = auto()  # The broker ends the transaction: its timeout has passed, or an operator asked for it.
+    FENCE = auto()  # The broker aborts the transaction because of its timeout or a request of an operator.
 
 
 class ProducerMatch(Enum):
-    """How the producer of a request matches that of the transactional id, by producer id and epoch."""
+    """The result of comparing the producer id and epoch of a request with those of the transactional id."""
 
     CURRENT = auto()  # The newest producer.
-    PREVIOUS = auto()  # The newest producer with its previous epoch: the answer with the newest one was lost.
+    PREVIOUS = auto()  # The newest producer with its previous epoch: the answer with the new epoch may have been lost.
     FENCED = auto()  # Any other epoch of the producer id.
     UNKNOWN = auto()  # A producer id that does not belong to the transactional id.
 
@@ -88,15 +91,15 @@ class RequestOutcome(Enum):
     """The decision on a request."""
 
     RENEW = auto()  # Give the producer a new epoch.
-    ABORT_RENEW = auto()  # Abort, and give the producer a new epoch.
-    COMMIT_RENEW = auto()
-    END_NOTHING = auto()  # Nothing is open to be aborted, but the producer gets a new epoch.
+    ABORT_RENEW = auto()  # Abort the transaction, and give the producer a new epoch.
+    COMMIT_RENEW = auto()  # Commit the transaction, and give the producer a new epoch.
+    END_NOTHING = auto()  # No transaction is open; give the producer a new epoch.
     COMMIT = auto()
     ABORT = auto()
     BEGIN = auto()  # Open a transaction.
-    GO_ON = auto()  # The transaction is open already.
-    REPEAT = auto()  # The request was carried out before: give the same answer.
-    NOTHING = auto()
+    GO_ON = auto()  # The transaction is already open.
+    REPEAT = auto()  # The request was processed before: send the same answer again.
+    NOTHING = auto()  # Change nothing.
     INVALID_STATE = auto()  # This outcome and those below are refusals.
     FENCED = auto()
     UNKNOWN = auto()
@@ -137,43 +140,44 @@ class Producer(NamedTuple):
 
 @dataclass(slots=True)
 class Jumps:
-    """The sum of the wall clock's jumps since the start. All transactions of a coordinator share one."""
+    """The sum of the wall clock's jumps since the start. All transactions of a Coordinator share one object."""
 
     total_ms: int = 0
 
 
 @dataclass(slots=True)
 class Transaction(Generic[PositionT]):
-    """The open transaction of a transactional id, or its last one."""
+    """A transactional id with its open or last transaction."""
 
     name: str  # The transactional id.
-    producer: Producer
+    producer: Producer  # The newest producer.
     timeout_ms: int
     state: State = State.EMPTY
-    before: Producer | None = None  # The previous producer, while its requests may be repeated.
-    updated_ms: int = NO_TIME
+    before: Producer | None = None  # The previous producer, if a request of it may still be repeated.
+    updated_ms: int = NO_TIME  # When producer or state changed last.
     jumps: Jumps = field(default_factory=Jumps)
     began_ms: int = NO_TIME  # When the open transaction began, minus `jumps.total_ms`, so that a jump changes no field.
-    keys: set[int] = field(default_factory=set)  # The queues that are part of the transaction.
-    # By group and queue key. The commit stores them.
+    keys: set[int] = field(default_factory=set)  # The keys of the queues that are part of the transaction.
+    # Group -> queue key -> committed offset. They take effect when the transaction is committed.
     positions: dict[str, dict[int, PositionT]] = field(default_factory=dict)
 
     @property
     def started_ms(self) -> int:
-        """Wall time at which the open transaction began; NO_TIME if none is open."""
+        """The wall time at which the open transaction began; NO_TIME if no transaction is open."""
         return NO_TIME if self.began_ms == NO_TIME else self.began_ms + self.jumps.total_ms
 
     @property
     def deadline_ms(self) -> int:
-        """Wall time at which the open transaction exceeds its timeout."""
+        """The wall time at which the open transaction exceeds its timeout."""
         return self.started_ms + self.timeout_ms
 
     def match(self, producer: Producer, request: TransactionRequest) -> ProducerMatch:
-        """Match the producer of a request with that of the transactional id."""
+        """Compare the producer of a request with the newest and the previous producer of the transactional id."""
         if producer == self.producer:
             return ProducerMatch.CURRENT
-        # A repeated end is recognized by its epoch alone, because the producer of a transaction that exceeded its
-        # timeout may still abort it and continue (TransactionCoordinator.scala#endTransaction, retryOnEpochBump).
+        # A repeated EndTxn is recognized by its epoch alone: after the broker has aborted a transaction because of its
+        # timeout, the producer may send its own abort and continue (TransactionCoordinator.scala#endTransaction,
+        # retryOnEpochBump).
         is_one_behind = producer.id == self.producer.id and producer.epoch == self.producer.epoch - 1
         is_end = request in (TransactionRequest.COMMIT_RENEW, TransactionRequest.ABORT_RENEW)
         if producer == self.before or (is_one_behind and is_end):
@@ -181,7 +185,7 @@ class Transaction(Generic[PositionT]):
         return ProducerMatch.FENCED if producer.id == self.producer.id else ProducerMatch.UNKNOWN
 
     def judge(self, request: TransactionRequest, producer: Producer | None = None) -> RequestOutcome:
-        """Decide on a request. `producer` is that of the request; None stands for the newest one."""
+        """Return the decision on a request of `producer`; None stands for the newest producer."""
         match = ProducerMatch.CURRENT if producer is None else self.match(producer, request)
         if match is ProducerMatch.UNKNOWN:
             return RequestOutcome.FENCED if request is TransactionRequest.RESUME else RequestOutcome.UNKNOWN
@@ -189,18 +193,19 @@ class Transaction(Generic[PositionT]):
 
     @property
     def is_exhausted(self) -> bool:
-        """Tell whether the next epoch needs another producer id."""
+        """Whether the producer id has no further epoch, so that the producer needs another id."""
         return self.producer.epoch >= EPOCH_LAST
 
     @property
     def next_epoch(self) -> int:
+        """The epoch after that of the newest producer."""
         return self.producer.epoch + 1
 
 
 class Coordinator(Generic[PositionT]):
     """All transactional ids, in the order of their last change.
 
-    The class has more than 20 methods because each change keeps several tables and sums in step.
+    The class has more than 20 methods because each change of state updates several tables and sums.
     """
 
     def __init__(self) -> None:
@@ -208,16 +213,16 @@ class Coordinator(Generic[PositionT]):
         self._by_producer: dict[int, Transaction[PositionT]] = {}
         self._open: dict[int, Transaction[PositionT]] = {}  # By producer id.
         self.jumps = Jumps()
-        # Heap of (deadline minus jumps, producer id). Entries of ended transactions are skipped.
+        # Heap of (deadline minus jumps, producer id). Items of ended transactions are skipped.
         self._deadlines: list[tuple[int, int]] = []
         self._groups: dict[str, set[int]] = {}  # The producer ids whose open transactions have the group.
         # Invariant: the number of positions in all open transactions, plus the number of their groups.
         self.pending_count = 0
         self.queue_count = 0  # Invariant: the queues in all open transactions.
-        # Called with a transactional id before its state changes.
+        # Called with a transactional id before its state is changed.
         self.before_change: Callable[[str], object] = _ignore
 
-    # -- Looking
+    # -- Reading
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -227,30 +232,34 @@ class Coordinator(Generic[PositionT]):
 
     @property
     def names(self) -> Iterable[str]:
+        """All transactional ids."""
         return self._by_name
 
     def get(self, name: str) -> Transaction[PositionT] | None:
+        """Return the transaction of a transactional id, if the id exists."""
         return self._by_name.get(name)
 
     def of_producer(self, producer_id: int) -> Transaction[PositionT] | None:
+        """Return the transaction whose newest producer has this id, if there is one."""
         return self._by_producer.get(producer_id)
 
     @property
     def open(self) -> Iterable[Transaction[PositionT]]:
+        """The open transactions."""
         return self._open.values()
 
     def pending(self, group: str) -> frozenset[int]:
-        """Return the keys of the queues for which open transactions have a position of the group."""
+        """Return the keys of the queues for which open transactions have a committed offset of the group."""
         return frozenset(key for number in self._groups.get(group, ()) for key in self._open[number].positions[group])
 
     def holds(self, group: str) -> bool:
-        """Tell whether the group is part of an open transaction, even without positions."""
+        """Return whether the group is part of an open transaction, even without committed offsets."""
         return group in self._groups
 
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
-        """Return the wall time at which the next open transaction exceeds its timeout, or None."""
+        """Return the wall time at which the next open transaction exceeds its timeout; None if none is open."""
         deadlines = self._deadlines
         while deadlines:
             due_ms, number = deadlines[0]
@@ -261,7 +270,10 @@ class Coordinator(Generic[PositionT]):
         return None
 
     def overdue(self, now_ms: int) -> Iterator[Transaction[PositionT]]:
-        """Yield the open transactions past their deadlines, oldest first. The caller ends each before the next."""
+        """Yield the open transactions whose deadline has passed, the earliest deadline first.
+
+        The caller must end each transaction before it takes the next one.
+        """
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
             yield self._open[self._deadlines[0][1]]
 
@@ -270,10 +282,13 @@ class Coordinator(Generic[PositionT]):
         self.jumps.total_ms += by_ms
 
     def begun_by(self, now_ms: int) -> Iterator[int]:
-        """Set the start of open transactions that began after `now_ms` to that time; yield the count of each slice."""
+        """Set the start of open transactions that began after `now_ms` to `now_ms`, in slices.
+
+        Yields after each slice the number of transactions in it.
+        """
         numbers = [*self._open]
-        for at in range(0, len(numbers), LOOKED_AT_IN_SLICE):
-            some = numbers[at : at + LOOKED_AT_IN_SLICE]
+        for at in range(0, len(numbers), CHECKED_IN_SLICE):
+            some = numbers[at : at + CHECKED_IN_SLICE]
             for number in some:
                 transaction = self._open.get(number)
                 if transaction is not None and transaction.started_ms > now_ms:
@@ -283,7 +298,10 @@ class Coordinator(Generic[PositionT]):
             yield len(some)
 
     def idle_since(self, before_ms: int, count_max: int) -> list[str]:
-        """Return the ids that have not changed since then and have no open transaction, the longest idle first."""
+        """Return up to `count_max` ids without an open transaction that have not changed since `before_ms`.
+
+        The id that has been idle for the longest time is the first one.
+        """
         idle: list[str] = []
         for name, transaction in self._by_name.items():
             if transaction.updated_ms > before_ms or len(idle) == count_max:
@@ -292,12 +310,12 @@ class Coordinator(Generic[PositionT]):
                 idle.append(name)
         return idle
 
-    # -- Following the log
+    # -- Changes of state, after an append and at recovery
 
     def settle(
         self, name: str, producer: Producer, timeout_ms: int, state: State, before: Producer | None, at_ms: int
     ) -> None:
-        """Set the producer and state of a transactional id, and end its open transaction if there is one."""
+        """Set the producer and state of a transactional id, and end its open transaction, if any."""
         self.before_change(name)
         transaction = self._by_name.get(name)
         if transaction is None:
@@ -311,7 +329,7 @@ class Coordinator(Generic[PositionT]):
         self._by_name.move_to_end(name)
 
     def begin(self, transaction: Transaction[PositionT], at_ms: int) -> None:
-        """Open a transaction unless it is open already."""
+        """Open a transaction, unless it is already open."""
         if transaction.state is not State.ONGOING:
             self.before_change(transaction.name)
             transaction.state, transaction.began_ms = State.ONGOING, at_ms - self.jumps.total_ms
@@ -321,7 +339,7 @@ class Coordinator(Generic[PositionT]):
     def add_positions(
         self, transaction: Transaction[PositionT], group: str, positions: Iterable[tuple[int, PositionT]]
     ) -> None:
-        """Add a group to an open transaction, with committed offsets by queue key, or none yet."""
+        """Add a group to an open transaction, with (queue key, committed offset) of queues; there may be none yet."""
         self.before_change(transaction.name)
         known = transaction.positions.get(group)
         if known is None:
@@ -333,12 +351,14 @@ class Coordinator(Generic[PositionT]):
         self._groups.setdefault(group, set()).add(transaction.producer.id)
 
     def add_queues(self, transaction: Transaction[PositionT], keys: Iterable[int]) -> None:
+        """Add queues to an open transaction."""
         self.before_change(transaction.name)
         self.queue_count -= len(transaction.keys)
         transaction.keys.update(keys)
         self.queue_count += len(transaction.keys)
 
     def forget(self, name: str) -> None:
+        """Remove a transactional id."""
         self.before_change(name)
         transaction = self._by_name.pop(name, None)
         if transaction is not None:
@@ -346,21 +366,25 @@ class Coordinator(Generic[PositionT]):
             del self._by_producer[transaction.producer.id]
 
     def forget_queues(self, producer_id: int, is_gone: Callable[[int], bool]) -> int:
-        """Remove deleted queues from a producer's open transaction; return how many queues and positions were read."""
+        """Remove deleted queues from the open transaction of a producer.
+
+        `is_gone(key)` says whether a queue was deleted. Returns the number of queues and committed offsets that were
+        checked, as a measure of the work.
+        """
         transaction = self._open.get(producer_id)
         if transaction is None:
             return 1
         self.before_change(transaction.name)
-        looked_at = len(transaction.keys) + 1
+        checked = len(transaction.keys) + 1
         self.queue_count -= len(transaction.keys)
         transaction.keys = {key for key in transaction.keys if not is_gone(key)}
         self.queue_count += len(transaction.keys)
         for positions in transaction.positions.values():
-            looked_at += len(positions)
+            checked += len(positions)
             for key in [key for key in positions if is_gone(key)]:
                 del positions[key]
                 self.pending_count -= 1
-        return looked_at
+        return checked
 
     def forget_group(self, group: str) -> None:
         """Remove a deleted group from all open transactions."""

@@ -1,28 +1,37 @@
-"""Half messages: their verdicts, and when the broker sends a check-back to their producers.
+"""The class HalfMessages: open half messages, the latest decisions, and when the broker must send check-backs.
 
-    state        commit       rollback       unknown     a check, fewer than `checks_max` so far      the next check
-    unknown      UnknownHalf  UnknownHalf    -           -                                            -
-    open         committed    rolled back    open        open; next check an interval later           given up
-    committed    repeated(1)  Decided        -           -                                            -
-    rolled back  Decided      repeated(1)    -           -                                            -
-    given up     Decided      Decided        -           -                                            -
+A half message moves through these states. The columns are a commit, a rollback, the answer "unknown" of its producer, a
+check-back while fewer than `checks_max` were sent, and the due time after the last check-back:
 
-(1) A repeated verdict changes nothing and is no error. A half message that is open for too long is given up, too.
+    state            commit          rollback        "unknown"   check-back        after the last one
+    does not exist   UnknownHalf     UnknownHalf     -           -                 -
+    open             committed       rolled back     open        open              given up
+    committed        repeated        AlreadyDecided  -           -                 -
+    rolled back      AlreadyDecided  repeated        -           -                 -
+    given up         AlreadyDecided  AlreadyDecided  -           -                 -
 
-A half message is identified by its offset in the queue of half messages, which never changes. It is first checked after
-its immunity, then once in each interval, until it was checked `checks_max` times. `judge` and `due` decide and change
-nothing. The caller appends the decision, and then `prepared`, `decided` and `looked` change the state, live and at
-recovery.
+A repeated decision changes nothing and is no error. A half message that is open for more than `open_ms_max` is given
+up, too. HalfVerdict (`txn/half_verdicts.py`) has the three decisions.
 
-A million open half messages take 33 MB: pages of columns, in the order of offsets, and a heap of pages by next check.
+A half message is identified by its offset in the queue of half messages, which never changes. The first check-back is
+due when its immunity time has passed, the next ones at intervals of `interval_ms`. `judge` and `due` change nothing:
+the caller appends the decision, and then calls `prepared`, `decided` or `looked`, which change the state. Recovery
+calls the same methods.
 
-    pages     [ 17 18 21 22 .. ]  [ 530 531 .. ]  [ 2014 ]        a decided one leaves a hole; when half are holes,
-    due        +6 .. +4 ..         +9 ..           +11            the page is rewritten, and joined with its neighbour
-    heap      (+4, page 1)  (+9, page 2)  (+11, page 3)           if both fit into one
+A million open half messages take 33 MB. They are stored in pages of columns in the order of their offsets, and a heap
+has the pages in the order of their next check-backs:
 
-So an open half message costs nothing between two checks. Times are wall milliseconds. Apache RocketMQ's way is in
-TransactionalMessageServiceImpl.java and EndTransactionProcessor.java: there each check appends the half message again,
-with a new offset, and a late verdict for the old offset decides it twice.
+    offsets   [ 17 18 21 22 .. ]  [ 530 531 .. ]  [ 2014 ]
+    due        +6 .. +4 ..         +9 ..           +11
+    heap      (+4, page 1)  (+9, page 2)  (+11, page 3)
+
+A decided half message leaves a hole in its page. When half of a page are holes, the page is rewritten without them, and
+merged with the page before it if both fit into half a page. So an open half message takes no time between two
+check-backs.
+
+Times are wall milliseconds. In Apache RocketMQ (TransactionalMessageServiceImpl.java, EndTransactionProcessor.java)
+each check-back appends the half message again with a new offset, and a late decision for the old offset decides it
+twice.
 """
 
 from bisect import bisect_left, bisect_right
@@ -34,16 +43,16 @@ from duolog.store.copy_on_write import CopyOnWrite
 from duolog.txn.half_pages import COLUMN_CODES, HOLE, NEVER_MS, Askers, HalfPage, OpenPage, from_bytes, to_bytes
 from duolog.txn.half_verdicts import VERDICTS_KEPT, HalfVerdict, RecentVerdicts
 
-PAGE_MAX: Final = 1024  # Half messages of one page: the unit of work of a look.
-CHECKS_MAX: Final = 255  # What a byte can count.
+PAGE_MAX: Final = 1024  # Half messages in one page, which is searched for due check-backs as a whole.
+CHECKS_MAX: Final = 255  # The greatest number of check-backs that the column `checks` can hold.
 
 
 class UnknownHalf(Exception):
-    """There is no such half message, or it was decided long ago."""
+    """There is no half message at this offset, or its decision is no longer stored."""
 
 
 class AlreadyDecided(Exception):
-    """It was decided otherwise."""
+    """The half message was already decided in another way."""
 
     def __init__(self, offset: int, verdict: HalfVerdict) -> None:
         super().__init__(f"half message {offset} was {verdict.name.lower().replace('_', ' ')}")
@@ -55,15 +64,15 @@ class Half(NamedTuple):
 
     offset: int
     stored_ms: int
-    due_ms: int  # of the next look
-    checks: int  # so far
-    asker: str  # whom to ask: opaque here
+    due_ms: int  # The due time of the next check-back.
+    checks: int  # The number of check-backs so far.
+    asker: str  # The producer group or URL to which check-backs are sent. This module does not interpret it.
 
 
 class HalfMessages:
-    """The open half messages and the latest verdicts. Only `prepared`, `looked` and `decided` change them.
+    """The open half messages and the latest decisions. `prepared`, `looked`, `decided` and `restore` change them.
 
-    The class has more than 20 methods because pages, the heap of their due times and the sums must change together.
+    The class has more than 20 methods because pages, the heap of their due times and the sums change together.
     """
 
     def __init__(
@@ -80,19 +89,20 @@ class HalfMessages:
         self.checks_max = checks_max
         self._immunity_ms, self._interval_ms, self._open_ms_max = immunity_ms, interval_ms, open_ms_max
         self._page_max = page_max
-        self._pages: list[HalfPage] = []  # by offset
+        self._pages: list[HalfPage] = []  # In the order of offsets.
         self._starts: list[int] = []  # Invariant: the first offset of each page, holes included.
-        self._heap: list[tuple[int, int, HalfPage]] = []  # by due time and number; those of pages that are gone stay in
-        self._pages_made = 0  # numbers them, so that equal times never compare pages
+        # Heap of (earliest due time, page number, page). Items of removed pages stay in it and are skipped.
+        self._heap: list[tuple[int, int, HalfPage]] = []
+        self._pages_made = 0  # The number of the newest page. Page numbers order heap items with equal due times.
         self._askers = Askers()
-        self._count = 0
+        self._count = 0  # Open half messages.
         self._verdicts = RecentVerdicts(verdicts_kept)
-        self._moment: CopyOnWrite[HalfPage, OpenPage] = CopyOnWrite(self._open_page)  # of a snapshot
+        self._moment: CopyOnWrite[HalfPage, OpenPage] = CopyOnWrite(self._open_page)  # The pages at a snapshot.
 
-    # -- Asking
+    # -- Reading
 
     def __len__(self) -> int:
-        """Count the open ones."""
+        """Return the number of open half messages."""
         return self._count
 
     def __contains__(self, offset: int) -> bool:
@@ -100,32 +110,34 @@ class HalfMessages:
 
     @property
     def first_offset(self) -> int | None:
-        """The oldest open one: nothing from here on may be lost. None if there is none."""
+        """The offset of the oldest open half message, which retention must not remove; None if none is open."""
         return next((page.first_open() for page in self._pages if page.open_count), None)
 
     def find(self, offset: int) -> Half | None:
+        """Return the open half message at this offset; None if there is none."""
         found = self._find(offset)
         return None if found is None else self._half(*found)
 
     def checks_of(self, offset: int) -> int:
-        """Say how often it was looked at; of one that is not open 0."""
+        """Return the number of check-backs for a half message; 0 if it is not open."""
         found = self._find(offset)
         return 0 if found is None else found[0].checks[found[1]]
 
     def open(self, since: int = 0) -> Iterator[Half]:
-        """Give the open ones from that offset on; nothing may change meanwhile."""
+        """Yield the open half messages from offset `since` on. The state must not change during the iteration."""
         for page in self._pages[max(0, bisect_right(self._starts, since) - 1) :]:
             for at, offset in enumerate(page.offsets):
                 if offset >= since and page.dues_ms[at] != HOLE:
                     yield self._half(page, at)
 
     def counts_by_asker(self) -> dict[str, int]:
+        """Return the number of open half messages by `Half.asker`."""
         return self._askers.counts()
 
     def judge(self, offset: int, verdict: HalfVerdict) -> bool:
-        """Tell whether this verdict is to be carried out; False if it was before.
+        """Return whether the caller must carry out this decision; False if it repeats the decision that was made.
 
-        Raises UnknownHalf, AlreadyDecided.
+        Raises UnknownHalf or AlreadyDecided.
         """
         if self._find(offset) is not None:
             return True
@@ -139,32 +151,36 @@ class HalfMessages:
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
-        """Give a time before which nothing is to be looked at; None: nothing is open."""
+        """Return a time before which no check-back is due; None if no half message is open."""
         heap = self._heap
         while heap and not heap[0][2].open_count:
             heappop(heap)[2].heap_ms = NEVER_MS
         return heap[0][0] if heap else None
 
     def due(self, now_ms: int, count_max: int) -> list[Half]:
-        """Name up to `count_max` to look at now, about the longest due first; they stay due until `looked`."""
+        """Return up to `count_max` half messages whose check-back is due, approximately in the order of due times.
+
+        They remain due until the caller calls `looked`.
+        """
         found: list[Half] = []
         seen: list[HalfPage] = []
         while len(found) < count_max and (due_ms := self.next_deadline_ms()) is not None and due_ms <= now_ms:
             page = heappop(self._heap)[2]
             if due_ms != page.heap_ms:
-                continue  # It has an earlier place in the heap, or had one.
+                continue  # This item of the heap is out of date: the page has, or had, an earlier one.
             seen.append(page)
-            page.heap_ms = NEVER_MS  # It may be in the heap twice under one time.
-            places = [at for at, each_ms in enumerate(page.dues_ms) if HOLE < each_ms <= now_ms]
-            found += [self._half(page, at) for at in places[: count_max - len(found)]]
+            page.heap_ms = NEVER_MS  # The heap may have two items of a page with the same due time.
+            due = [at for at, each_ms in enumerate(page.dues_ms) if HOLE < each_ms <= now_ms]
+            found += [self._half(page, at) for at in due[: count_max - len(found)]]
         for page in seen:
             self._push(page, page.earliest_ms())
         return found
 
     def clock_was_set_back(self, now_ms: int) -> Iterator[int]:
-        """Let none wait for a look longer than if it had come now: a clock that was ahead has put some far off.
+        """Lower the due times that are later than those of a half message stored at `now_ms`, page by page.
 
-        Yields after each page how many half messages it has. It goes by offset, for pages are joined meanwhile.
+        They were computed while the clock was ahead. Yields after each page the number of half messages in it. Pages
+        may be merged between two steps, so the next page is found by its offset.
         """
         latest_ms = now_ms + max(self._interval_ms, self._immunity_ms)
         since = 0
@@ -180,31 +196,33 @@ class HalfMessages:
             yield len(page.offsets)
 
     def _page_from(self, offset: int) -> "HalfPage | None":
-        """Give the first page that ends at this offset or behind it."""
+        """Return the first page whose last offset is at or above this offset; None if there is none."""
         for page in self._pages[max(0, bisect_right(self._starts, offset) - 1) :][:2]:
             if page.offsets[-1] >= offset:
                 return page
         return None
 
     def is_last_look(self, half: Half, now_ms: int) -> bool:
-        """Say whether this look gives it up instead of asking: it was asked often enough, or was open for too long.
+        """Return whether the half message must be given up, instead of sending another check-back.
 
-        `now_ms` is the careful time: by a clock that is ahead all would be open for too long.
+        It must if `checks_max` check-backs were sent, or it has been open for `open_ms_max`. `now_ms` must be the
+        trusted time: with a clock that is ahead, all half messages would be given up.
         """
         return half.checks >= self.checks_max or now_ms - half.stored_ms >= self._open_ms_max
 
     # -- Changing
 
     def prepared(self, offset: int, asker: str, stored_ms: int, immunity_ms: int | None = None) -> None:
-        """Take note of a half message; without an immunity of its own it has the usual one."""
+        """Add a half message. `immunity_ms` is the time until its first check-back; None for the default."""
         wait_ms = self._immunity_ms if immunity_ms is None else immunity_ms
         self._add(offset, stored_ms, stored_ms + min(wait_ms, self._open_ms_max), 0, asker)
         self._verdicts.forget(offset)
 
     def decided(self, offset: int, verdict: HalfVerdict) -> None:
+        """Note the decision on a half message. Does nothing if it is not open."""
         found = self._find(offset)
         if found is None:
-            return  # A start reads this from a place in the log where its half message is over already.
+            return  # Recovery replays a decision that the checkpoint already contains.
         page, at = found
         self._moment.before_change(page)
         self._askers.release(page.askers[at])
@@ -214,10 +232,13 @@ class HalfMessages:
         self._verdicts.put(offset, verdict)
         size = len(page.offsets)
         if page.open_count * 2 <= size and (size == self._page_max or page is not self._pages[-1]):
-            self._tidy(page)  # The last page is left alone until it is full: it is where most are decided.
+            self._tidy(page)  # The last page is rewritten only if it is full, because most decisions are made there.
 
     def looked(self, offsets: Iterable[int], now_ms: int, *, counts: bool = True) -> None:
-        """Count a look at these, and put the next one an interval later; or put it there only."""
+        """Set the next check-back of these half messages to one interval after `now_ms`.
+
+        With `counts`, also count a check-back for each. Without it, no check-back could be sent.
+        """
         for offset in offsets:
             found = self._find(offset)
             if found is None:
@@ -235,11 +256,15 @@ class HalfMessages:
     # -- Snapshots
 
     def snapshot(self) -> Iterator[OpenPage]:
-        """Give what is open now, a page at a time while it goes on changing, until `end_snapshot`."""
+        """Yield the half messages that are open at this moment, page by page, although the state may change.
+
+        `end_snapshot` must follow.
+        """
         self._moment.begin(self._pages)
         return (saved for _, saved in self._moment.entries())
 
     def end_snapshot(self) -> None:
+        """Release the copies of a snapshot."""
         self._moment.end()
 
     def _open_page(self, page: "HalfPage") -> OpenPage | None:
@@ -251,16 +276,20 @@ class HalfMessages:
         return OpenPage(offsets, stored_ms, dues_ms, checks, askers, names)
 
     def restore(self, saved: OpenPage) -> None:
-        """Take a page of a snapshot; what is known already is left as it is."""
+        """Add a page of a snapshot. Half messages that exist already are not changed."""
         offsets, stored_ms, dues_ms, checks, askers = map(from_bytes, COLUMN_CODES, saved[:5])
         for offset, stored, due, count, number in zip(offsets, stored_ms, dues_ms, checks, askers, strict=True):
             self._add(offset, stored, due, count, saved.asker_names[number])
 
     def verdicts(self) -> tuple[int, bytes]:
-        """Give the offset behind the last verdict that is kept, and the verdicts up to it, 0 where there is none."""
+        """Return (end offset, decisions) of the stored decisions: one byte for each offset below the end offset.
+
+        A byte is a HalfVerdict, or 0 if the half message is open or there is none.
+        """
         return self._verdicts.snapshot()
 
     def restore_verdicts(self, end_offset: int, verdicts: bytes) -> None:
+        """Restore what `verdicts` has returned."""
         self._verdicts.restore(end_offset, verdicts)
 
     # -- Pages
@@ -287,7 +316,7 @@ class HalfMessages:
     def _add(self, offset: int, stored_ms: int, due_ms: int, checks: int, asker: str) -> None:
         page = self._pages[-1] if self._pages else None
         if page is not None and offset <= page.offsets[-1]:
-            return  # A snapshot's, appended again.
+            return  # Recovery replays a half message that the checkpoint already contains.
         if page is None or len(page.offsets) >= self._page_max:
             self._pages_made += 1
             page = HalfPage(self._pages_made)
@@ -305,13 +334,16 @@ class HalfMessages:
             self._push(page, due_ms)
 
     def _push(self, page: "HalfPage", due_ms: int) -> None:
-        """Give the page its place in the heap; an older place of it is passed over from now on."""
+        """Add an item of the page to the heap. Older items of the page are skipped from now on."""
         if due_ms < NEVER_MS:
             page.heap_ms = due_ms
             heappush(self._heap, (due_ms, page.number, page))
 
     def _tidy(self, page: "HalfPage") -> None:
-        """Write the page anew without its holes; an empty one goes, and two that fit into half a page become one."""
+        """Rewrite a page without its holes, remove it if it is empty, and merge it with the page before it.
+
+        Two pages are merged if both fit into half a page.
+        """
         number = bisect_right(self._starts, page.offsets[0]) - 1
         if not page.open_count:
             del self._pages[number], self._starts[number]
@@ -325,4 +357,4 @@ class HalfMessages:
             del self._pages[number], self._starts[number]
             if page.heap_ms < before.heap_ms:
                 self._push(before, page.heap_ms)
-            page.open_count = 0  # Its places in the heap are passed over.
+            page.open_count = 0  # Its items in the heap are skipped.

@@ -1,9 +1,9 @@
-"""The ids that producers give their half messages: each is one message of its topic, as long as it is remembered.
+"""The class HalfIds: the ids that Kafka producers give their half messages. An id is unique in its topic.
 
-    open        as long as the half message is
-    decided     the last so many, so that a verdict that is repeated is told from one for nobody
+The id of an open half message is stored until the decision. The ids of the last `DECIDED_KEPT` decided half messages
+are also stored, so that a repeated decision is distinguished from a decision for an unknown id.
 
-Names half messages by their offsets, as `txn.half` does. Follows what is appended, live and at recovery alike.
+Half messages are identified by their offsets, as in `txn.half`. The state changes after an append and at recovery.
 """
 
 from collections import OrderedDict
@@ -13,36 +13,40 @@ from typing import Final
 
 DECIDED_KEPT: Final = 10_000
 
-Id = tuple[str, str]  # topic, id
-Row = tuple[int, str, str, bool]  # offset, topic, id, is decided
+Id = tuple[str, str]  # (topic, id).
+Row = tuple[int, str, str, bool]  # (offset, topic, id, whether it is decided).
 
 
 class HalfIds:
-    """All ids. Invariant: an offset has one id at most, and an id one offset."""
+    """The ids of open and decided half messages. Invariant: an offset has at most one id, and an id has one offset."""
 
     def __init__(self, decided_kept: int = DECIDED_KEPT) -> None:
         self._decided_kept = decided_kept
         self._offsets: dict[Id, int] = {}
         self._open: dict[int, Id] = {}
-        self._decided: OrderedDict[int, Id] = OrderedDict()  # the oldest first
+        self._decided: OrderedDict[int, Id] = OrderedDict()  # By offset, in the order of decisions.
 
     def __len__(self) -> int:
-        """Count the ids of open half messages."""
+        """Return the number of ids of open half messages."""
         return len(self._open)
 
     def offset_of(self, topic: str, id: str) -> int | None:
+        """Return the offset of the half message with this id; None if the id is unknown."""
         return self._offsets.get((topic, id))
 
     def id_of(self, offset: int) -> Id | None:
+        """Return (topic, id) of the half message at this offset; None if it has no id or is unknown."""
         return self._open.get(offset) or self._decided.get(offset)
 
     def prepared(self, offset: int, topic: str, id: str) -> None:
+        """Add the id of an open half message. An id that exists already is not changed."""
         name = (topic, id)
         if name not in self._offsets:
             self._offsets[name] = offset
             self._open[offset] = name
 
     def decided(self, offset: int) -> None:
+        """Note that the half message at this offset was decided."""
         name = self._open.pop(offset, None)
         if name is None:
             return
@@ -52,10 +56,7 @@ class HalfIds:
             del self._offsets[forgotten]
 
     def snapshot(self, count_max: int) -> Iterator[list[Row]]:
-        """Give (offset, topic, id, is decided) of all there are now, in lists of up to `count_max`.
-
-        They are to be restored in this order.
-        """
+        """Yield the present rows in lists of up to `count_max`; `restore` must be called for them in this order."""
         parts = []
         for named, is_decided in ((self._decided, True), (self._open, False)):
             table = zip([*named], [*named.values()], strict=True)
@@ -63,6 +64,7 @@ class HalfIds:
         return chain(*parts)
 
     def restore(self, rows: Iterable[Row]) -> None:
+        """Add rows of a snapshot."""
         for offset, topic, id, is_decided in rows:
             self.prepared(offset, topic, id)
             if is_decided:

@@ -1,29 +1,29 @@
-"""Pages of open half messages: columns in the order of offsets, in which a decided one leaves a hole."""
+"""The class HalfPage: open half messages in columns, in the order of their offsets (`txn/half.py`)."""
 
 import sys
 from array import array
 from itertools import compress
 from typing import Final, NamedTuple, TypeAlias
 
-HOLE: Final = -1  # In the place of a due time: decided.
-NEVER_MS: Final = 1 << 62
-COLUMN_CODES: Final = "QqqBI"
+HOLE: Final = -1  # The due time of a decided half message.
+NEVER_MS: Final = 1 << 62  # The due time of a page without open half messages.
+COLUMN_CODES: Final = "QqqBI"  # The array types of the columns, in the order of `OpenPage`.
 Column: TypeAlias = "array[int]"
 
 
 class OpenPage(NamedTuple):
-    """Open half messages by offset, as a snapshot has them: columns, little-endian."""
+    """One page of open half messages in a snapshot: columns of little-endian integers, in the order of offsets."""
 
     offsets: bytes  # u64
     stored_ms: bytes  # i64
     dues_ms: bytes  # i64
-    checks: bytes
-    askers: bytes  # u32
-    asker_names: dict[int, str]  # by the numbers above
+    checks: bytes  # u8
+    askers: bytes  # u32: a key of `asker_names`
+    asker_names: dict[int, str]
 
 
 class HalfPage:
-    """Up to PAGE_MAX half messages with neighbouring offsets."""
+    """Up to PAGE_MAX half messages with neighbouring offsets, in columns."""
 
     __slots__ = ("askers", "checks", "dues_ms", "heap_ms", "number", "offsets", "open_count", "stored_ms")
 
@@ -31,20 +31,22 @@ class HalfPage:
         self.number = number
         self.offsets: Column = array("Q")
         self.stored_ms: Column = array("q")
-        self.dues_ms: Column = array("q")  # HOLE: decided
+        self.dues_ms: Column = array("q")  # HOLE for a decided half message.
         self.checks: Column = array("B")
-        self.askers: Column = array("I")
+        self.askers: Column = array("I")  # Numbers of Askers.
         self.open_count = 0
-        self.heap_ms = NEVER_MS  # Its valid place in the heap. Invariant: nothing in it is due before.
+        self.heap_ms = NEVER_MS  # Due time of the valid item in the heap. Invariant: no due time of the page is lower.
 
     def first_open(self) -> int:
+        """Return the offset of the first open half message. The page must have one."""
         return next(offset for offset, due_ms in zip(self.offsets, self.dues_ms, strict=True) if due_ms != HOLE)
 
     def earliest_ms(self) -> int:
+        """Return the earliest due time; NEVER_MS if no half message is open."""
         return min((due_ms for due_ms in self.dues_ms if due_ms != HOLE), default=NEVER_MS)
 
     def open_columns(self) -> list[Column]:
-        """Give the columns without the holes."""
+        """Return the columns without holes."""
         columns = [self.offsets, self.stored_ms, self.dues_ms, self.checks, self.askers]
         if self.open_count == len(self.offsets):
             return columns
@@ -52,9 +54,11 @@ class HalfPage:
         return [array(column.typecode, compress(column, is_open)) for column in columns]
 
     def drop_holes(self) -> None:
+        """Remove the decided half messages from the columns."""
         self.offsets, self.stored_ms, self.dues_ms, self.checks, self.askers = self.open_columns()
 
     def join(self, after: "HalfPage") -> None:
+        """Append the half messages of the next page, all of which must be open."""
         self.offsets += after.offsets
         self.stored_ms += after.stored_ms
         self.dues_ms += after.dues_ms
@@ -64,6 +68,7 @@ class HalfPage:
 
 
 def to_bytes(column: Column) -> bytes:
+    """Encode a column as little-endian integers."""
     if sys.byteorder == "big":
         column = column[:]
         column.byteswap()
@@ -71,6 +76,7 @@ def to_bytes(column: Column) -> bytes:
 
 
 def from_bytes(code: str, raw: bytes) -> Column:
+    """Decode a column of little-endian integers into an array of this type."""
     column: Column = array(code)
     column.frombytes(raw)
     if sys.byteorder == "big":
@@ -79,7 +85,7 @@ def from_bytes(code: str, raw: bytes) -> Column:
 
 
 class Askers:
-    """Numbers for names, each for as long as somebody uses it."""
+    """Numbers for the values of `Half.asker`. A number is assigned again when no half message uses it any more."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

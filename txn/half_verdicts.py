@@ -1,21 +1,21 @@
-"""Verdicts on half messages: how a half message ended, and the verdicts of the latest."""
+"""The decisions on half messages: HalfVerdict, and the decisions of the newest half messages."""
 
 from enum import IntEnum
 from typing import Final
 
-VERDICTS_KEPT: Final = 1 << 16  # Of the last so many half messages the verdict is known.
+VERDICTS_KEPT: Final = 1 << 16  # Half messages whose decision is stored, counted back from the newest offset.
 
 
 class HalfVerdict(IntEnum):
-    """How a half message ended; the numbers are in the log."""
+    """The decision on a half message. The numbers are stored in the log."""
 
     COMMITTED = 1
     ROLLED_BACK = 2
-    GIVEN_UP = 3  # Asked about in vain: put aside for people to look at.
+    GIVEN_UP = 3  # No decision came after the last check-back. The message is stored for inspection by an operator.
 
 
 class RecentVerdicts:
-    """The verdicts of the last so many half messages, in a ring by offset."""
+    """The decisions of the last `size` offsets in a ring buffer with one byte for each offset."""
 
     def __init__(self, size: int) -> None:
         self._end_offset = 0
@@ -29,7 +29,7 @@ class RecentVerdicts:
         return HalfVerdict(number) if number else None
 
     def forget(self, offset: int) -> None:
-        """Make room for a new half message."""
+        """Clear the byte of a new half message. The decision of the offset `size` below it is no longer stored."""
         if offset >= self._end_offset:
             self._ring[offset % self._size] = 0
             self._end_offset = offset + 1
@@ -44,7 +44,7 @@ class RecentVerdicts:
 
     def restore(self, end_offset: int, verdicts: bytes) -> None:
         if end_offset < self._end_offset:
-            return  # A snapshot's, appended again.
+            return  # Recovery replays decisions that are older than the state.
         self._end_offset = end_offset
         whole = bytearray(verdicts.rjust(self._size, b"\0"))
         at = end_offset % self._size

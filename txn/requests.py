@@ -1,7 +1,7 @@
-"""Decides which requests of transactional producers are refused, by state or by limit, and what the others lead to.
+"""The class TransactionRules: decides whether a request of a transactional producer is accepted, and its outcome.
 
-`TransactionRules` reads the tables of `txn.coordinator` and `txn.isolation` and changes neither. The caller appends
-what was decided, and the tables then follow the log.
+The rules read the state of `txn.coordinator` and `txn.isolation` and change nothing. The caller appends the decision
+and then changes the state.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,10 +10,10 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from duolog.txn.coordinator import REFUSALS, Coordinator, Producer, RequestOutcome, Transaction, TransactionRequest
 from duolog.txn.isolation import Isolation
 
-MARKER_BYTES: Final = 256  # An upper bound for the entry of a marker.
-POSITION_BYTES: Final = 64  # An upper bound for a committed offset without its metadata.
-ABORTED_BYTES: Final = 32  # One aborted transaction in a snapshot.
-_CHARACTER_BYTES: Final = 4
+MARKER_BYTES: Final = 256  # An upper limit for the size of a marker's entry.
+POSITION_BYTES: Final = 64  # An upper limit for the size of an encoded committed offset without its metadata.
+ABORTED_BYTES: Final = 32  # The size of one aborted transaction in a snapshot.
+_CHARACTER_BYTES: Final = 4  # An upper limit for the size of one character in UTF-8.
 
 
 class TransactionError(Exception):
@@ -21,7 +21,10 @@ class TransactionError(Exception):
 
 
 class InvalidTransactionState(TransactionError):
-    """The state does not allow the request: nothing is open, it ended otherwise, or the queue is not part of it."""
+    """The state of the transaction does not allow the request.
+
+    No transaction is open, it has ended with another outcome, or the queue is not part of it.
+    """
 
 
 class ProducerFenced(TransactionError):
@@ -29,7 +32,7 @@ class ProducerFenced(TransactionError):
 
 
 class UnknownTransactionalProducer(TransactionError):
-    """The transactional id does not have this producer id; it was never initialized, or it has expired."""
+    """The transactional id does not exist, or has another producer id: it was not initialized, or has expired."""
 
 
 class NoTransactionalId(TransactionError):
@@ -45,7 +48,7 @@ class TransactionLimit(TransactionError):
 
 
 class TransactionLimits(NamedTuple):
-    """The limits of Kafka transactions; see the settings of the same names."""
+    """The limits of Kafka transactions; docs/reference/settings.md describes the settings of the same names."""
 
     timeout_max_ms: int
     ids_max: int
@@ -54,11 +57,11 @@ class TransactionLimits(NamedTuple):
     pending_partitions_max: int
     pending_positions_max: int
     aborted_max: int
-    unit_bytes_max: int  # The end of a transaction, and a snapshot of all, must fit into one unit of the log.
+    unit_bytes_max: int  # The largest size of a unit: the end of a transaction must fit into one unit.
 
 
 class Position(Protocol):
-    """The part of a group's committed offset that the limits depend on."""
+    """The fields of a group's committed offset on which the limits depend."""
 
     @property
     def key(self) -> int: ...
@@ -71,7 +74,7 @@ PositionT = TypeVar("PositionT", bound=Position)
 
 
 class TransactionRules(Generic[PositionT]):
-    """The rules by which requests are allowed."""
+    """Decides on requests by state and by limit."""
 
     def __init__(self, coordinator: Coordinator[PositionT], isolation: Isolation, limits: TransactionLimits) -> None:
         self.limits = limits
@@ -82,10 +85,10 @@ class TransactionRules(Generic[PositionT]):
     def decide(
         self, transactional_id: str, request: TransactionRequest, producer: Producer
     ) -> tuple[Transaction[PositionT], RequestOutcome]:
-        """Look up the transaction of an id and the outcome of a request for it. Raises TransactionError."""
+        """Return the transaction of a transactional id, and the outcome of the request. Raises TransactionError."""
         transaction = self._coordinator.get(transactional_id)
         if transaction is None:
-            raise UnknownTransactionalProducer(f"transactional id {transactional_id[:100]} is not known")
+            raise UnknownTransactionalProducer(f"there is no transactional id {transactional_id[:100]}")
         return transaction, self.outcome_of(transaction, request, producer)
 
     def outcome_of(
@@ -94,28 +97,37 @@ class TransactionRules(Generic[PositionT]):
         """Return the outcome of a request for a transaction. Raises TransactionError if it is a refusal."""
         outcome = transaction.judge(request, producer)
         if outcome in REFUSALS:
-            known = f"transactional id {transaction.name} is {transaction.state.title} with {transaction.producer}"
-            raise _REFUSALS[outcome](f"{known}; {request.name} by {producer}")
+            raise _REFUSALS[outcome](
+                f"{request.name} of {producer} is not allowed: transactional id {transaction.name[:100]} "
+                f"has {transaction.producer} and is in state {transaction.state.title}"
+            )
         return outcome
 
     def check_write(self, key: int, producer: Producer, transactional_id: str | None, *, adds_itself: bool) -> None:
-        """Check a transactional batch for a queue. Raises TransactionError.
+        """Check whether a transactional batch may be appended to the queue with this key. Raises TransactionError.
 
-        With `adds_itself` the queue becomes part of the transaction by the batch (transaction version 2).
+        With `adds_itself` the batch itself makes the queue part of the transaction (transaction version 2).
         """
         if transactional_id is None:
-            raise NoTransactionalId("a transactional batch in a request without a transactional id")
+            raise NoTransactionalId("the request has a transactional batch, but no transactional id")
         request = TransactionRequest.ADD if adds_itself else TransactionRequest.WRITE
         transaction, _ = self.decide(transactional_id, request, producer)
         if key not in transaction.keys:
             if not adds_itself:
-                raise InvalidTransactionState(f"the partition was not added to the transaction of {transactional_id}")
+                raise InvalidTransactionState(
+                    f"the partition was not added to the transaction of transactional id {transactional_id[:100]}"
+                )
             self.check_growth(transaction, 1)
 
     def check_plain_write(self, key: int, producer_id: int) -> None:
-        """Check a batch outside transactions of an idempotent producer. Raises InvalidTransactionState."""
+        """Check whether an idempotent producer may append a batch without a transaction to this queue.
+
+        Raises InvalidTransactionState if the producer has an open transaction in the queue.
+        """
         if self._isolation.is_open(key, producer_id):
-            raise InvalidTransactionState(f"producer {producer_id} has an open transaction in this queue")
+            raise InvalidTransactionState(
+                f"producer id {producer_id} has an open transaction in this partition, and the batch has none"
+            )
 
     # -- By limit
 
@@ -123,46 +135,67 @@ class TransactionRules(Generic[PositionT]):
         """Raise InvalidTransactionTimeout for a timeout outside the limits."""
         if not 0 < timeout_ms <= self.limits.timeout_max_ms:
             raise InvalidTransactionTimeout(
-                f"transaction timeout {timeout_ms} ms; 1 to {self.limits.timeout_max_ms} are allowed"
+                f"the transaction timeout is {timeout_ms} ms; allowed are 1 to {self.limits.timeout_max_ms} ms "
+                f"(txn.timeout_max_ms)"
             )
 
     def check_new_id(self) -> None:
-        """Raise TransactionLimit if no further transactional id is allowed."""
+        """Raise TransactionLimit if there are `ids_max` transactional ids."""
         if len(self._coordinator) >= self.limits.ids_max:
-            raise TransactionLimit(f"{len(self._coordinator)} transactional ids; txn.ids_max is reached")
+            raise TransactionLimit(
+                f"there are {len(self._coordinator)} transactional ids; txn.ids_max is {self.limits.ids_max}"
+            )
 
     def check_positions(self, transaction: Transaction[PositionT], group: str, positions: Sequence[PositionT]) -> None:
-        """Raise TransactionLimit for too many groups or positions; those that the transaction has may change."""
+        """Raise TransactionLimit if the transaction would have too many groups or committed offsets.
+
+        Committed offsets that replace others of the transaction do not count.
+        """
         limits, known = self.limits, transaction.positions.get(group)
         if known is None and len(transaction.positions) >= limits.groups_max:
-            raise TransactionLimit(f"{limits.groups_max} groups in the transaction of {transaction.name[:100]}")
+            raise TransactionLimit(
+                f"the transaction of transactional id {transaction.name[:100]} has {limits.groups_max} groups; "
+                f"txn.groups_max is {limits.groups_max}"
+            )
         known_keys: Collection[int] = () if known is None else known
         new_count = sum(position.key not in known_keys for position in positions) + (known is None)
         if new_count and self._coordinator.pending_count + new_count > limits.pending_positions_max:
-            raise TransactionLimit(f"{self._coordinator.pending_count} positions and groups in transactions")
+            raise TransactionLimit(
+                f"open transactions have {self._coordinator.pending_count} committed offsets and groups; "
+                f"txn.pending_positions_max is {limits.pending_positions_max}"
+            )
 
     def check_growth(
         self, transaction: Transaction[PositionT], queue_count: int, new: Sequence[PositionT] = ()
     ) -> None:
-        """Raise TransactionLimit if the transaction would exceed a limit with so many more queues and these positions.
+        """Raise TransactionLimit if `queue_count` more queues and the committed offsets `new` would exceed a limit.
 
         The end of a transaction must fit into one unit of the log.
         """
         limits = self.limits
         if self._isolation.aborted_count >= limits.aborted_max:
-            raise TransactionLimit(f"{self._isolation.aborted_count} aborted transactions are remembered")
+            raise TransactionLimit(
+                f"the queues have {self._isolation.aborted_count} aborted transactions; "
+                f"txn.aborted_max is {limits.aborted_max}"
+            )
         if queue_count and len(transaction.keys) + queue_count > limits.partitions_max:
             raise TransactionLimit(
-                f"{len(transaction.keys)} + {queue_count} partitions in the transaction of {transaction.name[:100]}; "
-                f"txn.partitions_max is {limits.partitions_max}"
+                f"the transaction of transactional id {transaction.name[:100]} would have "
+                f"{len(transaction.keys) + queue_count} partitions; txn.partitions_max is {limits.partitions_max}"
             )
         if queue_count and self._coordinator.queue_count + queue_count > limits.pending_partitions_max:
-            raise TransactionLimit(f"{self._coordinator.queue_count} partitions in open transactions")
+            raise TransactionLimit(
+                f"open transactions have {self._coordinator.queue_count} partitions; "
+                f"txn.pending_partitions_max is {limits.pending_partitions_max}"
+            )
         size = (len(transaction.keys) + queue_count) * MARKER_BYTES
         for positions in (new, *(known.values() for known in transaction.positions.values())):
             size += sum(POSITION_BYTES + _CHARACTER_BYTES * len(position.metadata) for position in positions)
         if size > limits.unit_bytes_max:
-            raise TransactionLimit(f"the transaction of {transaction.name} would take {size} bytes to end")
+            raise TransactionLimit(
+                f"the end of the transaction of transactional id {transaction.name[:100]} would have {size} bytes; "
+                f"a unit has at most {limits.unit_bytes_max}"
+            )
 
 
 _REFUSALS: Final[dict[RequestOutcome, type[TransactionError]]] = {
