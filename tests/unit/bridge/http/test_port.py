@@ -48,7 +48,11 @@ class Bench:
             topics=state.topics,
             leases=None,
             messages=None,
-            delayed=SimpleNamespace(delays=SimpleNamespace(is_paused=lambda topic: False)),
+            delayed=SimpleNamespace(
+                delays=SimpleNamespace(is_paused=lambda topic: False, timers=SimpleNamespace(pending=None)),
+                commands=None,
+                lists=None,
+            ),
             transactions=None,
             groups=SimpleNamespace(
                 group_offsets=state.group_offsets,
