@@ -109,7 +109,7 @@ class Broker(Core):
 
         The broker does not close in order. From now on the store refuses appends.
         """
-        self.store.end_writing(f"the broker ends: {error!r}")
+        self.store.end_writing(f"the broker stops after an internal error: {error!r}")
         if not self.ended.done():
             self.ended.set_exception(error)
 
@@ -187,7 +187,7 @@ class Broker(Core):
     def _start_timer_workers(self) -> None:
         """Start the threads that flush, compact and read the sorted tables of delayed messages."""
         self._is_ending = threading.Event()
-        refusal = StoreError(f"{TIMER_TASKS_WAITING_MAX} reads of delayed messages wait")
+        refusal = StoreError(f"{TIMER_TASKS_WAITING_MAX} reads of delayed messages wait for a thread")
         self._timer_workers = Workers("timers", TIMER_THREADS, self._post, TIMER_TASKS_WAITING_MAX, refusal)
         self.delays.timers.tree.context.executor = self._timer_workers
         self.delays.timers.tree.pause_with(self._pause)
@@ -204,7 +204,7 @@ class Broker(Core):
             found = sorted(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))  # AF_INET is first.
             return pack_host(str(found[0][4][0]), port)
         except UnicodeError as error:
-            raise ConfigError(f"server.advertise: {host[:100]!r} is no name of a host") from error
+            raise ConfigError(f"server.advertise: {host[:100]!r} is not a host name") from error
         except OSError:
             return pack_host("127.0.0.1", port)
 
@@ -228,7 +228,7 @@ class Broker(Core):
         try:
             found = hooks.installed()
         except Exception as error:
-            raise StartError(f"hooks: one cannot be made: {type(error).__name__}: {error}") from error
+            raise StartError(f"hooks: a hook cannot be created: {type(error).__name__}: {error}") from error
         for each in found:
             log.info("hook found class=%s", type(each).__qualname__)
         return hooks.start(found, self.options.hooks, self._post) if found else None
@@ -323,7 +323,7 @@ class Broker(Core):
         try:
             self.group_offsets.settle_all(self.clock.now_ms())
         except StoreError as error:
-            log.warning("positions not kept reason=%r", str(error))
+            log.warning("committed offsets not stored reason=%r", str(error))
         settled: asyncio.Future[None] = self.loop.create_future()
         self.store.when(self.store.promise(), lambda error: settled.set_result(None))
         self.store.write()
@@ -416,7 +416,7 @@ async def _serve(options: Options, load: Callable[[], Options]) -> int:
     except Exception:
         # The broker closes nothing in order, because its state may be wrong. The next start recovers the state from
         # the log.
-        log.critical("stopping because going on could break what was promised about stored data", exc_info=True)
+        log.critical("stopping after an internal error, to protect stored data", exc_info=True)
         return OUR_BUG
     await broker.stop()
     return 0

@@ -160,7 +160,7 @@ class Hooks:
                 getattr(hook, name)(*arguments)
             except Refuse:
                 raise
-            except Exception:  # noqa: BLE001 - somebody else's code may raise anything
+            except Exception:  # noqa: BLE001 - a hook may raise any exception
                 self._failed(hook, name)
 
     def changed(self, send: Send) -> Send:
@@ -172,7 +172,7 @@ class Hooks:
                     raise TypeError(f"before_send returned {type(given).__name__}, not Send or None")
             except Refuse:
                 raise
-            except Exception:  # noqa: BLE001 - somebody else's code may raise anything
+            except Exception:  # noqa: BLE001 - a hook may raise any exception
                 self._failed(hook, "before_send")
             else:
                 send = given or send
@@ -189,13 +189,13 @@ class Hooks:
 
     def _skip(self, why: str, then: Callable[[Any], None]) -> None:
         self.skipped[why] += 1
-        log.warning("skipped why=%s", why)
+        log.warning("hooks skipped reason=%s", why)
         then(None)
 
     def _failed(self, hook: Hook, name: str) -> None:
         with self._failing:
             self.skipped["failed"] += 1
-        log.exception("failed hook=%s method=%s", type(hook).__name__, name)
+        log.exception("hook failed hook=%s method=%s", type(hook).__name__, name)
 
 
 def installed() -> list[Hook]:

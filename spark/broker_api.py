@@ -55,7 +55,9 @@ class BrokerApi:
         try:
             answer = json.loads(content)
         except ValueError:
-            raise ApiError(f"{self.address} is no Duolog broker: status {response.status}, {content[:60]!r}") from None
+            raise ApiError(
+                f"{self.address} is not a Duolog broker: status {response.status}, {content[:60]!r}"
+            ) from None
         if response.status >= 400:
             raise ApiError(str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"{answer}")
         return answer

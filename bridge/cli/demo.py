@@ -299,7 +299,7 @@ class KafkaClient:
             for record in record_reader.records(batch, INFLATE_BYTES_MAX):
                 if record.offset == offset:
                     return record
-        raise DemoFailed(f"demo: Kafka Fetch did not give offset {offset} of {topic}/{partition}")
+        raise DemoFailed(f"demo: Kafka Fetch did not return offset {offset} of {topic}/{partition}")
 
     def _ask(self, request: Any, name: str) -> Any:
         """Send a request of a flexible version, and return the body of the answer."""

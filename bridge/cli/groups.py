@@ -24,7 +24,7 @@ from duolog.bridge.cli.common import (
 
 group_app = new_app("Consumer groups of both families.")
 
-DRY_RUN = "nothing has changed; --execute does it"
+DRY_RUN = "nothing was changed; add --execute to do it"
 
 
 @group_app.command("list")

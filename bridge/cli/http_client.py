@@ -65,7 +65,7 @@ def _decoded(content: bytes, status: int, address: str) -> Any:
         answer = json.loads(content)
     except ValueError as error:
         raise HttpApiError(
-            f"{address} is no Duolog broker's HTTP port: it answered status {status}, {content[:60]!r}"
+            f"{address} is not the HTTP port of a Duolog broker: it answered status {status}, {content[:60]!r}"
         ) from error
     if status >= 400:
         raise HttpApiError(

@@ -102,7 +102,7 @@ def serve(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="settings, a TOML file")] = None,
     data: Annotated[str | None, typer.Option(metavar="DIR", help="data directory [duolog-data]")] = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="address to listen on [127.0.0.1]")] = None,
-    advertise: Annotated[str | None, typer.Option(metavar="HOST", help="host that clients are told")] = None,
+    advertise: Annotated[str | None, typer.Option(metavar="HOST", help="host name that clients connect to")] = None,
     kafka_port: Annotated[str | None, typer.Option(metavar="PORT", help="0: any free one [9092]")] = None,
     rocketmq_port: Annotated[str | None, typer.Option(metavar="PORT", help="[10911]")] = None,
     namesrv_port: Annotated[str | None, typer.Option(metavar="PORT", help="[9876]")] = None,

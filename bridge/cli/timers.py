@@ -38,7 +38,7 @@ CANCELLED, RESCHEDULED, DELIVERED = "cancelled", "rescheduled", "delivered"  # V
 _REASONS = {
     CANCELLED: "it was cancelled before",
     DELIVERED: "it was delivered before",
-    "not_found": "nothing waits under this id or key; `duolog timer list` shows what waits",
+    "not_found": "no pending message has this id or key; `duolog timer list` lists pending messages",
 }
 PAGE_MAX = 1_000  # The most rows, or bins of a histogram, that the broker returns in one answer.
 
@@ -78,7 +78,9 @@ def timer_list(
     key: Key = None,
     start: From = None,
     until: Until = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=PAGE_MAX, help=f"so many, to {PAGE_MAX}")] = 100,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=PAGE_MAX, help=f"number of rows, at most {PAGE_MAX}")
+    ] = 100,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:

@@ -107,7 +107,7 @@ class HttpConnection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer a malformed request in the format of all errors; aiohttp would also log a traceback of its parser."""
         log.debug("http request refused peer=%s status=%d reason=%r", request.remote, status, message)
-        response = failure(message or "the request is no HTTP", status)
+        response = failure(message or "the request is not valid HTTP", status)
         response.force_close()
         return response
 

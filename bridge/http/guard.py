@@ -49,7 +49,7 @@ class Guard:
             raise web.HTTPBadRequest(text=f"Host: expected one HOST or HOST:PORT, got {', '.join(given)[:200]!r}")
         if not self._serves(_plain(found[1]), request):
             raise web.HTTPForbidden(
-                text=f"Host: {given[0][:200]!r} is none of the broker's names; http.hosts takes further ones"
+                text=f"Host: {given[0][:200]!r} is not a name of the broker; add it to http.hosts if it is one"
             )
         return given[0].lower()
 
@@ -78,7 +78,7 @@ class Guard:
         for origin in request.headers.getall("Origin", []):
             plain = origin.lower()
             if plain not in (f"http://{host}", f"https://{host}") and plain not in self._origins:
-                raise web.HTTPForbidden(text=f"Origin: {origin[:200]!r} is not known; http.origins takes further ones")
+                raise web.HTTPForbidden(text=f"Origin: {origin[:200]!r} is not in http.origins")
 
 
 def _plain(name: str) -> str:

@@ -127,7 +127,7 @@ class HttpPort:
         except web.HTTPException:
             raise
         except Exception as error:  # aiohttp raises RuntimeError, among others, for a connection that has gone
-            raise web.HTTPBadRequest(text=f"the body did not come whole: {error or type(error).__name__}") from error
+            raise web.HTTPBadRequest(text=f"the body is incomplete: {error or type(error).__name__}") from error
         return bytes(body)
 
     async def _kept(self, promise: Promise) -> None:
@@ -155,8 +155,8 @@ class HttpPort:
             raise  # The client has disconnected, which aiohttp handles.
         except Exception as error:
             self._contain(error, request)
-            connection.abort("its answer could not be made whole")
-            raise ConnectionResetError("a fault in an answer that had begun") from error
+            connection.abort("its answer could not be completed")
+            raise ConnectionResetError("a fault in an answer that was partly sent") from error
         finally:
             connection.end()
 
@@ -192,7 +192,7 @@ class HttpPort:
             return failure(str(error), 503)
         except Exception as error:  # noqa: BLE001 - contained
             self._contain(error, request)
-            return failure("the broker has a bug; its log describes it", 500)
+            return failure("an internal error occurred; the broker's log describes it", 500)
 
     def _contain(self, error: Exception, request: web.Request) -> None:
         self._context.monitoring.faults.contain(error, _kind_of(request), request.remote or "")

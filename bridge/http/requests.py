@@ -111,7 +111,7 @@ def record_of(topic: Topic, wanted: MessageForm, now_ms: int, spread_by: str = "
     for name in NOT_BY_HEADER:
         if name in wanted.headers:
             raise web.HTTPBadRequest(
-                text=f"header {name}: over HTTP headers ask for nothing; give at_ms or delay_ms (command: --at, --in), "
+                text=f"header {name}: not allowed over HTTP; use at_ms or delay_ms (command: --at, --in), "
                 "or add a timer or a schedule"
             )
     if topic.settings.unknown_headers != unknown_headers.IGNORE:

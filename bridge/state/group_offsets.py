@@ -240,7 +240,7 @@ class GroupOffsets:
             new_count = sum(key not in known and key not in collected for key in latest)
             if new_count and count + new_count > options.positions_max:
                 raise TooManyGroupOffsets(
-                    f"{count + new_count} positions of groups; groups.positions_max is {options.positions_max}"
+                    f"{count + new_count} committed offsets; groups.positions_max is {options.positions_max}"
                 )
         if not has_text:
             return
@@ -249,7 +249,7 @@ class GroupOffsets:
         )
         if more_bytes > 0 and self._text_bytes + more_bytes > options.positions_text_bytes_max:
             raise TooManyGroupOffsets(
-                f"{self._text_bytes + more_bytes} bytes of text at positions; "
+                f"{self._text_bytes + more_bytes} bytes of metadata at committed offsets; "
                 f"groups.positions_text_bytes_max is {options.positions_text_bytes_max}"
             )
 

@@ -110,14 +110,14 @@ class Topics(TopicTable):
             name += "-"
         keys = [queue.key for queue in store.queues() if queue.key >> QUEUE_ID_BITS == number]
         queue_count = 1 + max(key & (1 << QUEUE_ID_BITS) - 1 for key in keys)
-        logger.error("the topic of these queues is lost, they are found as name=%s queues=%d", name, queue_count)
+        logger.error("a topic was lost, its queues are now in topic name=%s queues=%d", name, queue_count)
         created = TopicCreated(number, name, uuid.uuid4(), queue_count, PERM_READ_WRITE, {}, now_ms)
         try:
             self._state_log.commit([created], now_ms)
         except StoreError as error:
             # The number must not be used again: a new topic with it would contain these messages.
             self.next_number = max(self.next_number, number + 1)
-            logger.error("recovered topic cannot be made before the next start name=%s reason=%r", name, str(error))
+            logger.error("recovered topic cannot be created before the next start name=%s reason=%r", name, str(error))
 
     def _begin_epochs(self, now_ms: int) -> None:
         starts = [

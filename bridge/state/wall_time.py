@@ -88,7 +88,7 @@ class WallTime:
         if abs(by_ms) > STEP_MS:
             why = "it jumped before the restart" if was_doubted else "the broker was off, or the clock is wrong"
             log.warning(
-                "the clock differs from the log: last_stored=%s now=%s by_ms=%d: %s; believed in_ms=%d",
+                "the clock differs from the log: last_stored=%s now=%s by_ms=%d: %s; trusted in_ms=%d",
                 _text(trusted_ms), _text(now_ms), by_ms, why, self._confirm_ms,
             )  # fmt: skip
 
@@ -105,7 +105,7 @@ class WallTime:
         if -STEP_MS <= ahead_ms <= STEP_MS:
             self._follow(ahead_ms, mono_ms)
         elif mono_ms - self._steady_mono_ms >= self._confirm_ms:
-            log.warning("the clock is believed from now on: now=%s by_ms=%d", _text(now_ms), ahead_ms)
+            log.warning("the clock is trusted from now on: now=%s by_ms=%d", _text(now_ms), ahead_ms)
             self._offset_ms, ahead_ms = seen_ms, 0
         self.ahead_ms = ahead_ms if ahead_ms > STEP_MS else 0
         if self.ahead_ms != self._recorded_ms and not 0 < abs(self.ahead_ms - self._recorded_ms) <= STEP_MS:
@@ -126,7 +126,7 @@ class WallTime:
         is_ahead = now_ms - mono_ms - self._offset_ms > STEP_MS
         self._confirm_ms = self._confirm_jump_ms if is_ahead else self._confirm_start_ms
         log.warning(
-            "the clock jumped: expected=%s found=%s by_ms=%d; nothing is deleted by it, it is believed in_ms=%d",
+            "the clock jumped: expected=%s found=%s by_ms=%d; nothing is deleted by it, it is trusted in_ms=%d",
             _text(now_ms - by_ms), _text(now_ms), by_ms,
             self._confirm_ms if abs(now_ms - mono_ms - self._offset_ms) > STEP_MS else 0,
         )  # fmt: skip
@@ -135,7 +135,7 @@ class WallTime:
             try:
                 self._store.undo_time_back(now_ms)
             except StoreError as error:
-                log.warning("store times before now=%s keep counting as older reason=%r", _text(now_ms), str(error))
+                log.warning("store times before now=%s still count as older reason=%r", _text(now_ms), str(error))
 
     def _follow(self, ahead_ms: int, mono_ms: int) -> None:
         """Move the trusted time towards the wall clock, which NTP keeps correct, by a limited step."""
@@ -158,11 +158,11 @@ class WallTime:
             store.set_time_back(now_ms)
         except StoreError:
             return  # The store refuses appends; the correction is repeated after the next start.
-        log.warning("store times begin anew: they were at=%s now=%s", _text(before_ms), _text(now_ms))
+        log.warning("store times continue from the corrected clock: before=%s now=%s", _text(before_ms), _text(now_ms))
         try:
             self.on_set_back(now_ms)
         except StoreError as error:
-            log.warning("schedules wait for the time of the wrong clock reason=%r", str(error))
+            log.warning("schedules still wait for times of the wrong clock reason=%r", str(error))
 
     def _replay(self, record: ClockDoubted, slot: Slot) -> None:
         self._recorded_ms = record.ahead_ms

@@ -81,7 +81,7 @@ class Callbacks:
         if not self._is_quiet:
             self._is_quiet = True
             asyncio.get_running_loop().call_later(QUIET_S, self._may_speak)
-            log.warning("no verdict url=%s reason=%r in_all=%d", url, reason, self.failed)
+            log.warning("check-back without answer url=%s reason=%r in_all=%d", url, reason, self.failed)
 
     def _may_speak(self) -> None:
         self._is_quiet = False

@@ -258,7 +258,7 @@ def test_groups_are_reset_and_deleted_after_a_dry_run(running: Broker) -> None:
     consumer.close(autocommit=False)
     shown = duolog("group", "reset", "billing", "--to", "earliest", *http)
     assert (shown.returncode, shown.stdout.split()[-4:]) == (0, ["orders", "0", "1", "0"])
-    assert shown.stderr == "duolog: nothing has changed; --execute does it\n"
+    assert shown.stderr == "duolog: nothing was changed; add --execute to do it\n"
     position = json.loads(duolog("group", "describe", "billing", "--json", *http).stdout)["positions"][0]["position"]
     assert position == 1
     assert duolog("group", "reset", "billing", "--to-offset", "2", "--yes", *http).returncode == 0

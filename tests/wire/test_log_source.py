@@ -220,7 +220,7 @@ def test_only_what_the_caller_may_read_is_planned(spark: Spark, tmp_path: Path) 
             create_topic(guarded.kafka, topic, QUEUES)
             write(guarded, topic, 10)
         assert direct(guarded, spark, "mine.a", token="s3cret").count() == 11
-        with pytest.raises(Exception, match="topic other is not for this token"):
+        with pytest.raises(Exception, match="this token may not read topic other"):
             direct(guarded, spark, "mine.a,other", token="s3cret").collect()
         for nobody in ({}, {"token": "guessed"}):
             with pytest.raises(Exception, match=r"a token of http\.readers_file"):

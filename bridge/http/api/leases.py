@@ -118,7 +118,7 @@ def _standing(context: HttpContext, lease_id: str, readers: Readers, caller: str
     _check(readers, caller, [])
     lease = context.leases.get(lease_id)
     if lease is None:
-        raise web.HTTPGone(text=f"lease {lease_id[:60]} has ended; what it held may be removed")
+        raise web.HTTPGone(text=f"lease {lease_id[:60]} has ended; the segments that it held may have been removed")
     _check(readers, caller, lease.topics)
     return lease
 

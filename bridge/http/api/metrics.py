@@ -107,7 +107,7 @@ def _traffic(context: HttpContext) -> Iterator[Metric]:
     yield _counter("dead_letters", "Messages that became dead letters of RocketMQ groups.", metrics.dead_letters)
     if context.monitoring.hooks is not None:
         skipped = {(why,): count for why, count in context.monitoring.hooks.skipped.items()}
-        yield _labelled("hooks_skipped", "Calls of hooks that were skipped, by the reason.", ("why",), skipped)
+        yield _labelled("hooks_skipped", "Calls of hooks that were skipped, by the reason.", ("reason",), skipped)
     yield _labelled(
         "delayed",
         "Delayed messages, by what happened to them.",

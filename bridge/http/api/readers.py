@@ -65,7 +65,7 @@ class Readers:
             raise UnknownReader("expected Authorization: Bearer and a token of http.readers_file")
         for topic in topics:
             if not any(fnmatchcase(topic.kafka_name, each) or fnmatchcase(topic.name, each) for each in patterns):
-                raise MayNotRead(f"topic {topic.name} is not for this token")
+                raise MayNotRead(f"this token may not read topic {topic.name}")
 
 
 def _digest(token: str) -> bytes:

@@ -81,7 +81,7 @@ async def _read(context: HttpContext, topic: Topic, queue: Queue, offset: int) -
 
 def _queue(topic: Topic, queue_id: int) -> Queue:
     if not 0 <= queue_id < topic.queue_count:
-        raise web.HTTPNotFound(text=f"{topic.name} has {topic.queue_count} queues, and none is {queue_id}")
+        raise web.HTTPNotFound(text=f"{topic.name} has {topic.queue_count} queues; there is no queue {queue_id}")
     return topic.queues[queue_id]
 
 

@@ -93,7 +93,7 @@ class TimerApi:
             return self._answer_again(known, wanted)
         topic, queue_id, record = self._message(wanted)
         if wanted.replace and not record.key:
-            raise web.HTTPBadRequest(text="replace: it is about what waits with the same key; the request has no key")
+            raise web.HTTPBadRequest(text="replace: needs a key; it replaces pending messages with the same key")
         delay = context.delayed.delay_parser.limits.until(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
         replaces = wanted.replace and delay is not None
         delay = delay or RequestedDelay(now_ms)  # A due time in the past means now.
@@ -115,7 +115,7 @@ class TimerApi:
         found = await pending_message(self._context.delayed.commands, request.match_info["id"])
         await self._kept(self._context.state_log.barrier())
         if found is None:
-            raise web.HTTPNotFound(text=f"no message waits under the id {request.match_info['id'][:80]}")
+            raise web.HTTPNotFound(text=f"no pending message has the id {request.match_info['id'][:80]}")
         return answer(_timer_view(found))
 
     async def _cancel(self, request: web.Request) -> web.Response:

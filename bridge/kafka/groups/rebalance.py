@@ -32,7 +32,7 @@ TRANSITIONS: dict[GroupState, dict[GroupState, str]] = {
     GroupState.EMPTY: {GroupState.PREPARING: "the first member joins"},
     GroupState.PREPARING: {
         GroupState.COMPLETING: "all members have joined, or the time to join is over",
-        GroupState.EMPTY: "the last member is gone",
+        GroupState.EMPTY: "the last member has left",
     },
     GroupState.COMPLETING: {
         GroupState.STABLE: "the leader has sent the assignments",

@@ -219,7 +219,7 @@ def _have_consumed(
             if isinstance(records, Exception):
                 raise records
             ask(records)
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             connection.reply(command, connection.refusal(command, error))
 
     topic = context.topics.by_number(found.queue.topic) if isinstance(found, RecordAddress) else None
@@ -232,7 +232,7 @@ def _have_consumed(
         read = context.messages.reader.rocketmq(
             queue, topic, offset, 1, 1, context.messages.isolation.stable_end(queue)
         )
-    except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+    except Exception as error:  # noqa: BLE001 - `refusal` reports faults
         read = error  # A StoreError: the message is not committed yet, or retention has removed it.
     if isinstance(read, Later):
         read.start(done)
@@ -265,7 +265,7 @@ def _ask_member(
         connection.answered()
         try:
             told = _told(command, request, given)
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             told = connection.refusal(command, error)
         connection.reply(command, told)
 

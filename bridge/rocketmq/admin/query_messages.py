@@ -88,7 +88,7 @@ def _searched(
     connection.end_read(command)
     try:
         given = _answer(context, command, decided, found)
-    except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+    except Exception as error:  # noqa: BLE001 - `refusal` reports faults
         given = connection.refusal(command, error)
     connection.reply(command, given)
 

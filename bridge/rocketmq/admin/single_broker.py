@@ -30,7 +30,7 @@ def ha_status(context: RocketMQContext, connection: RocketMQConnection, command:
 
 
 def cold_data(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    return answer(command, remark="no group reads cold data slowed down here")
+    return answer(command, remark="this broker does not limit reads of cold data")
 
 
 def rocksdb_progress(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
@@ -46,8 +46,8 @@ def report_ignored(whose: str, names: Iterable[str]) -> str | None:
     ignored = ", ".join(sorted(names))[:500]
     if not ignored:
         return None
-    log.warning("properties of the %s are unknown here and were ignored names=%r", whose, ignored)
-    return f"unknown here, and ignored: {ignored}"
+    log.warning("properties of the %s are unknown and were ignored names=%r", whose, ignored)
+    return f"unknown to this broker, and ignored: {ignored}"
 
 
 def read_properties(command: RemotingCommand) -> dict[str, str]:

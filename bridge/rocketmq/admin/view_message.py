@@ -56,7 +56,7 @@ def _found_address(
     try:
         records = _records(context, position, found)
         given = connection.answer_when(command, records, partial(_answer, position, make))
-    except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+    except Exception as error:  # noqa: BLE001 - `refusal` reports faults
         given = connection.refusal(command, error)
     if given is not None:
         connection.reply(command, given)

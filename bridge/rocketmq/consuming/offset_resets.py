@@ -172,7 +172,7 @@ class _Reset:
             if not isinstance(given, Answer):
                 self._wait(given)
                 return
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             given = self._connection.refusal(self._command, error)
         self._connection.answered()
         self._connection.reply(self._command, given)

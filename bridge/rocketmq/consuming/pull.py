@@ -231,7 +231,7 @@ class _Pull:
                 self._defer(found)
                 self._connection.unanswered -= 1  # `_defer` counted it again.
                 return True
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             self._finish(self._failed(error))
             return True
         if not found.buffers and found.next_offset == self._end():
@@ -254,7 +254,7 @@ class _Pull:
                 self._connection.unanswered -= 1  # `_defer` counted it again.
                 return
             given = self._found(found)
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             given = self._failed(error)
         self._finish(given)
 
@@ -277,7 +277,7 @@ class _Pull:
             if isinstance(found, StoreError):
                 raise found
             given = self._found(found)
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             given = self._failed(error)
         self._finish(given)
 

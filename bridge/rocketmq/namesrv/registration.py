@@ -126,7 +126,7 @@ class NameServerRegistration:
             if given.code != ResponseCode.SUCCESS:
                 raise ProtocolError(f"registering was refused with code {given.code}: {given.remark}")
             if not is_known:
-                log.info("joined name server address=%s topics=%d", address, len(self._names))
+                log.info("registered with name server address=%s topics=%d", address, len(self._names))
                 is_known = True
             await channel.wait(changed, REGISTER_S)
 

@@ -391,7 +391,7 @@ class Pop:
                 self._finish(
                     self._nothing(ResponseCode.POLLING_TIMEOUT) if is_past else self._on_cold_read(source, cold)
                 )
-            except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            except Exception as error:  # noqa: BLE001 - `refusal` reports faults
                 self._finish(self._connection.refusal(self._command, error))
 
         read.start(done)
@@ -431,7 +431,7 @@ class Pop:
             return
         try:
             given = self.start()
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             given = self._connection.refusal(self._command, error)
         if given is not None:
             self._finish(given)

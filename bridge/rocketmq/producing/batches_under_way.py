@@ -87,7 +87,7 @@ class BatchesUnderWay:
             given = _slice(steps, connection)
             if given is None:
                 return False
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             given = connection.refusal(command, error)
         connection.reply(command, given)
         return True

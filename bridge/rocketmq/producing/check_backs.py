@@ -120,7 +120,7 @@ class CheckBackLoop:
         last, self._last_abandoned = self._last_abandoned, None
         if last is not None:
             log.warning(
-                "half messages abandoned undecided in_all=%d last=%d group=%s",
+                "half messages given up without a decision in_all=%d last=%d group=%s",
                 self.counts.abandoned, last.offset, last.asker,
             )  # fmt: skip
 

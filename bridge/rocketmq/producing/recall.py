@@ -41,7 +41,7 @@ def recall_message(context: RocketMQContext, connection: RocketMQConnection, com
         connection.answered()
         try:
             given = _recall(context, command, handle) if error is None else connection.refusal(command, error)
-        except Exception as refused:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as refused:  # noqa: BLE001 - `refusal` reports faults
             given = connection.refusal(command, refused)
         connection.reply(command, given)
 

@@ -115,7 +115,7 @@ class BackgroundQueue:
         connection.server.touch()
         try:
             self._step(stepping)
-        except Exception as error:  # noqa: BLE001 - the others of this lane have their turn as well
+        except Exception as error:  # noqa: BLE001 - other requests of this kind must be handled
             connection.broken(error, "lane")
         if (self._stepping is not None or self._queue) and not self._is_scheduled:
             self._schedule(connection)
@@ -130,7 +130,7 @@ class BackgroundQueue:
             steps.close()
         except StopIteration as done:
             given = done.value
-        except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             given = connection.refusal(command, error)
         self._stepping = None
         self._admission.in_work[self._kind] -= 1
@@ -185,7 +185,7 @@ class BackgroundQueue:
                     connection.reply(command, connection.refusal(command, refusal))
                 else:
                     self._run(connection, command)
-            except Exception as error:  # noqa: BLE001 - the others of this lane have their turn as well
+            except Exception as error:  # noqa: BLE001 - other requests of this kind must be handled
                 connection.broken(error, "lane")
         if self._queue and not self._is_scheduled:
             self._schedule(self._queue[0].connection)

@@ -252,7 +252,7 @@ class RocketMQConnection(Connection):
             self.end_read(asked)
             try:
                 given = self.refusal(asked, cold) if isinstance(cold, StoreError) else make(cold)
-            except Exception as error:  # noqa: BLE001 - `refusal` reports what nobody expected
+            except Exception as error:  # noqa: BLE001 - `refusal` reports faults
                 given = self.refusal(asked, error)
             self.reply(asked, given)
 

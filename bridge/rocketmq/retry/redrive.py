@@ -91,11 +91,11 @@ def _target(context: RocketMQContext, name: str, group: str, way: str | None) ->
     if active is ClientProtocol.KAFKA:
         raise RedriveRefused(
             f"the group {name} is active in Kafka, whose consumers do not read its retry topic; "
-            "say --to topic to send its dead letters to the topics that they came from, for every group that reads them"
+            "use --to topic to send its dead letters to the topics that they came from, for every group that reads them"
         )
     if way is None and active is None:
         raise RedriveRefused(
-            f"the group {name} has no members now, and Kafka consumers would not read its retry topic; say --to retry "
+            f"the group {name} has no members now, and Kafka consumers would not read its retry topic; use --to retry "
             "(only RocketMQ consumers of the group get its dead letters) or --to topic (they go back to their own "
             "topics, for every group that reads these)"
         )
@@ -111,7 +111,7 @@ def _origin_of(context: RocketMQContext, dead: Message) -> tuple[Topic, int]:
     if topic is None:
         raise RedriveRefused(
             f"the dead letter at offset {dead.queue_offset} came from the topic {name or '-'}, which does not exist; "
-            "create it, or say --to retry"
+            "create it, or use --to retry"
         )
     queue_id = found.get(ORIGIN_PLACE, "").partition("/")[0]
     if queue_id.isdecimal() and len(queue_id) < 6 and int(queue_id) < topic.queue_count:

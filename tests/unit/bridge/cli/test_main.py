@@ -191,7 +191,7 @@ def test_flags_of_serve_are_those_that_scripts_rely_on(capsys: pytest.CaptureFix
     [
         ("cancelled", "it was cancelled before"),
         ("delivered", "it was delivered before"),
-        ("not_found", "nothing waits under this id or key; `duolog timer list` shows what waits"),
+        ("not_found", "no pending message has this id or key; `duolog timer list` lists pending messages"),
     ],
 )
 def test_verdict_that_was_not_asked_for_says_so(verdict: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,7 +133,7 @@ def test_key_decides_the_queue(bench: HttpBench) -> None:
         (
             {"headers": {"TIMER_DELAY_SEC": "5"}},
             400,
-            "header TIMER_DELAY_SEC: over HTTP headers ask for nothing; give at_ms or delay_ms",
+            "header TIMER_DELAY_SEC: not allowed over HTTP; use at_ms or delay_ms",
         ),
         ({"headers": {"TAGS": "a"}, "tag": "b"}, 400, "expected either tag or the header TAGS"),
         ({"delay_ms": -1}, 400, "delay_ms: expected 0 or more, got -1"),
@@ -153,7 +153,7 @@ def test_one_bad_message_refuses_all(bench: HttpBench, bad: dict[str, Any], stat
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("/api/timers/nonsense", "no message waits under the id nonsense"),
+        ("/api/timers/nonsense", "no pending message has the id nonsense"),
         (f"/api/messages/{'FD' * 28}", "an id that the producer made (getMsgId, UNIQ_KEY)"),
     ],
 )

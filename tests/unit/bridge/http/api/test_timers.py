@@ -166,7 +166,7 @@ def test_timer_without_a_key_replaces_nothing_and_is_refused() -> None:
     wanted = {"topic": "orders", "value": "v", "delay_ms": 1_000, "replace": True}
     with pytest.raises(web.HTTPBadRequest, match="Bad Request") as refused:
         asyncio.run(TimerHandlers(core, kept, read)._add(asked(wanted)))
-    assert "the request has no key" in (refused.value.text or "")
+    assert "replace: needs a key" in (refused.value.text or "")
     assert core.delays.timers.tree.lists.count(topic.number) == 0
 
 

@@ -16,9 +16,9 @@ def test_properties_that_are_unknown_are_accepted_and_reported(broker: RocketMQB
     """mqadmin prints a stack trace for every other code; what is known counts all the same."""
     both = b"noSuchThing=1\nautoCreateTopicEnable=false\n"
     answer = client.ask(RequestCode.UPDATE_BROKER_CONFIG, both)
-    assert (answer.code, answer.remark) == (0, "unknown here, and ignored: noSuchThing")
+    assert (answer.code, answer.remark) == (0, "unknown to this broker, and ignored: noSuchThing")
     assert broker.topics.auto_create is False
     answer = client.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"listenPort=1\n")
-    assert (answer.code, answer.remark) == (0, "unknown here, and ignored: listenPort")
+    assert (answer.code, answer.remark) == (0, "unknown to this broker, and ignored: listenPort")
     assert client.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=x\nautoCreateTopicEnable=true").code != 0
     assert broker.topics.auto_create is False
