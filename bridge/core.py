@@ -1,6 +1,6 @@
 """The class `Core`: all parts of a broker without its ports, threads and timers.
 
-    Core(options, faults, clock)   makes the owners of state, all empty, and registers them with the state log
+    Core(options, faults, clock)   makes the owners of state, all empty (`owners.py`)
     core.open_log(...)             recovers the log into them, and makes the parts that read and append
     core.kafka_context             what the handlers of Kafka requests use
     core.rocketmq_context          what the handlers of RocketMQ requests use
@@ -10,22 +10,13 @@ A Core opens no port and starts no thread, and takes the time only from `clock`.
 timers. Unit tests use a Core with a disk in memory and a clock that they set.
 """
 
-import base64
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from duolog.bridge.clock import Clock
-from duolog.bridge.config import Options, level_delays_ms
-from duolog.bridge.data.delayed.delay_headers import DelayParser
-from duolog.bridge.data.delayed.delays import Delays
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
-from duolog.bridge.data.delayed.schedules import Schedules
-from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.publishing.publisher import Publisher, PublishOwners
 from duolog.bridge.data.reading.queue_reader import QueueReader
-from duolog.bridge.hooks import Hooks
 from duolog.bridge.http.context import (
     DelayedContext,
     GroupContext,
@@ -36,30 +27,19 @@ from duolog.bridge.http.context import (
 )
 from duolog.bridge.kafka import ADVERTISED_VERSIONS
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.group_offsets import subscribed_topics
-from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
 from duolog.bridge.kafka.groups.turn_work import TurnWork
-from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
 from duolog.bridge.kafka.requests.metadata_cache import MetadataCache
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.maintenance import Maintenance
-from duolog.bridge.monitoring.faults import Faults
-from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.monitoring.poison import Poison
-from duolog.bridge.monitoring.rates import Rates
-from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.addresses import Addresses
-from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.net.server import Server
-from duolog.bridge.records import codec
-from duolog.bridge.records.broker import ClusterNamed
+from duolog.bridge.owners import Owners
 from duolog.bridge.rocketmq.context import (
     NameServerContext,
     NodeContext,
     PopContext,
     RocketMQContext,
     RocketMQMessageContext,
-    RocketMQState,
     group_context,
     request_context,
 )
@@ -69,91 +49,21 @@ from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.rocketmq.requests.connection import ConnectionContext
 from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.redrive import redrive
-from duolog.bridge.state.client_protocols import ClientProtocols
-from duolog.bridge.state.clock_set_back import ClockSetBack
-from duolog.bridge.state.deleted_topics import DeletedTopics
-from duolog.bridge.state.group_offsets import GroupOffsets
-from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
-from duolog.bridge.state.producers import Producers
-from duolog.bridge.state.system_topics import system_topics
-from duolog.bridge.state.topic_configs import broker_defaults
-from duolog.bridge.state.topics import Topics
-from duolog.bridge.state.wall_time import WallTime
-from duolog.bridge.transactions.half_messages import HalfMessageLog
-from duolog.bridge.transactions.kafka_transactions import Transactions
-from duolog.store.entry import Appended, Promise, Slot
+from duolog.store.entry import Appended, Promise
 from duolog.store.files import Files
-from duolog.store.index.queue import Queue
 from duolog.store.options import StoreOptions
-from duolog.store.state_log import StateLog
 from duolog.store.store import Store
 from duolog.store.unit import Part
 
 
-class Core:
-    """The owners of state, and the parts that read and append to the log.
+class Core(Owners):
+    """The owners of state, the parts that read and append to the log, and the contexts of the handlers.
 
-    The class has more than fifteen fields, because it is the only place that names every part of the broker. Handlers
-    do not get the Core: each client protocol, and HTTP, has a frozen context that names what its handlers use.
+    The class has more than 15 fields, because it is the only place that names every part of the broker. Handlers do not
+    get the Core: each client protocol, and HTTP, has a frozen context that names what its handlers use.
     """
-
-    def __init__(self, options: Options, faults: Faults, clock: Clock) -> None:
-        """Make the owners of state. The order in which they register is the order of records in snapshots."""
-        self.options = options
-        self.faults = faults
-        self.clock = clock
-        self.started_mono_ms = clock.mono_ms()
-        self.hooks: Hooks | None = None
-        self.watchdog = Watchdog()
-        self.metrics = Metrics()
-        self.rates = Rates(self.metrics.totals)
-        self.poison = Poison()
-        self.state_log = StateLog(codec, self.poison)
-        self.poison.attach(self.state_log)
-        self._cluster = _Cluster(self.state_log)
-        self.wall_time = WallTime(self.state_log, options.retention)
-        self.topics = Topics(
-            self.state_log,
-            options.topics,
-            system=system_topics(
-                options.rocketmq.cluster, options.rocketmq.broker, len(level_delays_ms(options.delay.levels))
-            ),
-            config_defaults=broker_defaults(options),
-        )
-        self.group_offsets = GroupOffsets(self.state_log, self.topics.__contains__, options.groups)
-        self.producers = Producers(self.state_log, options.kafka)
-        self.expiring_queues = ExpiringQueues(self.state_log)
-        self.delay_parser, self.expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
-        self.delays = Delays(self.state_log, self.topics, options.delay, self.metrics, self.poison)
-        self.idempotency_keys = IdempotencyKeys(self.state_log, options.http)
-        self.transactions = Transactions(
-            self.state_log, self.topics, self.group_offsets, self.producers, self.delays.timers, options
-        )
-        self.isolation = self.transactions.isolation
-        self.halves = HalfMessageLog(self.state_log, options.txn, options.store.segment_bytes // 2)
-        self.schedules = Schedules(self.state_log, self.topics, options.delay, self.metrics, self.poison)
-        self.kafka_groups: GroupCoordinator[WaitingRequest] = GroupCoordinator(options.groups)
-        self.rocketmq_state = RocketMQState(self.state_log, self.group_offsets, options)
-        self.clock_set_back = ClockSetBack()
-        self.deleted_topics = DeletedTopics(self.state_log, self.topics.__contains__)
-        for owner in (
-            self.group_offsets,
-            self.producers,
-            self.delays,
-            self.transactions,
-            self.rocketmq_state.pop_checkpoints,
-            self.rocketmq_state.expired_ranges,
-        ):
-            self.deleted_topics.add(owner.sweep)
-        self.client_protocols = ClientProtocols(self.kafka_groups, self.rocketmq_state.members)
-        self.purgatory = Purgatory(
-            options.limits.held_bytes_max,
-            options.limits.connection_held_bytes_max,
-            partial(faults.contain, kind="held request"),
-        )
-        self.topics.on_deleted = self.purgatory.on_deleted
 
     def open_log(
         self,
@@ -180,6 +90,24 @@ class Core:
         self.wall_time.begin(self.store.appender, now_ms, mono_ms)
         has_lost = self.poison.counts["state record"] > 0
         self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost)
+        self._make_publisher(turn_log, store_host)
+        self.halves.attach(self.store, self.topics, store_host)
+        self.store.durability.on_visible = self.purgatory.on_visible
+        self.store.durability.contain = partial(self.faults.contain, kind="answer")
+        self._cluster.name_if_new(now_ms)
+        self.delays.attach(self.store, self.delivery_frames, self._cluster.id)
+        self.schedules.attach(self.delivery_frames)
+        self._observe_clock(now_ms, mono_ms)
+        self.store.checkpoint_after_replay(mono_ms)
+        self.clock_set_back.run_all()
+        self.leases = Leases(self.store.retention.dead_segments, self.options.leases)
+        self.maintenance = self._maintenance(mono_ms)
+        self.half_decisions = HalfDecisions(self.clock, self.store, self.topics, self.halves, self.publisher)
+        self.rocketmq_context = self.make_rocketmq_context()
+        self.rocketmq_connections = self._rocketmq_connection_context()
+        self.kafka_context = self.make_kafka_context()
+
+    def _make_publisher(self, turn_log: "TurnLog", store_host: bytes) -> None:
         owners = PublishOwners(
             self.topics,
             self.delays,
@@ -195,35 +123,25 @@ class Core:
         self.delivery_frames = DeliveryFrames(self.topics, self.expiring_queues, self.wall_time, store_host)
         self.reader = QueueReader(self.store, self.transactions.isolation, self.metrics, self.options)
         self.reader.listen(store_host)
-        self.halves.attach(self.store, self.topics, store_host)
-        self.store.durability.on_visible = self.purgatory.on_visible
-        self.store.durability.contain = partial(self.faults.contain, kind="answer")
-        self._cluster.name_if_new(now_ms)
-        self.delays.attach(self.store, self.delivery_frames, self._cluster.id)
-        self.schedules.attach(self.delivery_frames)
-        self.wall_time.on_step, self.wall_time.on_set_back = self.transactions.clock_stepped, self._clock_was_set_back
+
+    def _observe_clock(self, now_ms: int, mono_ms: int) -> None:
+        self.wall_time.on_step, self.wall_time.on_set_back = self.transactions.clock_stepped, self.clock_was_set_back
         self.wall_time.observe(now_ms, mono_ms)
         if self.store.appender.has_time_steps:
-            self._clock_was_set_back(
-                now_ms
-            )  # The log may still hold times of a wrong clock that were not corrected before the last stop.
-        self.store.checkpoint_after_replay(mono_ms)
-        self.clock_set_back.run_all()
-        self.leases = Leases(self.store.retention.dead_segments, self.options.leases)
-        self.maintenance = Maintenance(
+            # The log may still hold times of a wrong clock that were not corrected before the last stop.
+            self.clock_was_set_back(now_ms)
+
+    def _maintenance(self, mono_ms: int) -> Maintenance:
+        return Maintenance(
             self.store,
             self.store.retention,
             lambda: [*self.topics.all()],
-            self._first_kept_offset,
-            self._expire,
+            self.first_kept_offset,
+            self.expire,
             self.options.retention.check_interval_ms,
             mono_ms,
             partial(self.faults.contain, kind="retention of a queue"),
         )
-        self.half_decisions = HalfDecisions(self.clock, self.store, self.topics, self.halves, self.publisher)
-        self.rocketmq_context = self.make_rocketmq_context()
-        self.rocketmq_connections = self._rocketmq_connection_context()
-        self.kafka_context = self.make_kafka_context()
 
     # -- Contexts
 
@@ -274,37 +192,43 @@ class Core:
                 self.expiring_queues,
                 self.idempotency_keys,
             ),
-            groups=GroupContext(
-                group_offsets=self.group_offsets,
-                lags=GroupLags(self.topics, self.group_offsets, self._subscribed_topics),
-                client_protocols=self.client_protocols,
-                kafka_groups=self.kafka_groups,
-                rocketmq_members=self.rocketmq_state.members,
-                rocketmq_groups=self.rocketmq_state.group_configs,
-                rocketmq_pop_checkpoints=self.rocketmq_state.pop_checkpoints,
-                unread_failures=partial(dead_letters.failed_of, self.rocketmq_context),
-                position_in=partial(dead_letters.position_in, self.rocketmq_context),
-                redrive=partial(redrive, self.rocketmq_context),
-            ),
+            groups=self._http_groups(),
             transactions=TransactionContext(
                 kafka=self.transactions,
                 halves=self.halves,
                 half_decisions=self.half_decisions,
             ),
-            monitoring=MonitoringContext(
-                addresses=self.addresses,
-                cluster_id=lambda: self.cluster_id,
-                started_mono_ms=self.started_mono_ms,
-                not_ready_reason=self.not_ready_reason,
-                server=self.server,
-                metrics=self.metrics,
-                faults=self.faults,
-                poison=self.poison,
-                watchdog=self.watchdog,
-                maintenance=self.maintenance,
-                rocketmq_admission=self.rocketmq_state.admission,
-                hooks=self.hooks,
-            ),
+            monitoring=self._http_monitoring(),
+        )
+
+    def _http_groups(self) -> GroupContext:
+        return GroupContext(
+            group_offsets=self.group_offsets,
+            lags=GroupLags(self.topics, self.group_offsets, self.topics_of_members),
+            client_protocols=self.client_protocols,
+            kafka_groups=self.kafka_groups,
+            rocketmq_members=self.rocketmq_state.members,
+            rocketmq_groups=self.rocketmq_state.group_configs,
+            rocketmq_pop_checkpoints=self.rocketmq_state.pop_checkpoints,
+            unread_failures=partial(dead_letters.failed_of, self.rocketmq_context),
+            position_in=partial(dead_letters.position_in, self.rocketmq_context),
+            redrive=partial(redrive, self.rocketmq_context),
+        )
+
+    def _http_monitoring(self) -> MonitoringContext:
+        return MonitoringContext(
+            addresses=self.addresses,
+            cluster_id=lambda: self.cluster_id,
+            started_mono_ms=self.started_mono_ms,
+            not_ready_reason=self.not_ready_reason,
+            server=self.server,
+            metrics=self.metrics,
+            faults=self.faults,
+            poison=self.poison,
+            watchdog=self.watchdog,
+            maintenance=self.maintenance,
+            rocketmq_admission=self.rocketmq_state.admission,
+            hooks=self.hooks,
         )
 
     def make_rocketmq_context(self) -> RocketMQContext:
@@ -356,42 +280,6 @@ class Core:
         """Return why requests may fail now; an empty string means that nothing is wrong."""
         return self.store.refusal
 
-    def _subscribed_topics(self, group: str) -> Iterator[str | None]:
-        """Yield the topics to which a group's connected members subscribe; a topic may come more than once."""
-        yield from subscribed_topics(self.kafka_groups, group)
-        state = self.rocketmq_state
-        yield from list(state.members.subscriptions(state.group_configs.name_of(group)) or ())
-
-    # -- For maintenance and timers
-
-    def _first_kept_offset(self, queue: Queue) -> int | None:
-        """Return the first offset of a queue that retention must keep, or None if retention may remove all records."""
-        first_kept = self.halves.first_kept(queue)
-        return self.delays.first_kept(queue) if first_kept is None else first_kept
-
-    def _expire(self, now_ms: int) -> Iterator[None]:
-        """Remove unused groups and transactional ids, and transactions whose records retention has removed."""
-        yield from self.group_offsets.expire(now_ms, self.is_alive)
-        yield from self.transactions.tidy(now_ms)
-
-    def _clock_was_set_back(self, now_ms: int) -> None:
-        """Correct stored times in the future, which stem from a wall clock that was ahead and has been set back.
-
-        Corrections that may raise StoreError run last, so that such an error does not prevent the others.
-        """
-        owners = (self.rocketmq_state.pop_checkpoints, self.halves.state, self.transactions)
-        self.clock_set_back.begin([owner.clock_was_set_back(now_ms) for owner in owners])
-        self.delays.clock_was_set_back(now_ms)
-        self.schedules.clock_was_set_back(now_ms)
-
-    def is_alive(self, group: str) -> bool:
-        """Whether a group must not expire: it has members, or an open transaction may commit offsets for it."""
-        return self.client_protocols.active(group) is not None or self.transactions.coordinator.holds(group)
-
-    @property
-    def cluster_id(self) -> str:
-        return self._cluster.id
-
     @property
     def listening(self) -> Mapping[str, tuple[str, int]]:
         return self.addresses.listening
@@ -419,25 +307,3 @@ class TurnLog:
     def append_freeing(self, entries: Sequence[Part], now_ms: int) -> Appended:
         self._touch()
         return self._append_freeing(entries, now_ms)
-
-
-class _Cluster:
-    """Kafka's cluster id of this data directory: 16 random bytes in base64 (Uuid.java), made at the first start."""
-
-    def __init__(self, state_log: StateLog) -> None:
-        self.id = ""
-        self._state_log = state_log
-        state_log.own(ClusterNamed, self._replay)
-        state_log.on_snapshot(self._snapshot)
-
-    def name_if_new(self, now_ms: int) -> None:
-        if not self.id:
-            name = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-            self._state_log.commit([ClusterNamed(name)], now_ms)
-
-    def _replay(self, record: ClusterNamed, slot: Slot) -> None:
-        self.id = record.cluster_id
-
-    def _snapshot(self) -> Iterable[ClusterNamed]:
-        if self.id:
-            yield ClusterNamed(self.id)

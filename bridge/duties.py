@@ -31,49 +31,54 @@ class Add(Protocol):
 
 def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
     """Add all duties. Duties that are due at the same time run in this order."""
-    rocketmq = core.rocketmq_context
-    server = core.server
-    leases, purgatory, kafka = core.leases, core.purgatory, core.kafka_context
-    heartbeat_times, admission, popped = (
-        rocketmq.groups.members.heartbeats,
-        rocketmq.requests.admission,
-        rocketmq.pop.checkpoints,
-    )
-    positions, transactions, checks = core.group_offsets, core.transactions, check_backs
-    delays, schedules, rates = core.delays, core.schedules, core.rates
-    counts, maintenance = rocketmq.groups.consume_counts, core.maintenance
+    _add_requests(core, add)
+    _add_messages(core, check_backs, add)
+    _add_upkeep(core, add)
+
+
+def _add_requests(core: Core, add: Add) -> None:
+    """Add the duties of requests and members: leases, long polls, sessions, back-pressure."""
+    rocketmq, kafka, leases, purgatory = core.rocketmq_context, core.kafka_context, core.leases, core.purgatory
+    heartbeat_times, admission = rocketmq.groups.members.heartbeats, rocketmq.requests.admission
     add("leases", leases.next_deadline_ms, lambda now_ms, mono_ms: leases.expire(mono_ms))
     add("held requests", purgatory.next_deadline_ms, lambda now_ms, mono_ms: purgatory.advance(mono_ms))
-    add(
-        "kafka groups",
-        kafka.groups.next_deadline_ms,
-        lambda now_ms, mono_ms: expire_sessions(kafka, mono_ms),
-    )
+    add("kafka groups", kafka.groups.next_deadline_ms, lambda now_ms, mono_ms: expire_sessions(kafka, mono_ms))
     add(
         "rocketmq members",
         heartbeat_times.next_deadline_mono_ms,
         lambda now_ms, mono_ms: heartbeats.sweep(rocketmq, mono_ms),
     )
     add("rocketmq senders", admission.next_deadline_mono_ms, lambda now_ms, mono_ms: admission.look(mono_ms))
+
+
+def _add_messages(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
+    """Add the duties of messages, offsets and transactions."""
+    rocketmq, positions, transactions = core.rocketmq_context, core.group_offsets, core.transactions
+    popped, delays, schedules = rocketmq.pop.checkpoints, core.delays, core.schedules
     add("popped messages", popped.next_deadline_ms, lambda now_ms, mono_ms: revive(rocketmq, now_ms), is_wall=True)
     add("positions", positions.next_deadline_mono_ms, lambda now_ms, mono_ms: positions.advance(mono_ms, now_ms))
     add(
         "transactions", transactions.next_deadline_ms, lambda now_ms, mono_ms: transactions.expire(now_ms), is_wall=True
     )
-    add("half messages", checks.next_deadline_ms, checks.run, is_wall=True)
+    add("half messages", check_backs.next_deadline_ms, check_backs.run, is_wall=True)
     add("tables of timers", delays.timers.tree.next_deadline_ms, delays.timers.tree.run)
     add("delayed messages", delays.next_deadline_ms, delays.run, is_wall=True)
     add("schedules", schedules.next_deadline_ms, schedules.run, is_wall=True)
+
+
+def _add_upkeep(core: Core, add: Add) -> None:
+    """Add the duties of figures, of state that nothing needs any more, and of maintenance."""
+    rates, counts, deleted_topics = core.rates, core.rocketmq_context.groups.consume_counts, core.deleted_topics
+    maintenance, connections, after = core.maintenance, core.server.connections, core.clock_set_back
+    careful_ms = core.wall_time.careful_ms
     add("poison list", core.poison.next_deadline_mono_ms, core.poison.save)
     add("rates", rates.next_deadline_ms, lambda now_ms, mono_ms: rates.sample(mono_ms, now_ms))
     add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
-    add("deleted topics", core.deleted_topics.next_deadline_mono_ms, lambda now_ms, mono_ms: core.deleted_topics.run())
-    after = core.clock_set_back
+    add("deleted topics", deleted_topics.next_deadline_mono_ms, lambda now_ms, mono_ms: deleted_topics.run())
     add("times after a clock was set back", after.next_deadline_mono_ms, lambda now_ms, mono_ms: after.run())
-    careful_ms = core.wall_time.careful_ms
     add(
         "background duties",
         maintenance.next_deadline_ms,
         lambda now_ms, mono_ms: maintenance.run(careful_ms(now_ms, mono_ms), mono_ms),
     )
-    add("connections", server.connections.next_deadline_ms, lambda now_ms, mono_ms: server.connections.sweep(mono_ms))
+    add("connections", connections.next_deadline_ms, lambda now_ms, mono_ms: connections.sweep(mono_ms))

@@ -56,14 +56,17 @@ class _BrokerCollector(Collector):
         self._context, self._lags = context, lags
 
     def collect(self) -> Iterator[Metric]:
+        yield from _requests(self._context)
         yield from _traffic(self._context)
+        yield from _messages(self._context)
+        yield from _connections(self._context)
         yield from _log(self._context)
         yield from _groups(self._context, self._lags)
         yield from _process(self._context)
 
 
-def _traffic(context: HttpContext) -> Iterator[Metric]:
-    metrics, connections = context.monitoring.metrics, context.monitoring.server.connections
+def _requests(context: HttpContext) -> Iterator[Metric]:
+    metrics = context.monitoring.metrics
     yield _labelled("requests", "Requests received.", ("wire", "request"), metrics.requests)
     faults = {(kind,): count for kind, count in context.monitoring.faults.counts.items()}
     yield _labelled(
@@ -83,6 +86,10 @@ def _traffic(context: HttpContext) -> Iterator[Metric]:
         ("wire", "error"),
         metrics.errors,
     )
+
+
+def _traffic(context: HttpContext) -> Iterator[Metric]:
+    metrics = context.monitoring.metrics
     for name, doc, by_wire in (
         ("records_in", "Records that were appended, by the client protocol of their producers.", metrics.records_in),
         ("record_bytes_in", "Bytes of frames that were appended.", metrics.bytes_in),
@@ -101,6 +108,10 @@ def _traffic(context: HttpContext) -> Iterator[Metric]:
         ("refused_commits", "One-way commits that were refused by a full disk or a limit.", metrics.refused_commits),
     ):
         yield _labelled(name, doc, ("wire",), {(wire,): count for wire, count in by_wire.items()})
+
+
+def _messages(context: HttpContext) -> Iterator[Metric]:
+    metrics = context.monitoring.metrics
     yield _counter(
         "retries", "Messages that RocketMQ groups failed to consume and that are sent to them again.", metrics.retries
     )
@@ -121,6 +132,10 @@ def _traffic(context: HttpContext) -> Iterator[Metric]:
         "RocketMQ groups whose members subscribe to different messages.",
         len(context.groups.rocketmq_members.differing()),
     )
+
+
+def _connections(context: HttpContext) -> Iterator[Metric]:
+    connections = context.monitoring.server.connections
     in_work = GaugeMetricFamily("duolog_rocketmq_in_work", "RocketMQ requests in work, by kind.", labels=("kind",))
     for kind, count in zip(Kind, context.monitoring.rocketmq_admission.in_work, strict=True):
         in_work.add_metric((kind.name.lower(),), count)
