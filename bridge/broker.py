@@ -89,6 +89,7 @@ class Broker(Core):
             loop.create_future()
         )  # Done when the broker must stop; after an internal error it holds the exception.
         self._is_serving = False
+        self._is_open = False  # The log is recovered, and appends may be written.
         self._observed_mono_ms = -1  # The monotonic time at which `wall_time` last compared the clocks.
         self._fleet: NameServerRegistration | None = None
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
@@ -183,6 +184,7 @@ class Broker(Core):
             raise kind(f"store.directory: {directory}: {reason}") from error
         self._flusher = Flusher(self.store, self._post)
         self._start_timer_workers()
+        self._is_open = True
 
     def _start_timer_workers(self) -> None:
         """Start the threads that flush, compact and read the sorted tables of delayed messages."""
@@ -253,6 +255,8 @@ class Broker(Core):
 
     def _end_turn(self) -> None:
         """Write what this turn appended, before its answers are sent; set the ticker's timer."""
+        if not self._is_open:
+            return  # The start is refused: recovery has appended, but the topics of the broker's own cannot be made.
         mono_ms = self.clock.mono_ms()
         try:
             if mono_ms != self._observed_mono_ms:  # `observe` runs at most once in each millisecond.

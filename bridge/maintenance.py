@@ -79,7 +79,6 @@ class Maintenance:
         self._topics = topics
         self._first_kept = first_kept
         self._expire_positions = expire_positions
-        self.removed_segments = 0
         self.trimmed_queues = 0
         self._duties = [
             _Duty(LOOK_INTERVAL_MS, self._look, mono_ms + LOOK_INTERVAL_MS),
@@ -131,7 +130,7 @@ class Maintenance:
                 if looked_at % QUEUES_IN_SLICE == 0:
                     yield
         yield
-        self.removed_segments += yield from self._retention.remove_dead_segments()
+        yield from self._retention.remove_dead_segments()
 
     def _retain_queue(self, topic: Topic, queue: Queue, now_ms: int) -> None:
         settings = topic.settings

@@ -4,7 +4,8 @@
     writable     None           the store opens
     above mark   DiskFull       `check_disk` finds the used share of the disk    `check_disk` finds it at or below
                                 above `store.disk_full_ratio`                    `store.disk_resume_ratio`
-    blocked      DiskFull       a write met ENOSPC, EDQUOT, EMFILE or ENFILE     the same write succeeds: above mark
+    blocked      DiskFull       a write met ENOSPC, EDQUOT, EMFILE or ENFILE     the same write succeeds: above mark,
+                                                                                 writable after EMFILE or ENFILE
     ended        WritingEnded   any other write failed, or an fsync failed       never: the broker must be restarted
 
 In the state *blocked*, promises that wait for the log fail with DiskFull. Units that were appended remain in the write
@@ -37,6 +38,7 @@ class WriteState:
     def __init__(self, files: Files, options: StoreOptions, executors: Executors, commitlog: CommitLog) -> None:
         self.refusal: StoreError | None = None  # Why appends are refused at present.
         self.is_blocked = False  # A write failed for want of space or file handles and has not succeeded since.
+        self._lacks_handles = False  # The last write that failed had no file handle; the disk may have had space.
         self.is_closed = False  # The store is closed: outcomes of tasks that end later are ignored.
         self.usage = files.usage()  # (used bytes, total bytes) of the disk at the last check.
         self._files = files
@@ -69,7 +71,8 @@ class WriteState:
         if error.errno not in (*NO_SPACE, *NO_HANDLES):
             self.end_writing(f"write failed: {error}")
             return
-        why = "no file can be opened" if error.errno in NO_HANDLES else "the disk is full"
+        self._lacks_handles = error.errno in NO_HANDLES
+        why = "no file can be opened" if self._lacks_handles else "the disk is full"
         if self.refusal is None:
             log.warning("%s, appends are refused: %s unwritten_bytes=%d", why, error, self._log.unwritten_bytes)
         self.refusal = DiskFull(f"{why}: {error}")
@@ -147,9 +150,15 @@ class WriteState:
         if self.is_blocked:
             self.is_blocked = False
             self._write()
-        if not self.is_blocked and used <= total * self._options.disk_resume_ratio:
+        if self.is_blocked:
+            return
+        if self._lacks_handles and used <= total * self._options.disk_full_ratio:
+            log.warning("files can be opened again, appends are accepted")
+        elif used <= total * self._options.disk_resume_ratio:
             log.warning("the disk has room again, appends are accepted: used=%d total=%d", used, total)
-            self.refusal = None
+        else:
+            return
+        self._lacks_handles, self.refusal = False, None
 
 
 def _not_attached(*_: object) -> None:

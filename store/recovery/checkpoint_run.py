@@ -107,6 +107,7 @@ class CheckpointRun:
         dead = self._dead_segments.not_held(task.dead)
         if dead:
             log.info("removing segments=%d first=%d", len(dead), dead[0].start)
+            self._dead_segments.removed_count += len(dead)
             self._executors.background.submit(self._segments.take_out(dead).run, log_left)
 
     def _executor(self) -> Executor | None:

@@ -21,6 +21,7 @@ class DeadSegments:
 
     def __init__(self, segments: Segments, queues: Queues) -> None:
         self.held_from = POSITION_MAX  # The segment that contains this position and all later ones are not removed.
+        self.removed_count = 0  # Segments that were removed since the start; a metric.
         self._segments = segments
         self._queues = queues
 

@@ -162,7 +162,7 @@ def _log(context: HttpContext) -> Iterator[Metric]:
     yield _counter(
         "segments_removed",
         "Segments that were removed because no live message was left in them.",
-        context.monitoring.maintenance.removed_segments,
+        store.retention.dead_segments.removed_count,
     )
     yield _gauge("topics", "Topics.", len(context.topics))
 

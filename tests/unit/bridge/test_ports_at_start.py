@@ -1,13 +1,22 @@
-"""Proves that a port that is bound before recovery refuses connections until the broker listens on it, and that a
-signal breaks off a start, whatever keeps the loop."""
+"""Proves that a port that is bound before recovery refuses connections until the broker listens on it, that a signal
+breaks off a start, whatever keeps the loop, and that a first start on a full disk is refused."""
 
+import asyncio
+import errno
 import signal
 import socket
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from duolog.bridge.broker import ENDING_SIGNALS, end_while_starting
+from duolog.bridge import broker as broker_module
+from duolog.bridge.broker import ENDING_SIGNALS, Broker, end_while_starting
+from duolog.bridge.clock import SystemClock
+from duolog.bridge.config import HttpOptions, KafkaOptions, Options, RocketmqOptions, StoreSection
 from duolog.bridge.net.addresses import StartError, bind
+from duolog.store.entry import Buffer
+from duolog.store.files import RealFiles
 
 
 def test_bound_port_refuses_connections_until_it_listens_and_then_another_broker() -> None:
@@ -33,3 +42,36 @@ def test_signal_ends_a_start_at_once_with_status_0(number: signal.Signals) -> No
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+class FullDisk(RealFiles):
+    """A directory on a disk without any room."""
+
+    def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def reserve(self, file: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_first_start_on_a_full_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topics of the broker's own cannot be made. The turn in which that happens ends without a fault."""
+    monkeypatch.setattr(broker_module, "RealFiles", FullDisk)
+    options = Options(
+        store=StoreSection(directory=str(tmp_path)),
+        kafka=KafkaOptions(port=0),
+        rocketmq=RocketmqOptions(port=0, namesrv_port=0),
+        http=HttpOptions(port=0),
+    )
+
+    async def start() -> None:
+        broker = Broker(options, SystemClock(), asyncio.get_running_loop())
+        with pytest.raises(StartError, match=r"store\.directory: .*: the disk is full: .*No space left on device"):
+            await broker.start()
+        await asyncio.sleep(0)  # The turn ends.
+        await asyncio.sleep(0)
+
+    asyncio.run(start())
+    assert "fault contained" not in caplog.text

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from duolog.store.entry import FIRST_FRAME_FORM, Buffer, Promise, Slot, Stored
 from duolog.store.errors import (
+    NO_SPACE,
     DiskFull,
     EntryTooLarge,
     OffsetOutOfRange,
@@ -459,6 +460,30 @@ def test_a_full_disk_refuses_appends_until_the_same_bytes_are_written(kind: str)
     assert again.queue(KEY).end_offset == queue.end_offset
 
 
+@pytest.mark.parametrize(("code", "said"), [
+    (errno.ENOSPC, ["the disk is full, appends are refused", "the disk has room again"]),
+    (errno.EDQUOT, ["the disk is full, appends are refused", "the disk has room again"]),
+    (errno.EMFILE, ["no file can be opened, appends are refused", "files can be opened again"]),
+    (errno.ENFILE, ["no file can be opened, appends are refused", "files can be opened again"]),
+])  # fmt: skip
+def test_log_says_what_was_lacking_and_that_it_is_there_again(
+    code: int, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, store = failing("write", code)
+    append(store)
+    store.write()
+    assert store.refusal
+    # Above the mark at which a full disk is written to again; file handles are no matter of the disk.
+    disk.used_bytes = int(disk.total_bytes * (store.options.disk_resume_ratio + store.options.disk_full_ratio) / 2)
+    store.check_disk()
+    assert bool(store.refusal) == (code in NO_SPACE)
+    disk.used_bytes = 0
+    store.check_disk()
+    assert not store.refusal
+    lines = [record.getMessage() for record in caplog.records if "appends are" in record.getMessage()]
+    assert [line.startswith(text) for line, text in zip(lines, said, strict=True)] == [True, True]
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
 def test_any_other_failed_write_ends_writing(code: int) -> None:
     _, store = failing("write", code)
@@ -658,12 +683,15 @@ def test_segments_go_when_nothing_in_them_is_live_and_leave_gaps_between_others(
     assert store.retention.dead_segments.held_bytes == 0
     dead = finished(store.retention.remove_dead_segments())
     assert dead == len(before) - 2, "all but the one with the other queue's frame, and the active one"
+    assert finished(store.retention.remove_dead_segments()) == dead, "they are found until they are removed"
+    assert store.retention.dead_segments.removed_count == 0
     assert log_paths(disk) == before, "not before the snapshot is durable and a checkpoint is behind it"
     assert store.checkpoint_due(0)
     store.checkpoint(0)
     write_and_sync(store)
     logs, gaps = ([path for path in log_paths(disk) if path.endswith(suffix)] for suffix in (".log", ".gap"))
     assert (len(logs), len(gaps)) == (2, 1)
+    assert store.retention.dead_segments.removed_count == dead
     assert finished(store.retention.remove_dead_segments()) == 0
 
     store.close(2000)
