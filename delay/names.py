@@ -16,13 +16,13 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
+from duolog.delay.rows import TimerId
+
 _ROW: Final = Struct(">QQQ")
 _HASH_BYTES: Final = 8
 _PART_BITS: Final = 12
 _ROWS_IN_SNAPSHOT: Final = 1 << 13
 _SWEPT_FROM: Final = 64  # rows of a part
-
-TimerId = tuple[int, int]  # due_ms, address
 
 
 def name_hash(topic: int, name: bytes) -> int:

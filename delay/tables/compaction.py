@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from duolog.delay.rows import TimerKey
 from duolog.delay.tables.sorted_table import FOREVER_MS, SortedTable
-from duolog.delay.tables.table_format import TableTimer, TimerKey
+from duolog.delay.tables.table_format import TableTimer
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables_view import in_order
 from duolog.store.errors import Corruption

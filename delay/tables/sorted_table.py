@@ -8,23 +8,20 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from duolog.delay.names import name_hash
+from duolog.delay.rows import KEY, ROW, ROW_SIZE, TOPIC_SHIFT, TimerKey
 from duolog.delay.tables.paged_index import PagedIndex
 from duolog.delay.tables.table_format import (
     BLOCK,
     FOOTER,
     FOOTER_SIZE,
-    KEY,
     MAGIC,
     NAME,
-    ROW,
-    ROW_SIZE,
     TOPIC,
     TOPIC_BLOCK,
     VERSION,
     BlockEntry,
     TableEntry,
     TableTimer,
-    TimerKey,
     table_path,
 )
 from duolog.delay.tables.tombstones import Tombstones
@@ -111,12 +108,6 @@ class SortedTable:
         self._blocks.check()
         self._topics.check()
 
-    @property
-    def pending(self) -> int:
-        """How many are not deleted."""
-        start, count = self.entry.start, self.entry.count
-        return count - start - self.tombstones.count(start, count)
-
     def is_deleted(self, ordinal: int) -> bool:
         return ordinal < self.entry.start or self.tombstones.has(ordinal)
 
@@ -142,9 +133,7 @@ class SortedTable:
         if not self.first <= key <= self.last:
             return None
         packed = KEY.pack(*key)
-        number = self._blocks.lower(packed)
-        if number == self._blocks.count or not self._blocks.row(number).startswith(packed):
-            number -= 1  # It is not the first of a block, so it is in the one before.
+        number = self._block_with(packed)
         block = self._block(number)
         rows, payload = self._load(number, block)
         within = _bisect_rows(rows, block.count, packed)
@@ -161,55 +150,44 @@ class SortedTable:
                 continue
             packed = KEY.pack(*key)
             if packed >= behind:
-                number = self._blocks.lower(packed)
-                if number == self._blocks.count or not self._blocks.row(number).startswith(packed):
-                    number -= 1
-                block = self._block(number)
-                rows = self._rows_or_none(number, block) or b""
-                ordinal, count = block.ordinal, len(rows) // ROW_SIZE
+                number = self._block_with(packed)
+                rows, ordinal = self._rows(number), self._block(number).ordinal
+                count = len(rows) // ROW_SIZE
                 is_last = number + 1 == self._blocks.count
                 behind = b"\xff" * (KEY.size + 1) if is_last else self._blocks.row(number + 1)[: KEY.size]
             within = _bisect_rows(rows, count, packed)
             if within < count and rows.startswith(packed, within * ROW_SIZE):
                 at = within * ROW_SIZE + KEY.size
-                yield RowRef(key, ordinal + within, int.from_bytes(rows[at : at + 8], "big") >> 16)
+                yield RowRef(key, ordinal + within, int.from_bytes(rows[at : at + 8], "big") >> TOPIC_SHIFT)
 
     # -- Timers in due order
 
-    def scan(self, start: TimerKey, until_ms: int, without: frozenset[int] = frozenset()) -> Iterator[TableTimer]:
+    def scan(
+        self, start: TimerKey, until_ms: int, topic: int | None = None, without: frozenset[int] = frozenset()
+    ) -> Iterator[TableTimer]:
         """Yield the pending timers from this key on, up to and not including what is due at `until_ms`.
 
-        Topics may be left out: of blocks that have no others only the rows are read.
+        They are those of one topic, or of all topics but some. Only the rows are read of blocks without any of them.
         """
-        ordinal, until = max(self.lower(*start), self.entry.start), self.lower(until_ms)
-        for number in range(self._block_of(ordinal), self._block_of(until - 1) + 1 if until > ordinal else 0):
-            if not without:
-                yield from self._scan_block(number, ordinal, until)
-            elif any(
-                key >> 16 not in without
-                for _, _, key, _, _, _ in ROW.iter_unpack(self._rows_or_none(number, self._block(number)) or b"")
-            ):
-                yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic not in without)
-
-    def of_topic(self, topic: int, start: TimerKey, until_ms: int) -> Iterator[TableTimer]:
-        """The same, of one topic."""
         ordinal, until = max(self.lower(*start), self.entry.start), self.lower(until_ms)
         if ordinal >= until:
             return
-        last = self._block_of(until - 1)
-        row = self._topics.lower(TOPIC_BLOCK.pack(topic, self._block_of(ordinal)))
-        while row < self._topics.count:
-            of, number, _ = TOPIC.unpack(self._topics.row(row))
-            if of != topic or number > last:
-                return
-            yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic == topic)
-            row += 1
+        first, end = self._block_of(ordinal), self._block_of(until - 1) + 1
+        for number in range(first, end) if topic is None else self._blocks_of_topic(topic, first, end):
+            if topic is not None:
+                yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic == topic)
+            elif not without:
+                yield from self._scan_block(number, ordinal, until)
+            elif any(row[2] >> TOPIC_SHIFT not in without for row in ROW.iter_unpack(self._rows(number))):
+                yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic not in without)
 
-    def of_name(self, topic: int, name: bytes, start: TimerKey, until_ms: int) -> Iterator[TableTimer]:
-        """The same, of one topic and sender's key."""
-        for found in self.named(topic, name):
-            if start <= found.timer.key and found.timer.due_ms < until_ms and not found.is_deleted:
-                yield found.timer
+    def _blocks_of_topic(self, topic: int, first: int, end: int) -> Iterator[int]:
+        """Yield the blocks from `first` up to, not including, `end` that have timers of a topic."""
+        for row in range(self._topics.lower(TOPIC_BLOCK.pack(topic, first)), self._topics.count):
+            of, number, _ = TOPIC.unpack(self._topics.row(row))
+            if of != topic or number >= end:
+                return
+            yield number
 
     def named(self, topic: int, name: bytes) -> Iterator[Found]:
         """Yield all timers of this topic and sender's key in due order, deleted or not."""
@@ -253,8 +231,8 @@ class SortedTable:
             return 0  # The row behind the last block would be the topic's, had it any timer here.
         if found == number < self._blocks.count:
             block = self._block(number)
-            rows = (self._rows_or_none(number, block) or b"")[: (ordinal - block.ordinal) * ROW_SIZE]
-            before += sum(key >> 16 == topic for _, _, key, _, _, _ in ROW.iter_unpack(rows))
+            rows = self._rows(number)[: (ordinal - block.ordinal) * ROW_SIZE]
+            before += sum(key >> TOPIC_SHIFT == topic for _, _, key, _, _, _ in ROW.iter_unpack(rows))
         return int(before)
 
     # -- Blocks
@@ -286,8 +264,17 @@ class SortedTable:
         numbers = range(self._blocks.count)
         return bisect_right(numbers, ordinal, key=lambda number: self._block(number).ordinal) - 1
 
+    def _block_with(self, key: bytes) -> int:
+        """Return the number of the block that has the timer of this key, if the table has it."""
+        number = self._blocks.lower(key)
+        return number if number < self._blocks.count and self._blocks.row(number).startswith(key) else number - 1
+
     def _block(self, number: int) -> BlockEntry:
         return BlockEntry._make(BLOCK.unpack(self._blocks.row(number)))
+
+    def _rows(self, number: int) -> bytes:
+        """Return the rows of a block; none if they are damaged."""
+        return self._rows_or_none(number, self._block(number)) or b""
 
     def _rows_or_none(self, number: int, block: BlockEntry) -> bytes | None:
         """Return the rows of a block; None if they are damaged, which is reported once."""

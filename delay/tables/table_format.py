@@ -8,7 +8,7 @@
     footer            magic u32 | version u32 | number u64 | count u64 | key of the first and of the last timer, 4 u64
                       | (at u64 | rows u32) of each index | crc u32                                         96 bytes
 
-    row               due u64 | address u64 | queue key u64 | frame size u32 | name size u16 | form u8 | 0  32 bytes
+    row               as in `delay/rows.py`                                                             32 bytes
 
 Timers are sorted by their key (due time, address), and `ordinal` counts them. One bisection of the block index and
 one block lead from a key, or a moment, to its ordinal. The topic index has a row for each block in which a topic
@@ -29,6 +29,7 @@ moment, by topic and by name.
 from struct import Struct
 from typing import Final, NamedTuple
 
+from duolog.delay.rows import TOPIC_SHIFT, TimerKey
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
 
 BLOCK_BYTES: Final = 64 << 10
@@ -37,17 +38,12 @@ TABLE_TIMERS_MAX: Final = (1 << 32) - 1  # Ordinals are 32 bits.
 
 MAGIC: Final = 0x444C4754  # "DLGT"
 VERSION: Final = 2
-ROW: Final = Struct(">QQQIHBx")
-ROW_SIZE: Final = ROW.size
 BLOCK: Final = Struct(">QQQIIIII")
 TOPIC: Final = Struct(">QII")
 TOPIC_BLOCK: Final = Struct(">QI")
 NAME: Final = Struct(">QI")
-KEY: Final = Struct(">QQ")
 FOOTER: Final = Struct(">IIQQQQQQQIQIQI")
 FOOTER_SIZE: Final = FOOTER.size + 4
-
-TimerKey = tuple[int, int]  # due_ms, address
 
 
 class TableTimer(NamedTuple):
@@ -66,7 +62,7 @@ class TableTimer(NamedTuple):
 
     @property
     def topic(self) -> int:
-        return self.queue_key >> 16
+        return self.queue_key >> TOPIC_SHIFT
 
 
 class TableEntry(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Final
 from crc32c import crc32c
 
 from duolog.delay.names import name_hash
+from duolog.delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, TimerKey
 from duolog.delay.tables.paged_index import pages_of, rows_per_page
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import (
@@ -15,14 +16,11 @@ from duolog.delay.tables.table_format import (
     FOOTER,
     MAGIC,
     NAME,
-    ROW,
-    ROW_SIZE,
     TABLE_TIMERS_MAX,
     TOPIC,
     VERSION,
     TableEntry,
     TableTimer,
-    TimerKey,
     table_path,
 )
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
@@ -75,7 +73,7 @@ class TableWriter:
         if not self._rows:
             self._block_first = key
         self._rows.append(ROW.pack(due_ms, address, queue_key, len(frame), len(name), form))
-        topic = queue_key >> 16
+        topic = queue_key >> TOPIC_SHIFT
         self._topics[topic] = self._topics.get(topic, 0) + 1
         if name:
             self._payload.append(name)

@@ -196,18 +196,10 @@ class Tables:
             else frozenset(table.entry.number for table in self._compaction.inputs)
         )
 
-    @property
-    def pending(self) -> int:
-        return sum(table.pending for table in self._counting.values())
-
     # -- Changing: what to run, and the manifest to commit after it
 
-    def writer(self) -> TableWriter:
-        """Begin a table; it comes from `finish`, and counts when the manifest of `added` is committed."""
-        return self.new_writer()()
-
     def new_writer(self) -> Callable[[], TableWriter]:
-        """Number a table, and leave it to a worker to begin it."""
+        """Give a table its number; a worker begins it. It counts once the manifest of `added` is committed."""
         number = self._reserve(1)
         return lambda: TableWriter(self._files, number, pause=self.pause)
 

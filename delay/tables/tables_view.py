@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
-from itertools import pairwise
+from itertools import chain, pairwise
 
+from duolog.delay.rows import TimerKey
 from duolog.delay.tables.sorted_table import Found, SortedTable
-from duolog.delay.tables.table_format import TableTimer, TimerKey
+from duolog.delay.tables.table_format import TableTimer
 
 
 class TablesView:
@@ -22,33 +23,19 @@ class TablesView:
         self._unpin(self.tables)
         self.tables = ()
 
-    def scan(self, start: TimerKey, until_ms: int, without: frozenset[int] = frozenset()) -> Iterator[TableTimer]:
-        """Yield the pending timers in due order, but for those of some topics."""
-        return in_order([table.scan(start, until_ms, without) for table in self._meeting(start, until_ms)])
+    def scan(
+        self, start: TimerKey, until_ms: int, topic: int | None = None, without: frozenset[int] = frozenset()
+    ) -> Iterator[TableTimer]:
+        """Yield the pending timers in due order: of one topic, or of all topics but some."""
+        return in_order([table.scan(start, until_ms, topic, without) for table in self._meeting(start, until_ms)])
 
-    def of_topic(self, topic: int, start: TimerKey, until_ms: int) -> Iterator[TableTimer]:
-        """The same, of one topic."""
-        return in_order([table.of_topic(topic, start, until_ms) for table in self._meeting(start, until_ms)])
-
-    def of_name(self, topic: int, name: bytes, start: TimerKey, until_ms: int) -> Iterator[TableTimer]:
-        """The same, of one topic and sender's key."""
-        return in_order([table.of_name(topic, name, start, until_ms) for table in self._meeting(start, until_ms)])
-
-    def find(self, key: TimerKey) -> Found | None:
-        """Return the timer of this key, deleted or not."""
-        return next(filter(None, (table.find(key) for table in self.tables)), None)
+    def find(self, key: TimerKey) -> Iterator[Found]:
+        """Yield the timers of this key, deleted or not, table by table: at most one of them is pending."""
+        return filter(None, (table.find(key) for table in self.tables))
 
     def named(self, topic: int, name: bytes) -> Iterator[Found]:
         """Yield all timers of this topic and sender's key, deleted or not, table by table."""
-        for table in self.tables:
-            yield from table.named(topic, name)
-
-    def count(self, start: TimerKey, until_ms: int, topic: int | None = None) -> int:
-        """Count the pending timers."""
-        return sum(
-            table.pending_before((until_ms, 0), topic) - table.pending_before(start, topic)
-            for table in self._meeting(start, until_ms)
-        )
+        return chain.from_iterable(table.named(topic, name) for table in self.tables)
 
     def histogram(self, edges_ms: Sequence[int], topic: int | None = None) -> list[int]:
         """Count the pending timers between each two neighbours of these times, which must rise."""

@@ -54,10 +54,7 @@ class Read(NamedTuple):
 
     def run(self, view: TablesView) -> tuple[list[TableTimer], bool]:
         """Return the next timers, and whether there are no more."""
-        if self.topic is None:
-            timers = view.scan(self.start, self.until_ms, self.without)
-        else:
-            timers = view.of_topic(self.topic, self.start, self.until_ms)
+        timers = view.scan(self.start, self.until_ms, self.topic, self.without)
         found: list[TableTimer] = []
         left_bytes = READ_BYTES
         for timer in timers:

@@ -57,7 +57,7 @@ class PendingLists:
         gone = frozenset(self._context.deletions.gone)
 
         def read(view: TablesView, deleted: frozenset[TimerKey]) -> list[Timer]:
-            found = view.scan(start, until_ms) if topic is None else view.of_topic(topic, start, until_ms)
+            found = view.scan(start, until_ms, topic)
             pending = (timer for timer in found if timer.key not in deleted and timer.topic not in gone)
             return sorted([*first, *map(row_of, islice(pending, count_max))])[:count_max]
 

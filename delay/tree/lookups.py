@@ -41,7 +41,7 @@ class Lookups:
 
         def begin() -> Callable[[TablesView], list[Found]]:
             key = pending.ids.key_of(timer_id)
-            return lambda view: [found for table in view.tables if (found := table.find(key)) is not None]
+            return lambda view: list(view.find(key))
 
         self._search(begin, then)
 

@@ -2,7 +2,8 @@
 
 from random import Random
 
-from duolog.delay.names import Names, TimerId, name_hash
+from duolog.delay.names import Names, name_hash
+from duolog.delay.rows import TimerId
 
 PAST_MAX = 4096 * 3  # three in each part
 EDGE = int.from_bytes(b"\0" * 7 + b"\1", "big")
