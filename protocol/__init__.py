@@ -1,16 +1,19 @@
-"""Both wire protocols as pure functions: bytes to typed values and back.
+"""The wire protocols of Kafka and RocketMQ as pure functions: bytes to typed values and back.
 
-No I/O, no clock, no state but a stream's unfinished frame. Imports nothing of ours; `bridge` and `spark` import it.
-Whatever bytes come in, the one exception that comes out is `ProtocolError`, and memory stays within what they truly
-hold or within a limit that the caller gave.
+The package does no I/O and reads no clock; its only state is the unfinished frame of a FrameReader. It imports no other
+package of Duolog. For any input, the only exception is `ProtocolError`, and the memory that is used is limited by the
+size of the input or by an argument.
 
-    errors      ProtocolError, the peer's fault
-    framing     FrameReader, the length-prefixed frames of both protocols
+    errors      ProtocolError: the peer has sent bytes that its protocol does not allow
+    framing     FrameReader: the length-prefixed frames of both protocols
+    foreign     names the protocol of a client that has connected to the wrong port
+    checksum    the checksum of one record, for the comparison of copies
     kafka/      requests and responses, record batches, compression
-    rocketmq/   remoting commands, headers, messages
-    convert     a message of one family in the other's form; names: topics and groups likewise
+    rocketmq/   remoting commands, headers, bodies, messages
+    convert     converts messages between the two protocols
+    names       converts the names of topics and groups between the two protocols
 
-A Kafka Produce request, from the socket's bytes to the answer's:
+A Produce request of Kafka, from the bytes of the socket to the bytes of the answer:
 
     reader = FrameReader(limit_bytes=100 << 20)
     for frame in reader.feed(data):

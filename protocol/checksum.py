@@ -1,10 +1,9 @@
-"""The checksum of one record, the same wherever it is computed: here, or in Spark by column expressions.
+"""The checksum of one record. The broker computes it with this module, Spark with `spark/checksums.py`.
 
     CRC-32 (zlib) of   offset,timestamp,key size,value size,header count,   as decimal text, sizes -1 for null
                        key | value | for each header   name size,value size,  name | value
 
-A range of records has the sum of its records' checksums: the order does not matter, so a reader that gets them in any
-order can add them up.
+The checksum of a range of records is the sum of the records' checksums, so it does not depend on their order.
 """
 
 import zlib
@@ -13,7 +12,7 @@ from duolog.protocol.kafka.record_batch import Record
 
 
 def record_checksum(record: Record) -> int:
-    """Compute the checksum of a record as Kafka's readers see it."""
+    """Return the checksum of a record as a Kafka consumer receives it."""
     offset, timestamp_ms, key, value, headers = record
     parts = [
         b"%d,%d,%d,%d,%d," % (offset, timestamp_ms, _size(key), _size(value), len(headers)),

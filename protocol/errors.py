@@ -1,9 +1,9 @@
-"""The one exception of this package."""
+"""The exception of the package `protocol`."""
 
 
 class ProtocolError(Exception):
-    """The peer sent bytes that its protocol does not allow.
+    """The peer has sent bytes that its protocol does not allow.
 
-    The connection cannot be trusted any more and is closed, except where a protocol has an answer for this very
-    error: then a subclass says which (`protocol.kafka.record_batch.InvalidBatch`).
+    The connection must be closed, unless the protocol has an answer for this error. Such errors are subclasses, for
+    example `protocol.kafka.record_batch.InvalidBatch`.
     """

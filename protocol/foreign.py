@@ -1,17 +1,17 @@
-"""What the first bytes of a refused frame look like, so that the log can name a client that is on the wrong port.
+"""Recognizes the protocol of a refused frame by its first bytes, so that a log line can name it.
 
-    16 03 ..                      a TLS handshake              GET, POST, ... and a blank    HTTP
-    PRI * HTTP/2                  gRPC, or other HTTP/2        PROXY, or its binary mark     a load balancer
-    length | key, version, ...    Kafka                        length | type, length | {     RocketMQ
+    16 03 ..                      a TLS handshake              GET, POST, ... and a space        HTTP
+    PRI * HTTP/2                  gRPC, or other HTTP/2        PROXY, or its binary signature    a load balancer
+    length | key, version, ...    Kafka                        length | type, length | {         RocketMQ
     SSH-                          SSH
 
-Nothing is decided by it: the frame was refused before, for what was wrong with it.
+The result is used for the log line only. The frame was refused before, for another reason.
 """
 
 import struct
 from typing import Final
 
-BYTES: Final = 64  # So many are looked at.
+BYTES: Final = 64  # The number of bytes that are examined.
 
 KAFKA: Final = "a Kafka client"
 ROCKETMQ: Final = "a RocketMQ client"
@@ -25,17 +25,16 @@ _STARTS: Final = (
     (b"\r\n\r\n\x00\r\nQUIT\n", "the PROXY protocol of a load balancer"),
     (b"SSH-", "SSH"),
 )
-_KAFKA_KEYS: Final = 100  # Keys in use are below it; so is each version.
-_read_kafka: Final = struct.Struct(
-    ">ihhih"
-).unpack_from  # length, key, version, correlation id, length of the client id
+_KAFKA_KEYS: Final = 100  # All API keys and versions in use are below it.
+# length, API key, version, correlation id, length of the client id
+_read_kafka: Final = struct.Struct(">ihhih").unpack_from
 _read_rocketmq: Final = struct.Struct(">iI").unpack_from  # length, type << 24 | length of the header
 _JSON, _BINARY = 0, 1
 _BINARY_HEADER_BYTES_MIN: Final = 21  # RocketMQSerializable.java#calTotalLen
 
 
 def looks_like(first: bytes) -> str:
-    """Name the protocol whose client sends these bytes first, the length of its frame among them; empty: unknown."""
+    """Return the name of the protocol of a frame that begins with these bytes, length included; empty if unknown."""
     for start, name in _STARTS:
         if first.startswith(start):
             return name
@@ -45,7 +44,7 @@ def looks_like(first: bytes) -> str:
 
 
 def first_bytes(frame: memoryview) -> bytes:
-    """Give the first bytes of a frame as they came, with its length."""
+    """Return the first bytes of a frame as they were received, with its length."""
     return len(frame).to_bytes(4, "big") + bytes(frame[: BYTES - 4])
 
 

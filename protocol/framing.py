@@ -1,8 +1,9 @@
-"""Frames of both protocols: a length and that many bytes, out of a stream that was cut anywhere.
+"""The class FrameReader: splits a byte stream of either protocol into length-prefixed frames.
 
     length i32, big-endian | payload: `length` bytes      (Kafka: a request; RocketMQ: a remoting command)
 
-The length does not count itself. Sans-IO: whoever owns the socket feeds what arrived and gets whole payloads.
+The length does not include its own four bytes. The reader does no I/O: the owner of the socket calls `feed` with the
+bytes that have arrived.
 """
 
 import struct
@@ -14,34 +15,34 @@ _read_length = struct.Struct(">i").unpack_from
 
 
 class FrameReader:
-    """Cut a stream into the payloads of its frames.
+    """Splits a stream into the payloads of its frames.
 
-    `limit_bytes` is the largest payload accepted; the peers' own defaults are 100 MiB (Kafka,
-    `socket.request.max.bytes`) and 16 MiB (RocketMQ, `com.rocketmq.remoting.frameMaxLength`). It may be changed
-    between two frames, as Kafka does once a connection has authenticated.
-    At most one unfinished frame is held, and of it only what arrived: a length costs nothing until its bytes come.
+    `limit_bytes` is the size of the largest payload that is accepted. Kafka's default is 100 MiB
+    (`socket.request.max.bytes`), RocketMQ's 16 MiB (`com.rocketmq.remoting.frameMaxLength`). It may be changed between
+    two frames. The reader buffers the bytes of at most one unfinished frame, and allocates no memory for bytes that
+    have not arrived.
     """
 
     __slots__ = ("_missing", "_partial", "limit_bytes", "refused")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.refused = b""  # The first bytes of the frame that was refused, its length among them.
-        self._partial = bytearray()  # The start of an unfinished frame: one to three bytes of length, or payload only.
-        self._missing = 0  # Payload bytes still to come. Invariant: 0 while `_partial` is part of a length.
+        self.refused = b""  # The first bytes of the frame that was refused, including its length.
+        # The bytes that have arrived of an unfinished frame: a part of its length, or of its payload.
+        self._partial = bytearray()
+        self._missing = 0  # Missing bytes of the payload. Invariant: 0 while `_partial` is part of a length.
 
     @property
     def buffered(self) -> int:
-        """Bytes held of a frame that is not complete."""
+        """The number of buffered bytes of an unfinished frame."""
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """Take what arrived, give the payloads that it completes, in order, read-only.
+        """Return the payloads that `data`, the next bytes of the stream, completes. The payloads are read-only.
 
-        `data` must not change later: a payload that lies whole in it is a slice of it, not a copy. A payload that
-        spans several calls is joined once. Raises ProtocolError for a length below 0 or above the limit, before any
-        of that frame is kept; the stream has then lost its frames for good, and the frames before it in `data` go
-        with it.
+        `data` must not be changed afterwards: a payload that is contained in it is returned as a slice, without a copy.
+        Raises ProtocolError for a length below 0 or above the limit. The reader cannot be used after it, and earlier
+        frames in `data` are not returned.
         """
         view = memoryview(data).toreadonly()
         return self._resume(view) if self._partial or self._missing else self._cut(view, 0)
@@ -65,7 +66,7 @@ class FrameReader:
         return payloads
 
     def _resume(self, view: memoryview) -> list[memoryview]:
-        """Go on with the unfinished frame."""
+        """Continue the unfinished frame."""
         at = 0
         if not self._missing:
             at = 4 - len(self._partial)
@@ -76,16 +77,17 @@ class FrameReader:
             if not 0 <= length <= self.limit_bytes:
                 raise self._refusal(length, memoryview(bytes(self._partial + view[at:][: foreign.BYTES])))
             self._partial, self._missing = bytearray(), length
-        rest = view[at : at + self._missing]
-        # One growing buffer, not a list of chunks: single bytes from a peer would make us keep an object for each.
-        self._partial += rest
-        self._missing -= len(rest)
+        more = view[at : at + self._missing]
+        # One growing buffer is used instead of a list of chunks, because a peer that sends single bytes would make the
+        # list hold one object for each byte.
+        self._partial += more
+        self._missing -= len(more)
         if self._missing:
             return []
         payload = memoryview(self._partial).toreadonly()
         self._partial = bytearray()
-        return [payload, *self._cut(view, at + len(rest))]
+        return [payload, *self._cut(view, at + len(more))]
 
     def _refusal(self, length: int, refused: memoryview) -> ProtocolError:
         self.refused = bytes(refused[: foreign.BYTES])
-        return ProtocolError(f"frame of {length} bytes; allowed are 0 to {self.limit_bytes}")
+        return ProtocolError(f"the frame has a length of {length} bytes; allowed are 0 to {self.limit_bytes}")

@@ -1,10 +1,11 @@
-"""One topic or group, two spellings: Kafka forbids `%` and `|`, RocketMQ forbids `.`.
+"""Converts the names of topics and groups between Kafka, which forbids `%` and `|`, and RocketMQ, which forbids `.`.
 
     Kafka      [a-zA-Z0-9._-]{1,249}, not "." or ".."      a group: any text
     RocketMQ   [%|a-zA-Z0-9_-]{1,127}                      %RETRY% and %DLQ% topics: up to 255
 
-One rule, and it loses nothing: letters, digits, `_` and `-` stay; a run of `|` and `%` is read as a number (base two
-with the digits `|` = 1 and `%` = 2, so that every run has its own number), and becomes that many dots; back the same.
+The conversion is reversible. Letters, digits, `_` and `-` are unchanged. A sequence of `|` and `%` is read as a number
+in base two with the digits `|` = 1 and `%` = 2, in which each number has exactly one spelling, and is replaced by that
+many dots:
 
     Kafka                          RocketMQ                    dots
     orders                         orders
@@ -16,11 +17,11 @@ with the digits `|` = 1 and `%` = 2, so that every run has its own number), and 
     a....b                         a|%b                        ....  |%    2*1 + 2
     a.....b                        a%|b                        ..... %|    2*2 + 1
 
-So a name has one spelling for each family, whoever created it, and two names never meet in one spelling. What the
-rule cannot spell (too long for the other family, a Kafka group with other characters, the names `|` and `%`) has a
-hashed form: as much of the name as fits, `%%` (in Kafka's spelling six dots), 16 hexadecimal digits of its SHA-256.
-A hashed form is not reversible: a catalog that knows the names resolves it, and refuses a new name that would have
-the spelling of another.
+So a name has one spelling in each protocol, and two names never have the same spelling. Names that cannot be converted
+in this way (they are too long for the other protocol, are Kafka groups with other characters, or are `|` or `%`) have a
+hashed form: as much of the name as fits, then `%%` (six dots in Kafka), then 16 hexadecimal digits of the name's
+SHA-256. A hashed form is not reversible: the broker finds the name in its table of names, and refuses to create a name
+whose spelling exists already.
 """
 
 import re
@@ -42,22 +43,25 @@ KAFKA_NAME_MAX = 249  # Topic.java#MAX_NAME_LENGTH
 _KAFKA_LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII).fullmatch
 _DOTS = re.compile(r"\.+")
 _SIGNS = re.compile(r"[|%]+")
-_SIGNS_MAX = 16  # a longer run would be more than 65,535 dots
+_SIGNS_MAX = 16  # A longer sequence would become more than 65,535 dots.
 _HASH_DIGITS = 16
 _HASH_MARK = "%%"
-_KAFKA_HASH_MARK = "." * 6  # as the rule spells it
+_KAFKA_HASH_MARK = "." * 6  # The conversion of _HASH_MARK.
 _OTHER_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]", re.ASCII)
 
 
 def is_kafka_topic(name: str) -> bool:
+    """Return whether Kafka allows this name for a topic (Topic.java#validate)."""
     return len(name) <= KAFKA_NAME_MAX and _KAFKA_LEGAL(name) is not None and name not in (".", "..")
 
 
 def is_rocketmq_topic(name: str) -> bool:
+    """Return whether RocketMQ allows this name for a topic."""
     return _passes(check_topic, name)
 
 
 def is_rocketmq_group(name: str) -> bool:
+    """Return whether RocketMQ allows this name for a group."""
     return _passes(check_group, name)
 
 
@@ -69,15 +73,15 @@ def _passes(check: Callable[[str], None], name: str) -> bool:
     return True
 
 
-# What is longer fits in neither family, and is not worth a place in a cache.
+# Longer names are allowed in neither protocol and are not cached.
 _LENGTH_MAX = RETRY_OR_DLQ_TOPIC_LENGTH_MAX
 
 
-# -- Topics: the canonical name is the creator's spelling, and only one family has `.`, only the other `%` and `|`
+# -- Topics. The broker stores the name as the topic's creator has spelled it.
 
 
 def kafka_name(name: str) -> str:
-    """Spell a topic, given in either spelling, for Kafka."""
+    """Return Kafka's spelling of a topic, given in either spelling."""
     return _kafka_name(name) if len(name) <= _LENGTH_MAX else _hashed(name, _KAFKA_HASH_MARK, KAFKA_NAME_MAX)
 
 
@@ -88,7 +92,7 @@ def _kafka_name(name: str) -> str:
 
 
 def rocketmq_name(name: str) -> str:
-    """Spell a topic, given in either spelling, for RocketMQ."""
+    """Return RocketMQ's spelling of a topic, given in either spelling."""
     return _rocketmq_name(name) if len(name) <= _LENGTH_MAX else _hashed(name, _HASH_MARK, TOPIC_LENGTH_MAX)
 
 
@@ -98,16 +102,16 @@ def _rocketmq_name(name: str) -> str:
     return spelled if is_rocketmq_topic(spelled) else _hashed(spelled, _HASH_MARK, TOPIC_LENGTH_MAX)
 
 
-# -- Groups: positions know a group by its Kafka spelling, because a Kafka group may be any text
+# -- Groups. The broker stores a group by its Kafka spelling, because a Kafka group may be any text.
 
 
 def group_of_rocketmq(name: str) -> str:
-    """Give the group that a RocketMQ client means (unless it is a hashed form, which only a catalog resolves)."""
+    """Return Kafka's spelling of a group, given in RocketMQ's spelling. It must not be a hashed form."""
     return kafka_name(name)
 
 
 def rocketmq_group(group: str) -> str:
-    """Spell a group for RocketMQ."""
+    """Return RocketMQ's spelling of a group, given in Kafka's spelling."""
     return _rocketmq_group(group) if len(group) <= _LENGTH_MAX else _hashed(group, _HASH_MARK, GROUP_LENGTH_MAX)
 
 
@@ -119,7 +123,7 @@ def _rocketmq_group(group: str) -> str:
     return _hashed(group, _HASH_MARK, GROUP_LENGTH_MAX)
 
 
-# -- The rule
+# -- The conversion of sequences of dots and signs
 
 
 def _to_kafka(name: str) -> str:

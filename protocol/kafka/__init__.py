@@ -1,9 +1,15 @@
 """Kafka's wire protocol: bytes to values and back.
 
-api            keys, versions, headers; any request and response as kio entities
-produce, fetch the two hot APIs, read and written by hand
-record_batch   the frame that is stored and served: check, stamp, open, build
-compression    its codecs, with a limit on what comes out
-shape          walks a request before kio decodes it, so that no count can lie
-wire           strings, bytes and arrays in their classic and compact spellings
+api_messages      API keys and versions, headers, and the bodies of requests and responses as kio entities
+produce, fetch    the two most frequent APIs, encoded and decoded without kio
+request_check     verifies a request before kio decodes it
+response          encodes large responses in steps
+primitive_types   strings, bytes and arrays in their classic and compact encodings
+record_batch      the record batch: header, verification, changes of the header
+record_check      verifies the records of a produced batch; record_walk is its version in Python
+record_reader     decodes the records of a batch
+batch_builder     encodes a batch
+marker            transaction markers
+compression       the codecs of record batches
+varint            variable-length integers of records
 """

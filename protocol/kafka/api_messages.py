@@ -1,4 +1,4 @@
-"""Kafka's APIs: their keys, the headers of requests and responses, and bodies as kio's entities.
+"""Kafka's API keys, the headers of requests and responses, and their bodies as kio entities.
 
     request     api_key i16 | api_version i16 | correlation_id i32 | client_id string? | flexible: tags | body
     response    correlation_id i32 | flexible: tags | body
@@ -6,8 +6,9 @@
 `client_id` is a classic string even in flexible versions. The response header of ApiVersions never has tags, so that
 a client can read it before it knows the broker's versions (KIP-511).
 
-Bodies have one class for each API and version, in `kio.schema.<api>.v<version>`, imported when first met (3 to 8 ms
-each). Produce and Fetch are read and written by `protocol.kafka.produce` and `protocol.kafka.fetch` instead.
+Bodies have one class for each API and version, in `kio.schema.<api>.v<version>`. Such a module is imported at the first
+request that needs it, in 3 to 8 ms. Produce and Fetch are decoded and encoded by `protocol.kafka.produce` and
+`protocol.kafka.fetch` instead.
 
 Source: Kafka's message definitions (`clients/src/main/resources/common/message/*.json`).
 """
@@ -57,7 +58,10 @@ __all__ = (
 
 
 class ApiKey(IntEnum):
-    """The APIs that clients use. Left out: those between brokers, telemetry, delegation tokens, reassignment, votes."""
+    """The APIs that clients use.
+
+    APIs between brokers, and those for telemetry, delegation tokens, reassignment and votes, are not in the list.
+    """
 
     PRODUCE = 0
     FETCH = 1
@@ -117,7 +121,7 @@ class ApiKey(IntEnum):
     SHARE_ACKNOWLEDGE = 79
 
 
-# The first version of an API whose request and response are flexible; the others have none.
+# The first flexible version of an API (KIP-482). APIs that are not in the table have no flexible version.
 FLEXIBLE_FROM: Final[dict[int, int]] = {
     ApiKey.PRODUCE: 9,
     ApiKey.FETCH: 12,
@@ -181,12 +185,12 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 _HEADER = struct.Struct(">hhi")
 _FRAME_HEADER = struct.Struct(">ii")
-HEADER_BYTES_MIN: Final = _HEADER.size + 2  # and the size of the client's id
+HEADER_BYTES_MIN: Final = _HEADER.size + 2  # Together with the size of the client id.
 _NO_TAGS: Final = b"\0"
 
 
 class RequestHeader(NamedTuple):
-    """What comes before the body; key and version may be ones that nobody knows."""
+    """The header of a request. The API key and the version may be unknown."""
 
     api_key: int
     api_version: int
@@ -196,12 +200,12 @@ class RequestHeader(NamedTuple):
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether requests and responses of this version are compact and have tags."""
+    """Return whether requests and responses of this version have compact encodings and tagged fields."""
     return version >= FLEXIBLE_FROM.get(api_key, _NEVER)
 
 
 def milliseconds(duration: timedelta) -> int:
-    """A duration of a kio entity as a number."""
+    """Convert a duration of a kio entity to milliseconds."""
     return duration // _MILLISECOND
 
 
@@ -209,9 +213,11 @@ def milliseconds(duration: timedelta) -> int:
 
 
 def decode_header(buffer: Buffer) -> RequestHeader:
-    """Read the header of the request in `buffer`, one frame's payload. Raises ProtocolError."""
+    """Decode the header of a request; `buffer` is the payload of its frame. Raises ProtocolError."""
     if len(buffer) < HEADER_BYTES_MIN:
-        raise ProtocolError(f"frame of {len(buffer)} bytes is no Kafka request; the shortest has {HEADER_BYTES_MIN}")
+        raise ProtocolError(
+            f"a frame of {len(buffer)} bytes is no Kafka request; the shortest request has {HEADER_BYTES_MIN} bytes"
+        )
     try:
         api_key, version, correlation_id = _HEADER.unpack_from(buffer)
         client_id, at = read_classic_string(buffer, _HEADER.size)
@@ -223,11 +229,11 @@ def decode_header(buffer: Buffer) -> RequestHeader:
 
 
 def decode_request(api_key: int, version: int, buffer: Buffer, at: int = 0, elements_max: int = ELEMENTS_MAX) -> Any:
-    """Read the body at `buffer[at:]`: `produce.ProduceRequest`, `fetch.FetchRequest` or the version's kio entity.
+    """Decode the body at `buffer[at:]` as a `produce.ProduceRequest`, a `fetch.FetchRequest` or a kio entity.
 
-    Raises ProtocolError for whatever is wrong with it, also for a key or version without a schema. Unknown tagged
-    fields are skipped; bytes after the body are ignored, as Kafka does. Costs no more memory than the frame can
-    truly hold (`protocol.kafka.shape`), and no more time than `elements_max` elements take.
+    Raises ProtocolError if the body is malformed, has more than `elements_max` array elements, or if there is no schema
+    for the API key and version. Unknown tagged fields are skipped, and bytes after the body are ignored, as in Kafka.
+    The memory that is used is limited by the size of the frame (`request_check.py`).
     """
     if api_key == ApiKey.PRODUCE:
         return produce.decode_request(version, buffer, at, elements_max)
@@ -238,7 +244,7 @@ def decode_request(api_key: int, version: int, buffer: Buffer, at: int = 0, elem
     try:
         entity, _ = read(body, 0)
     except (SerialError, ValueError, KeyError, OverflowError) as error:
-        # ValueError: a duration that no timedelta holds, an error code that nobody knows.
+        # ValueError: a duration exceeds the range of timedelta, or an error code is unknown.
         raise ProtocolError(f"malformed {entity_type.__name__} of version {version}: {error}") from None
     return entity
 
@@ -256,27 +262,27 @@ def _reader(api_key: int, version: int) -> tuple[type, Callable[[Buffer, int], t
 
 
 class ResponseTypes:
-    """The classes of one response version, by name, as constructors that drop fields which this version lacks.
+    """The classes of one version of a response, as constructors that ignore fields which this version does not have.
 
-    So a handler gives what the newest version can say, once:
+    A handler therefore passes the fields of the newest version only:
 
         types = response_types(ApiKey.FIND_COORDINATOR, version)
         types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, ...)
 
-    A class that the version lacks is an AttributeError. A misspelled optional field is dropped as well.
+    A class that the version does not have raises AttributeError. A misspelled optional field is ignored, too.
     """
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        # Reached once for each name: what is found is kept as a plain attribute.
+        # Called once for each name, because the constructor is then stored as an attribute.
         constructor = _constructor(getattr(self._module, name))
         setattr(self, name, constructor)
         return constructor
 
     def __contains__(self, name: str) -> bool:
-        """Whether the version has a class of that name."""
+        """Return whether the version has a class with this name."""
         return hasattr(self._module, name)
 
 
@@ -297,14 +303,14 @@ def _constructor(entity_type: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def encode_body(api_key: int, version: int, entity: Any) -> bytes:
-    """Encode a response's body, which may be kept and sent more than once (`encode_frame`)."""
+    """Encode the body of a response. `encode_frame` can make several frames of it."""
     parts: list[bytes] = []
     _writer(api_key, version)(SimpleNamespace(write=parts.append), entity)
     return b"".join(parts)
 
 
 def encode_frame(api_key: int, version: int, correlation_id: int, body: Sequence[bytes]) -> list[bytes]:
-    """Give the whole frame of an encoded body, which comes in pieces: length prefix and header before the first."""
+    """Return the frame of an encoded body: its pieces, with the length and the header before the first one."""
     tags = _NO_TAGS if is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS else b""
     first, *others = body
     size = 4 + len(tags) + sum(map(len, body))
@@ -312,7 +318,7 @@ def encode_frame(api_key: int, version: int, correlation_id: int, body: Sequence
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, entity: Any) -> list[bytes]:
-    """Encode the whole frame of a response, length prefix included."""
+    """Encode a response as one frame, including its length."""
     return encode_frame(api_key, version, correlation_id, [encode_body(api_key, version, entity)])
 
 

@@ -1,4 +1,4 @@
-"""Builds batches out of records."""
+"""The class BatchBuilder: encodes records as a record batch (`record_batch.py`)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,9 +23,10 @@ from duolog.protocol.kafka.varint import ENCODED, ENCODED_MAX, encode_varint, va
 
 
 class BatchBuilder:
-    """A batch that grows by one record at a time; the same records always give the same bytes.
+    """Encodes one batch, record by record. The same records always give the same bytes.
 
-    The first record's timestamp is the base of the others'. `size` is what `finish` will give, if not compressed.
+    The timestamp of the first record is the base timestamp. `size` is the size in bytes of the uncompressed batch so
+    far.
     """
 
     __slots__ = ("_base_timestamp", "_count", "_last_offset_delta", "_max_timestamp", "_parts", "size")
@@ -39,7 +40,7 @@ class BatchBuilder:
 
     @property
     def count(self) -> int:
-        """Records so far."""
+        """The number of records so far."""
         return self._count
 
     def append(
@@ -50,13 +51,16 @@ class BatchBuilder:
         value: bytes | None,
         headers: Sequence[Header] = (),
     ) -> None:
-        """Add a record; offset deltas must rise. A timestamp outside -1 to TIMESTAMP_MS_MAX becomes the nearest."""
+        """Add a record. Its offset delta must be above that of the record before it.
+
+        A timestamp outside -1 .. TIMESTAMP_MS_MAX is replaced by the nearest limit.
+        """
         self.append_encoded(offset_delta, timestamp_ms, key, value, encoded_headers(headers) if headers else b"\0")
 
     def append_encoded(
         self, offset_delta: int, timestamp_ms: int, key: bytes | None, value: Buffer | None, headers: bytes
     ) -> None:
-        """The same, with headers encoded already: their count, then key and value of each, sizes as varints."""
+        """Add a record as `append` does, with headers that `encoded_headers` has encoded."""
         assert offset_delta > self._last_offset_delta, f"offset delta {offset_delta} after {self._last_offset_delta}"
         self._last_offset_delta = offset_delta
         if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
@@ -68,7 +72,7 @@ class BatchBuilder:
         self._count += 1
         delta_ms = timestamp_ms - self._base_timestamp
         value_size = -1 if value is None else len(value)
-        # The varints of every record are looked up here: five calls would take as long as all the rest.
+        # The varints are looked up without a call of `varint`: five calls would double the time of this method.
         record = b"".join(
             (
                 b"\0",
@@ -96,9 +100,10 @@ class BatchBuilder:
         is_control: bool = False,
         last_offset_delta: int | None = None,
     ) -> bytearray:
-        """Give the batch, signed. `producer` is its id, epoch and base sequence.
+        """Return the encoded batch with its CRC. `producer` is (producer id, producer epoch, base sequence).
 
-        `last_offset_delta` makes the batch cover offsets after its last record. A batch without records is not allowed.
+        `last_offset_delta` may exceed the offset delta of the last record, as after compaction. At least one record
+        must have been added.
         """
         assert self._count, "a batch without records"
         if codec:
@@ -128,7 +133,7 @@ def build(
     producer: tuple[int, int, int] = (-1, -1, -1),
     is_transactional: bool = False,
 ) -> bytearray:
-    """Build one batch of records whose offsets rise from `base_offset` on; see BatchBuilder."""
+    """Encode records in ascending order of their offsets, from `base_offset` on, as one batch (BatchBuilder)."""
     builder = BatchBuilder()
     for offset, timestamp_ms, key, value, headers in records:
         builder.append(offset - base_offset, timestamp_ms, key, value, headers)
@@ -136,6 +141,7 @@ def build(
 
 
 def encoded_headers(headers: Sequence[Header]) -> bytes:
+    """Encode the headers of a record: their count, then size and bytes of each key and value."""
     parts = [varint(len(headers))]
     for name, value in headers:
         key = name.encode()
@@ -145,14 +151,14 @@ def encoded_headers(headers: Sequence[Header]) -> bytes:
 
 
 def with_header(headers: bytes, name: str, value: bytes) -> bytes:
-    """Return encoded headers with one header more at the end."""
+    """Return encoded headers with one more header at the end."""
     count, at = _header_count(headers)
     encoded = name.encode()
     return b"".join((varint(count + 1), headers[at:], varint(len(encoded)), encoded, varint(len(value)), value))
 
 
 def _header_count(headers: bytes) -> tuple[int, int]:
-    """Read the count before encoded headers: (count, where it ends)."""
+    """Return (number of headers, index after this number) of encoded headers."""
     doubled = shift = at = 0
     while True:
         byte = headers[at]

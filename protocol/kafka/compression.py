@@ -1,6 +1,6 @@
-"""The compression codecs of record batches, with a limit on what comes out.
+"""The compression codecs of record batches, with a limit for the decompressed size.
 
-A batch's attributes name the codec; its records are one stream of it:
+The attributes of a batch name the codec. The records of the batch are one compressed stream:
 
     gzip    RFC 1952
     snappy  a raw block (librdkafka, Sarama, franz-go), or xerial's framing (Java, kafka-python, kafkajs):
@@ -36,27 +36,27 @@ class Codec(IntEnum):
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
-_XERIAL_BLOCKS_MAX = 1 << 15  # Each takes 2 us; clients write blocks of 32 KiB.
+_XERIAL_BLOCKS_MAX = 1 << 15  # Decompressing a block takes at least 2 us; clients write blocks of 32 KiB.
 _BLOCK_LENGTH = struct.Struct(">i")
 
-# Version 1, independent blocks, no checksums; blocks of up to 64 KiB; checksum of these two bytes.
+# Magic; version 1, independent blocks, no checksums; blocks of up to 64 KiB; checksum of the two bytes before.
 _LZ4_HEADER = bytes.fromhex("04224d18 6040 82")
 _LZ4_BLOCK_BYTES = 64 << 10
 _LZ4_STORED = 1 << 31
 _LZ4_BLOCK_LENGTH = struct.Struct("<I")
 _LZ4_END = bytes(4)
 
-# A first guess of the room that an inflated batch needs.
+# The first guess for the decompressed size of a batch: its compressed size times a factor, and at least a minimum.
 _ROOM_BYTES_MIN = 64 << 10
 _ROOM_FACTOR = 8
-_NO_ROOM = "failed to write whole buffer"  # What cramjam says of all three; a corrupt stream is not tried again.
+_NO_ROOM = "failed to write whole buffer"  # cramjam's message if the output buffer is too small.
 
 
 def inflate(codec: int, data: Buffer, limit_bytes: int) -> bytes:
-    """Decompress `data`, which may claim or contain anything.
+    """Decompress `data`, which may come from any client.
 
-    Raises ProtocolError if it is not a whole stream of `codec`, or holds more than `limit_bytes`; memory used stays
-    below twice the limit, whatever the data claims.
+    Raises ProtocolError if it is not one whole stream of `codec`, or decompresses to more than `limit_bytes` bytes. The
+    function uses less memory than twice the limit.
     """
     try:
         if codec == Codec.SNAPPY:
@@ -65,11 +65,11 @@ def inflate(codec: int, data: Buffer, limit_bytes: int) -> bytes:
     except KeyError:
         raise ProtocolError(f"unknown compression codec {codec}") from None
     except cramjam.DecompressionError as error:
-        raise ProtocolError(f"{len(data)} bytes do not inflate as {Codec(codec).name}: {error}") from None
+        raise ProtocolError(f"{len(data)} bytes cannot be decompressed as {Codec(codec).name}: {error}") from None
 
 
 def deflate(codec: int, data: Buffer) -> bytes:
-    """Compress `data`; the same bytes in give the same bytes out."""
+    """Compress `data`. The same input always gives the same output."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -85,7 +85,7 @@ def deflate(codec: int, data: Buffer) -> bytes:
 
 
 def _deflate_lz4(data: Buffer) -> bytes:
-    """Write a frame of independent blocks: Java's readers (lz4-java, Kafka) know no other, and cramjam's are linked."""
+    """Return an LZ4 frame of independent blocks: Kafka's Java client reads no others, and cramjam links its blocks."""
     view = memoryview(data)
     pieces: list[Buffer] = [_LZ4_HEADER]
     for at in range(0, len(view), _LZ4_BLOCK_BYTES):
@@ -100,9 +100,9 @@ def _deflate_lz4(data: Buffer) -> bytes:
 
 
 def _inflate_stream(inflate_into: Callable[[Buffer, memoryview], int], data: Buffer, limit_bytes: int) -> bytes:
-    """Inflate into room of fixed size, which never grows by itself: into a first guess, then into all that is allowed.
+    """Decompress into a buffer of fixed size: first of the guessed size, then of `limit_bytes`.
 
-    The system gives memory to the pages of that room only when they are written to.
+    The operating system allocates the pages of the buffer only when they are written.
     """
     room = min(max(len(data) * _ROOM_FACTOR, _ROOM_BYTES_MIN), limit_bytes)
     while True:
@@ -115,9 +115,10 @@ def _inflate_stream(inflate_into: Callable[[Buffer, memoryview], int], data: Buf
 
 
 def _written(room: int, write: Callable[[memoryview], int]) -> bytes:
-    """Give what `write` puts into `room` bytes, without a copy, for all other threads would wait for the copy.
+    """Return the bytes that `write` writes into a buffer of `room` bytes, without copying them.
 
-    BytesIO takes the zeros over, since nothing else refers to them, and gives away what it has when it is read.
+    A copy would hold the interpreter lock, so all other threads would wait. BytesIO uses the zeros as its buffer,
+    because nothing else refers to them, and `getvalue` returns that buffer itself.
     """
     buffer = BytesIO(bytes(room))
     with buffer.getbuffer() as target:
@@ -134,13 +135,13 @@ def _inflate_snappy(data: Buffer, limit_bytes: int) -> bytes:
     at = _XERIAL_HEADER_BYTES
     while at < len(view):
         if len(blocks) == _XERIAL_BLOCKS_MAX:
-            raise ProtocolError(f"xerial snappy: more than {_XERIAL_BLOCKS_MAX} blocks")
+            raise ProtocolError(f"xerial snappy: the stream has more than {_XERIAL_BLOCKS_MAX} blocks")
         if at + 4 > len(view):
-            raise ProtocolError(f"xerial snappy: {len(view) - at} bytes where a block length should be")
+            raise ProtocolError(f"xerial snappy: a block length has 4 bytes, and only {len(view) - at} bytes follow")
         (length,) = _BLOCK_LENGTH.unpack_from(view, at)
         at += 4
         if not 0 < length <= len(view) - at:
-            raise ProtocolError(f"xerial snappy: a block of {length} bytes; {len(view) - at} are left")
+            raise ProtocolError(f"xerial snappy: a block has {length} bytes, and only {len(view) - at} bytes follow")
         block = _inflate_snappy_block(view[at : at + length], limit_bytes)
         limit_bytes -= len(block)
         blocks.append(block)
@@ -151,10 +152,10 @@ def _inflate_snappy(data: Buffer, limit_bytes: int) -> bytes:
 def _inflate_snappy_block(block: memoryview, limit_bytes: int) -> bytes:
     size = cramjam.snappy.decompress_raw_len(block)
     if size > limit_bytes:
-        raise ProtocolError(f"snappy block claims {size} bytes; {limit_bytes} are allowed")
+        raise ProtocolError(f"a snappy block decompresses to {size} bytes; {limit_bytes} are allowed")
     inflated = _written(size, partial(cramjam.snappy.decompress_raw_into, block))
     if len(inflated) != size:
-        raise ProtocolError(f"snappy block claims {size} bytes and holds fewer")
+        raise ProtocolError(f"a snappy block decompresses to {len(inflated)} bytes, and its header says {size}")
     return inflated
 
 

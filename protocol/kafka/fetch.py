@@ -1,4 +1,4 @@
-"""Fetch (key 1, versions 4 to 12), read and written by hand: records pass through as the buffers that the store gave.
+"""Encodes and decodes Fetch (key 1, versions 4 to 12) without kio, so that records are sent without being copied.
 
     request   replica_id i32 | max_wait_ms i32 | min_bytes i32 | max_bytes i32 | isolation_level i8 |
               v7: session_id i32 | session_epoch i32 |
@@ -10,9 +10,10 @@
                           v5: log_start_offset i64 | aborted [ producer_id i64 | first_offset i64 ]? |
                           v11: preferred_read_replica i32 | records bytes ] ]
 
-In version 12 all is compact with tags after each struct. Of the request, what only followers or fetch sessions mean
-(log_start_offset, last_fetched_epoch, forgotten topics) is passed over, and so is the rack. Clients discard a full
-answer that does not list exactly the partitions asked for (KIP-227), so an answer has one for each.
+In version 12 all fields have compact encodings, and tagged fields follow each struct. The fields of the request for
+followers and fetch sessions (log_start_offset, last_fetched_epoch, forgotten topics) and the rack are ignored. Clients
+discard a full response that does not contain exactly the requested partitions (KIP-227), so the caller must pass a
+result for each.
 
 Source: Kafka's `FetchRequest.json`, `FetchResponse.json`.
 """
@@ -38,12 +39,12 @@ VERSION_MIN: Final = 4
 VERSION_MAX: Final = 12
 _COMPACT_FROM: Final = 12
 
-# Records of at least this size go to the transport as they are; joining smaller ones costs less than sending pieces.
+# Buffers of at least this size are passed to the transport without a copy; for smaller ones joining is faster.
 SLICE_BYTES_MIN: Final = 16 << 10
 
 _REQUEST = struct.Struct(">iiiib")
 _SESSION = struct.Struct(">ii")
-# By version: partition, (from 9 on: current_leader_epoch,) fetch_offset, max_bytes; what is passed over is padding.
+# By version: partition, (from 9 on: current_leader_epoch,) fetch_offset, max_bytes. Ignored fields are padding.
 _ASKED = {
     4: struct.Struct(">iqi"),
     **dict.fromkeys(range(5, 9), struct.Struct(">iq8xi")),
@@ -61,31 +62,31 @@ _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
 
 
 class PartitionAsked(NamedTuple):
-    """What a request wants of one partition."""
+    """One partition in a request."""
 
     topic: str
     partition: int
-    current_leader_epoch: int  # -1: the client does not say, so do not check
+    current_leader_epoch: int  # -1: not to be checked.
     fetch_offset: int
     max_bytes: int
 
 
 class FetchRequest(NamedTuple):
-    replica_id: int  # -1: a consumer
+    replica_id: int  # -1 for a consumer.
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    isolation_level: int  # 1: committed transactions only
+    isolation_level: int  # 0: read_uncommitted, 1: read_committed.
     session_id: int
     session_epoch: int
     partitions: list[PartitionAsked]
 
 
 class PartitionFetched(NamedTuple):
-    """The answer for one partition; the defaults are those of an error.
+    """The result of one partition in a response. The default values are those of an error.
 
-    `records` are whole batches in offset order, in any number of pieces. `aborted` lists (producer id, first offset);
-    None stands for "not asked" (read_uncommitted).
+    `records` are whole batches in the order of offsets, divided into buffers in any way. `aborted` lists (producer id,
+    first offset) of aborted transactions; None for read_uncommitted.
     """
 
     topic: str
@@ -102,10 +103,10 @@ class PartitionFetched(NamedTuple):
 
 
 def decode_request(version: int, buffer: Buffer, at: int = 0, elements_max: int = ELEMENTS_MAX) -> FetchRequest:
-    """Read the body of a request. Raises ProtocolError; bytes after the partitions are ignored.
+    """Decode the body of a request at `buffer[at]`. Raises ProtocolError. Bytes after the partitions are ignored.
 
-    A partition that is named more than once counts once, as the request has it last, in its first place
-    (FetchRequest.java#fetchData).
+    A partition that occurs more than once is returned once: at the place of its first occurrence, with the fields of
+    the last one (FetchRequest.java#fetchData).
     """
     _check(version)
     try:
@@ -140,7 +141,7 @@ def _decode_topics(version: int, buffer: Buffer, at: int, elements_max: int) -> 
     for _ in range(topic_count):
         topic, at = read_string(buffer, at)
         if topic is None:
-            raise ProtocolError("null topic")
+            raise ProtocolError("the name of a topic is null")
         count, at = read_count(buffer, at)
         elements_left -= count
         for _ in range(count if elements_left >= 0 else 0):
@@ -161,7 +162,7 @@ def _decode_topics(version: int, buffer: Buffer, at: int, elements_max: int) -> 
     return [*partitions.values()]
 
 
-# -- Answer
+# -- Response
 
 
 def encode_response(
@@ -173,10 +174,10 @@ def encode_response(
     error: int = 0,
     session_id: int = 0,
 ) -> list[Buffer]:
-    """Encode a whole frame, length prefix included, as the pieces to send.
+    """Encode a response as one frame, including its length, and return the buffers to send.
 
-    Partitions of a topic that follow each other share its name. Pieces of `records` of SLICE_BYTES_MIN and more are
-    in the result themselves, uncopied; the rest is joined.
+    Consecutive partitions of a topic are grouped. Buffers of `records` with SLICE_BYTES_MIN bytes or more are returned
+    without a copy; all other bytes are joined.
     """
     _check(version)
     wire = COMPACT if version >= _COMPACT_FROM else CLASSIC
@@ -210,12 +211,12 @@ def _encode_head(version: int, throttle_ms: int, error: int, session_id: int) ->
     if version < 7:
         return _THROTTLE.pack(throttle_ms)
     head = _THROTTLE_V7.pack(throttle_ms, error, session_id)
-    # The response header has tags where the version is flexible, like every struct of the body.
+    # In flexible versions, the response header has tagged fields, too.
     return COMPACT.no_tags + head if version >= _COMPACT_FROM else head
 
 
 def _encode_partition(version: int, fetched: PartitionFetched, records_size: int) -> bytes:
-    """All of a partition up to its records, their size included."""
+    """Encode the fields of a partition before its records, including the size of the records."""
     _, partition, error, high_watermark, last_stable_offset, log_start_offset, _, aborted = fetched
     if version < 5:
         fields = _FETCHED_V4.pack(partition, error, high_watermark, last_stable_offset)
@@ -233,4 +234,4 @@ def _encode_partition(version: int, fetched: PartitionFetched, records_size: int
 
 def _check(version: int) -> None:
     if not VERSION_MIN <= version <= VERSION_MAX:
-        raise ProtocolError(f"Fetch version {version}; served are {VERSION_MIN} to {VERSION_MAX}")
+        raise ProtocolError(f"Fetch version {version} is not supported; supported are {VERSION_MIN} to {VERSION_MAX}")

@@ -1,15 +1,16 @@
-"""The two spellings of strings, bytes and arrays in Kafka's requests and answers, for what is read and written by hand.
+"""The two encodings of strings, bytes and arrays in Kafka's requests and responses.
 
                classic                             compact (KIP-482, "flexible" versions of an API)
     string     length i16 (-1: null) | utf-8       length + 1 as uvarint (0: null) | utf-8
     bytes      length i32 (-1: null) | bytes       length + 1 as uvarint (0: null) | bytes
     array      count i32 (-1: null) | elements     count + 1 as uvarint (0: null) | elements
-    tags       nothing                             at the end of every struct: count uvarint |
+    tags       none                                at the end of every struct: count uvarint |
                                                    { tag uvarint | size uvarint | `size` bytes } ...
 
-Readers take (buffer, at) and give (value, where it ends). They raise ProtocolError, or IndexError, struct.error and
-UnicodeDecodeError where the bytes end or are not text: whoever reads a whole request turns these, `MALFORMED`, into
-ProtocolError once. They never allocate more than the buffer holds.
+The functions that read take (buffer, at) and return (value, index after it). They raise ProtocolError. They also raise
+IndexError, struct.error or UnicodeDecodeError if the buffer ends or a string is not UTF-8; the function that decodes a
+whole request converts these exceptions (`MALFORMED`) to ProtocolError. They allocate no more memory than the buffer
+has.
 """
 
 import struct
@@ -20,18 +21,19 @@ from duolog.protocol.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
-# Array elements in one request, nested ones and tagged fields too: what `kafka.elements_max` says unless it is set
-# otherwise. An element may take a single byte of the request and a hundred of ours, and some 3 us to read, so the size
-# of the frame alone does not bound what a request costs.
+# Array elements in one request, including nested ones and tagged fields: the default of `kafka.elements_max`. An
+# element may have one byte in the request, and yet take a hundred bytes of memory and 3 us to decode. So the size of
+# the frame alone does not limit the cost of a request.
 ELEMENTS_MAX: Final = 20_000
 
-STRING_BYTES_MAX: Final = (
-    1 << 15
-) - 1  # Kafka refuses longer ones in compact form, too: a classic one cannot be longer.
-TAGS_MAX: Final = 1000  # tagged fields that `skip_tags` passes over in one struct; Kafka's own have five at most
-TAGS_ELEMENT_BYTES: Final = 8  # of tagged fields, which count as one element
+# The largest size of a string, which the classic encoding allows. Kafka refuses longer strings in compact encoding,
+# too.
+STRING_BYTES_MAX: Final = (1 << 15) - 1
+TAGS_MAX: Final = 1000  # Tagged fields that `skip_tags` accepts in one struct; Kafka's structs have at most five.
+TAGS_ELEMENT_BYTES: Final = 8  # So many bytes of tagged fields count as one element.
 
-# Makes a named tuple of its fields at half the cost of calling its class: for what is made with every request.
+# new_tuple(NamedTupleClass, fields) makes a named tuple at half the cost of a call of its class. Code that runs for
+# every request uses it.
 new_tuple = tuple.__new__
 
 MALFORMED: Final = (IndexError, struct.error, UnicodeDecodeError)
@@ -43,7 +45,7 @@ _I32 = struct.Struct(">i")
 
 
 class Wire(NamedTuple):
-    """One of the two spellings."""
+    """The functions and constants of one of the two encodings."""
 
     read_string: Callable[[Buffer, int], tuple[str | None, int]]
     read_bytes: Callable[[memoryview, int], tuple[memoryview | None, int]]
@@ -60,7 +62,7 @@ class Wire(NamedTuple):
 
 
 def read_uvarint(buffer: Buffer, at: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most 5 bytes."""
+    """Read an unsigned varint, which has at most 5 bytes."""
     byte = buffer[at]
     if byte < 128:
         return byte, at + 1
@@ -117,7 +119,7 @@ def _read_compact_bytes(buffer: memoryview, at: int) -> tuple[memoryview | None,
 
 
 def _read_classic_count(buffer: Buffer, at: int) -> tuple[int, int]:
-    """Read an array's count; null counts as empty."""
+    """Read the count of an array; a null array is read as an empty one."""
     (count,) = _I32.unpack_from(buffer, at)
     return _believable(count if count != -1 else 0, buffer, at), at + 4
 
@@ -131,7 +133,7 @@ def _read_compact_count(buffer: Buffer, at: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Buffer, at: int) -> int:
-    """Pass over a struct's tagged fields, whatever they are: receivers must ignore those that they do not know."""
+    """Return the index after the tagged fields of a struct. A receiver must ignore unknown tagged fields (KIP-482)."""
     if buffer[at] == 0:
         return at + 1
     count, at = read_uvarint(buffer, at)
@@ -207,7 +209,7 @@ def _compact_size(size: int) -> bytes:
 
 
 def by_topic(partitions: Sequence[OfTopic]) -> list[tuple[str, list[OfTopic]]]:
-    """Group partitions of the same topic that follow each other; the order stays."""
+    """Group consecutive partitions of the same topic. The order is not changed."""
     topics: list[tuple[str, list[OfTopic]]] = []
     for partition in partitions:
         if topics and topics[-1][0] == partition[0]:

@@ -1,4 +1,4 @@
-"""Produce (key 0, versions 3 to 12), read and written by hand: a library's objects would cost more than the append.
+"""Encodes and decodes Produce (key 0, versions 3 to 12) without kio, whose objects would cost more than the append.
 
     request   transactional_id string? | acks i16 | timeout_ms i32 | [ topic | [ partition i32 | records bytes? ] ]
     answer    [ topic | [ partition i32 | error i16 | base_offset i64 | log_append_time i64 |
@@ -6,9 +6,10 @@
                           v8: record errors [ batch_index i32 | message string? ] | error_message string? ] ]
               | throttle_ms i32
 
-From version 9 on all is compact with tags after each struct; the tags that version 10 adds (current leader, node
-endpoints) tell of other brokers and are never written. Versions 0 to 2 carry message sets of older magics: they are
-advertised, so that old librdkafka compresses, and never served.
+From version 9 on all fields have compact encodings, and tagged fields follow each struct. The tagged fields of version
+10 (current leader, node endpoints) are about other brokers and are never written. Versions 0 to 2 have message sets
+with older magics. ApiVersions lists them, so that old versions of librdkafka compress, but requests with them are
+refused.
 
 Source: Kafka's `ProduceRequest.json`, `ProduceResponse.json`.
 """
@@ -45,11 +46,11 @@ _FRAME_HEADER = struct.Struct(">ii")
 
 
 class PartitionRecords(NamedTuple):
-    """What a request has for one partition."""
+    """The records of one partition in a request."""
 
     topic: str
     partition: int
-    records: memoryview | None  # A part of the request's own buffer.
+    records: memoryview | None  # A slice of the request's buffer.
 
 
 class ProduceRequest(NamedTuple):
@@ -60,7 +61,7 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionProduced(NamedTuple):
-    """The answer for one partition; the defaults are those of an error."""
+    """The result of one partition in a response. The default values are those of an error."""
 
     topic: str
     partition: int
@@ -69,13 +70,14 @@ class PartitionProduced(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
-    record_errors: Sequence[RecordError] = ()  # the records at fault, if it is not the batch as a whole; from version 8
+    record_errors: Sequence[RecordError] = ()  # The invalid records; sent from version 8 on.
 
 
 def decode_request(version: int, buffer: Buffer, at: int = 0, elements_max: int = ELEMENTS_MAX) -> ProduceRequest:
-    """Read the body of a request. Raises ProtocolError; bytes after the body are ignored, as Kafka does.
+    """Decode the body of a request at `buffer[at]`. Raises ProtocolError.
 
-    The same topic or partition may appear twice; who appends decides what that means.
+    Bytes after the body are ignored, as in Kafka. A topic or partition that occurs twice in the request occurs twice in
+    the result.
     """
     _check(version)
     try:
@@ -96,7 +98,7 @@ def _decode(version: int, view: memoryview, at: int, elements_max: int) -> Produ
     for _ in range(topic_count):
         topic, at = read_string(view, at)
         if topic is None:
-            raise ProtocolError("null topic")
+            raise ProtocolError("the name of a topic is null")
         count, at = read_count(view, at)
         elements_left -= count
         for _ in range(count if elements_left >= 0 else 0):
@@ -118,7 +120,7 @@ def _decode(version: int, view: memoryview, at: int, elements_max: int) -> Produ
 def encode_response(
     version: int, correlation_id: int, partitions: Sequence[PartitionProduced], throttle_ms: int = 0
 ) -> list[bytes]:
-    """Encode a whole frame, length prefix included. Partitions of a topic that follow each other share its name."""
+    """Encode a response as one frame, including its length. Consecutive partitions of a topic are grouped."""
     _check(version)
     wire = COMPACT if version >= _COMPACT_FROM else CLASSIC
     no_tags = wire.no_tags
@@ -135,7 +137,7 @@ def encode_response(
             parts += [_encode_partition(version, produced) for produced in produced_of_topic]
             parts.append(no_tags)
         parts += (_I32.pack(throttle_ms), no_tags)
-    # The response header has tags where the version is flexible, like every struct of the body.
+    # In flexible versions, the response header has tagged fields, too.
     body = b"".join(parts)
     return [_FRAME_HEADER.pack(len(body) + 4, correlation_id) + body]
 
@@ -147,7 +149,7 @@ def _encode_partition(version: int, produced: PartitionProduced) -> bytes:
     fields = _PRODUCED_V5.pack(partition, error, base_offset, log_append_time_ms, log_start_offset)
     if version < 8:
         return fields
-    if not record_errors and message is None:  # As with nearly all.
+    if not record_errors and message is None:  # This is the case for nearly all results.
         return fields + (b"\x01\0\0" if version >= _COMPACT_FROM else b"\0\0\0\0\xff\xff")
     wire = COMPACT if version >= _COMPACT_FROM else CLASSIC
     parts = [fields, wire.array_count(len(record_errors))]
@@ -158,4 +160,4 @@ def _encode_partition(version: int, produced: PartitionProduced) -> bytes:
 
 def _check(version: int) -> None:
     if not VERSION_MIN <= version <= VERSION_MAX:
-        raise ProtocolError(f"Produce version {version}; served are {VERSION_MIN} to {VERSION_MAX}")
+        raise ProtocolError(f"Produce version {version} is not supported; supported are {VERSION_MIN} to {VERSION_MAX}")

@@ -1,18 +1,21 @@
 """Kafka's record batch, version 2 (magic 2): the frame that Kafka producers write and Kafka consumers read.
 
-    base_offset i64 | batch_length i32 | leader_epoch i32 | magic i8 | crc u32 |           <- the broker stamps the
-    attributes i16 | last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 |         first three but length
-    producer_id i64 | producer_epoch i16 | base_sequence i32 | record_count i32 | records
-                                                                                      big-endian, 61 bytes + records
-    attributes   0-2 codec of `records` · 3 timestamps are the broker's (LogAppendTime) · 4 transactional · 5 control
-    records      record_count times, together one stream of the codec:
-                 size varint | attributes i8 | timestamp delta varlong | offset delta varint |
-                 key size varint, key | value size varint, value | header count varint,
-                 { key size varint, key | value size varint, value }                           size -1: null
+    base_offset i64 | batch_length i32 | leader_epoch i32 | magic i8 | crc u32
+    | attributes i16 | last_offset_delta i32 | base_timestamp i64 | max_timestamp i64
+    | producer_id i64 | producer_epoch i16 | base_sequence i32 | record_count i32      61 bytes, big-endian
+    | records
 
-`batch_length` counts what follows it. The CRC-32C covers `attributes` to the end, so base offset and leader epoch can
-be stamped without recomputing it (KIP-98). Varints are zig-zag, least significant group first. Timestamps are
-milliseconds; -1 is none. One batch of n records takes n offsets, whatever its codec; compaction may leave gaps inside.
+    attributes   bits 0-2: codec of `records`; 3: the timestamp is the broker's (LogAppendTime); 4: transactional;
+                 5: control batch
+    records      record_count records, compressed together as one stream of the codec; each of them:
+                 size varint | attributes i8 | timestamp delta varlong | offset delta varint
+                 | key size varint, key | value size varint, value
+                 | header count varint, { key size varint, key | value size varint, value } ...
+
+`batch_length` is the number of bytes after it. The CRC-32C covers the bytes from `attributes` to the end, so the broker
+can set the base offset and the leader epoch without computing it again (KIP-98). Varints are zig-zag, the least
+significant bits first; a size of -1 stands for null. Timestamps are milliseconds; -1 stands for none. A batch of n
+records takes n offsets; after compaction some of the records may be missing.
 
 Source: Kafka's `DefaultRecordBatch.java`, `DefaultRecord.java`, `LogValidator.java`.
 """
@@ -36,12 +39,13 @@ MAGIC: Final = 2
 # Kafka has no limit of its own on the count; librdkafka's `batch.num.messages` allows a million.
 RECORDS_MAX: Final = 1 << 20
 
-# A record of nothing: size, attributes, two deltas, null key, null value, no headers, one byte each.
+# The smallest record: size, attributes, two deltas, null key, null value and header count, one byte each.
 RECORD_BYTES_MIN: Final = 7
-PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not count
+PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not include.
 CRC_FROM: Final = 21
 
-# Any two timestamps up to this are less than 2^62 apart, so that no delta overflows a varlong, nor a sum 64 bits.
+# The difference of two timestamps up to this value is below 2^62, so that no delta exceeds the range of a varlong and
+# no sum exceeds 64 bits.
 TIMESTAMP_MS_MAX: Final = (1 << 62) - 2
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -54,7 +58,7 @@ _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _TIMESTAMPS: Final = struct.Struct(">qq")
 _BASE_TIMESTAMP_AT: Final = 27
 _LENGTH_AT, _LEADER_EPOCH_AT, CRC_AT, _MAX_TIMESTAMP_AT = 8, 12, 17, 35
-ATTRIBUTES_AT: Final = 22  # Their low byte, which holds all the bits that have a meaning.
+ATTRIBUTES_AT: Final = 22  # The low byte of the attributes, which contains all defined bits.
 
 _CODEC_BITS: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
@@ -65,7 +69,7 @@ Header = tuple[str, bytes | None]
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records, as they stand; nothing is checked."""
+    """The decoded header of a batch: the 61 bytes before the records. Its fields are not verified."""
 
     base_offset: int
     batch_length: int
@@ -83,12 +87,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch in bytes."""
         return self.batch_length + PREFIX_BYTES
 
     @property
     def codec(self) -> int:
-        """A `Codec`, unless the batch is not valid."""
+        """The number of the codec: a `Codec` if the batch is valid."""
         return self.attributes & _CODEC_BITS
 
     @property
@@ -109,12 +113,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record; after 2^31 - 1 comes 0. -1 without a producer id."""
+        """The sequence number of the last record, which wraps from 2^31 - 1 to 0; -1 if there is no producer id."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF if self.producer_id >= 0 else -1
 
 
 class Record(NamedTuple):
-    """One message, as its writer meant it."""
+    """One decoded record."""
 
     offset: int
     timestamp_ms: int
@@ -124,27 +128,27 @@ class Record(NamedTuple):
 
 
 class Reason(Enum):
-    """Why a produced batch is refused; the error code that answers it is the bridge's to choose."""
+    """Why a produced batch is refused. `bridge/kafka` maps the reasons to error codes."""
 
-    NOT_ONE_BATCH = auto()  # none, several, or of an older magic
-    CORRUPT = auto()  # the only one that a retry can mend
+    NOT_ONE_BATCH = auto()  # The bytes are no batch, several batches, or a batch with an older magic.
+    CORRUPT = auto()  # The bytes were damaged on the way, so the same request may succeed when it is sent again.
     INVALID = auto()
-    TOO_LARGE = auto()  # Java splits the batch and sends its parts
+    TOO_LARGE = auto()  # Kafka's Java producer splits the batch and sends its parts.
     TIMESTAMP = auto()
     COMPRESSION = auto()
 
 
 class RecordError(NamedTuple):
-    """One record for which a batch is refused (KIP-467); the index counts the batch's records from 0."""
+    """One record because of which a batch is refused (KIP-467). `index` counts the records of the batch from 0."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index
+    index: int  # type: ignore[assignment]  # This field hides tuple.index.
     message: str
 
 
 class InvalidBatch(ProtocolError):
-    """A produced batch that must not be appended. The connection is fine.
+    """A produced batch is not valid and must not be appended. The connection may stay open.
 
-    `record_errors` are the records that are at fault, in order; none, if it is the batch as a whole.
+    `record_errors` lists the invalid records in order; it is empty if the error concerns the batch as a whole.
     """
 
     def __init__(self, reason: Reason, message: str, record_errors: Sequence[RecordError] = ()) -> None:
@@ -157,23 +161,25 @@ class InvalidBatch(ProtocolError):
 
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """Read the header of the batch at `buffer[at]`. Raises ProtocolError if the buffer ends before it does."""
+    """Decode the header of the batch at `buffer[at]`. Raises ProtocolError if fewer than 61 bytes follow."""
     try:
         return tuple.__new__(BatchHeader, HEADER.unpack_from(buffer, at))
     except struct.error:
-        raise ProtocolError(f"a batch header takes {HEADER_BYTES} bytes; {len(buffer) - at} are left") from None
+        raise ProtocolError(
+            f"a batch header has {HEADER_BYTES} bytes, and only {len(buffer) - at} bytes follow"
+        ) from None
 
 
 def max_timestamp_of(batch: Buffer) -> int:
-    """Read the one field of a batch's header."""
+    """Return the field `max_timestamp` of a batch."""
     value: int = _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)[0]
     return value
 
 
 def split(batches: Buffer) -> list[memoryview]:
-    """Cut concatenated batches, the records of one partition in a Fetch answer, into one view each.
+    """Split concatenated batches, such as the records of one partition in a Fetch answer, into one view for each.
 
-    Raises ProtocolError unless they fill the buffer exactly.
+    Raises ProtocolError if the last batch does not end with the buffer.
     """
     view = memoryview(batches)
     parts = []
@@ -181,22 +187,22 @@ def split(batches: Buffer) -> list[memoryview]:
     while at < len(view):
         size = read_header(view, at).size
         if not HEADER_BYTES <= size <= len(view) - at:
-            raise ProtocolError(f"batch of {size} bytes where {len(view) - at} are left")
+            raise ProtocolError(f"the batch has {size} bytes, and only {len(view) - at} bytes follow")
         parts.append(view[at : at + size])
         at += size
     return parts
 
 
-# -- Checking what a producer sent
+# -- Verifying produced batches
 
 
 def check(batch: Buffer, *, bytes_max: int = 0x7FFFFFFF, records_max: int = RECORDS_MAX) -> BatchHeader:
-    """Check the records that a Produce request has for one partition: one sound batch of a client.
+    """Verify the field `records` of one partition in a Produce request, which must be one valid batch of a client.
 
-    Raises InvalidBatch. Records are not opened: a batch may still lie about them, and then those who open it
-    (`records`, ...) raise ProtocolError. Left to the caller, because they depend on more than the batch: zstd before
-    Produce 7, the topic's bounds on timestamps, the producer's sequence.
-    The order of the checks is Kafka's, so that clients see the same error.
+    Returns the header of the batch; raises InvalidBatch. Only the header and the CRC are verified; `record_check.py`
+    verifies the records. The caller must check what depends on more than the batch: zstd before Produce version 7, the
+    limits of the topic for timestamps, and the sequence number. The checks have the same order as in Kafka, so that
+    clients receive the same errors.
     """
     size = len(batch)
     if size < HEADER_BYTES:
@@ -251,13 +257,13 @@ def _check_fields(header: BatchHeader, records_max: int) -> None:
 
 
 def stamp(buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at `buffer[at]` its place in the log. Its CRC stays valid."""
+    """Set the base offset and the leader epoch of the batch at `buffer[at]`. Its CRC stays valid."""
     _BASE_OFFSET.pack_into(buffer, at, base_offset)
     _LEADER_EPOCH.pack_into(buffer, at + _LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) -> None:
-    """Say in the batch at `buffer[at]` that all its records are of `now_ms`; signs it anew."""
+    """Set LogAppendTime and the timestamp `now_ms` in the batch at `buffer[at]`, and compute its CRC again."""
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, at + CRC_FROM)
     _ATTRIBUTES.pack_into(buffer, at + CRC_FROM, attributes | _LOG_APPEND_TIME_BIT)
     _MAX_TIMESTAMP.pack_into(buffer, at + _MAX_TIMESTAMP_AT, now_ms)
@@ -267,7 +273,7 @@ def stamp_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) 
 
 
 def with_max_timestamp(batch: Buffer, max_timestamp: int) -> bytearray:
-    """Give a copy of a batch that names another greatest timestamp, signed anew."""
+    """Return a copy of a batch with another `max_timestamp` and its CRC."""
     changed = bytearray(batch)
     _MAX_TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_AT, max_timestamp)
     CRC.pack_into(changed, CRC_AT, crc32c(memoryview(changed)[CRC_FROM:]))
@@ -275,6 +281,6 @@ def with_max_timestamp(batch: Buffer, max_timestamp: int) -> bytearray:
 
 
 def restamp_single(batch: bytearray, timestamp_ms: int) -> None:
-    """Give the one record of an uncompressed batch another timestamp; signs it anew."""
+    """Set the timestamp of the only record of an uncompressed batch, and compute the CRC again."""
     _TIMESTAMPS.pack_into(batch, _BASE_TIMESTAMP_AT, timestamp_ms, timestamp_ms)
     CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))

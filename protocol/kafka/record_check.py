@@ -1,7 +1,8 @@
-"""Check the records of a produced batch, as Kafka's `LogValidator` does, so that every reader can read what is stored.
+"""Verifies the records of a produced batch as Kafka's LogValidator does, so that all stored records can be decoded.
 
-The walk through the records is one function in C (`_records.c`). Where it could not be compiled at the installation,
-`record_walk.py` does the same in Python, at fifty times the price. This module has the words for what they find.
+The function `walk` verifies all records of a batch. It is written in C (`_records.c`). If it could not be compiled at
+the installation, the function of the same name in `record_walk.py` is used, which takes fifty times as long. This
+module has the error messages for the results.
 
 Source: Kafka's `LogValidator.java`, `DefaultRecord.java`.
 """
@@ -20,27 +21,28 @@ except ImportError:
     from duolog.protocol.kafka.record_walk import walk
 
 IN_C: Final = walk is not record_walk.walk
-HEADERS_MAX: Final = 1 << 18  # of one batch
+HEADERS_MAX: Final = 1 << 18  # Headers of all records in one batch.
 
-# What checking a record or header costs, as bytes to inflate: a budget of both bounds a request.
+# The time to verify one record or header, as the number of bytes that are decompressed in the same time. The caller
+# limits the sum of both for each request.
 COST_BYTES: Final = 16 if IN_C else 512
 
 
 class Checked(NamedTuple):
-    """What is known of a batch whose records are sound.
+    """The properties of a batch whose records are valid.
 
-    The timestamps are those in the records, also where a reader would see LogAppendTime.
+    The timestamps are those in the records, even if the batch has LogAppendTime.
     """
 
     earliest_ms: int
     latest_ms: int
     has_null_key: bool
-    has_name: bool  # A header key begins with one of the names that were looked for.
-    cost_bytes: int
+    has_name: bool  # Whether a header key begins with one of the given names.
+    cost_bytes: int  # The time of the verification in units of COST_BYTES.
 
 
 def check_records(data: Buffer, start: int, header: BatchHeader, names: tuple[bytes, ...] = ()) -> Checked:
-    """Check the records of a batch, which are `data` from `start` on, inflated. Raises InvalidBatch."""
+    """Verify the records of a batch, which are the decompressed bytes `data[start:]`. Raises InvalidBatch."""
     found = walk(data, start, header.record_count, HEADERS_MAX, names)
     if len(found) == 4:
         raise _refused(found, len(data) - start, header.record_count)
@@ -51,15 +53,15 @@ def check_records(data: Buffer, start: int, header: BatchHeader, names: tuple[by
 
 
 _SAID: Final = {
-    Flaw.END: "the records end after {at} bytes, and the batch says {count}",
+    Flaw.END: "the records end after {at} bytes, and the batch has {count} records",
     Flaw.VARINT: "varint longer than {value} bytes at {at}",
-    Flaw.OFFSET: "offset delta {value}, where the batch's offsets rise from 0 by 1",
+    Flaw.OFFSET: "offset delta {value}; the offset deltas of a batch are 0, 1, 2 and so on",
     Flaw.KEY: "a key of {value} bytes",
     Flaw.VALUE: "a value of {value} bytes",
     Flaw.COUNT: "{value} headers",
     Flaw.HEADER_KEY: "a header key of {value} bytes",
     Flaw.HEADER_VALUE: "a header value of {value} bytes",
-    Flaw.SIZE: "its fields end at {at}, and by its size it ends at {value}",
+    Flaw.SIZE: "its fields end at byte {at}, and by its size it ends at byte {value}",
 }
 
 

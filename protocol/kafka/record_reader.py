@@ -1,7 +1,7 @@
-"""Reads the records of a batch: all of them, some at a time, or only their timestamps.
+"""Decodes the records of a batch: all of them, some at a time, or only their timestamps.
 
-`store` keeps batches as producers wrote them, so records are read only where a record itself is needed: by RocketMQ
-readers, by searches for a time, and where headers ask for a delay. `record_batch.py` has the format of a record.
+Batches are stored as producers have sent them. Records are decoded only for RocketMQ consumers, for searches by time,
+and for batches whose headers ask for a delay. `record_batch.py` has the format of a record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,12 @@ from duolog.protocol.kafka.varint import read_more, read_varint
 
 
 def records(batch: Buffer, inflate_bytes_max: int) -> Iterator[Record]:
-    """Open a batch and yield its records in order.
+    """Decompress a batch and yield its records in order.
 
-    Raises ProtocolError, maybe after some records, if they are not what the header says: wrong count, sizes that do
-    not add up, offsets that do not rise, more than `inflate_bytes_max` bytes once inflated. Memory beyond the
-    inflated bytes is that of a few records. Header keys that are not UTF-8 come with U+FFFD, as Java shows them.
+    Raises ProtocolError, possibly after some records, if the records contradict the header: their number or sizes are
+    wrong, their offsets do not increase, or they have more than `inflate_bytes_max` bytes. Besides the decompressed
+    bytes, only a few records are in memory. In header keys that are not UTF-8, U+FFFD replaces the invalid bytes, as in
+    Kafka's Java client.
     """
     opened = open_batch(batch, inflate_bytes_max)
     mark = FIRST
@@ -28,18 +29,18 @@ def records(batch: Buffer, inflate_bytes_max: int) -> Iterator[Record]:
 
 
 class OpenBatch(NamedTuple):
-    """A batch with its records inflated, to be read in parts."""
+    """A batch with decompressed records, which can be decoded in parts."""
 
     header: BatchHeader
     body: bytes
 
 
 class Mark(NamedTuple):
-    """A place between two records of an open batch: `FIRST`, or what `read_records` or `skip_records` gave."""
+    """A boundary between two records of an OpenBatch: `FIRST`, or a result of `read_records` or `skip_records`."""
 
-    skipped: int  # how many records lie before it
-    at: int
-    previous: int  # the offset delta before it, doubled as zig-zag has it
+    skipped: int  # The number of records before it.
+    at: int  # The index in `OpenBatch.body`.
+    previous: int  # The offset delta of the record before it in zig-zag encoding, that is, doubled.
 
 
 FIRST: Final = Mark(0, 0, -1)
@@ -47,19 +48,19 @@ _RECORDS_AT_ONCE: Final = 32
 
 
 def open_batch(batch: Buffer, inflate_bytes_max: int) -> OpenBatch:
-    """Inflate a batch's records; raises ProtocolError."""
+    """Decompress the records of a batch. Raises ProtocolError."""
     header = read_header(batch)
     return OpenBatch(header, _inflated(batch, header, inflate_bytes_max))
 
 
 def records_in_slice(opened: OpenBatch, count_max: int, bytes_max: int) -> int:
-    """Say how many records to read at a time: `count_max`, or fewer if they are of such a size on average."""
+    """Return how many records to decode in one slice: at most `count_max`, with about `bytes_max` bytes on average."""
     record_bytes = len(opened.body) // max(1, opened.header.record_count) or 1
     return max(1, min(count_max, bytes_max // record_bytes))
 
 
 def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Record], Mark]:
-    """Read up to so many records from a place on: (records, the place behind them). Raises as `records` does."""
+    """Decode up to `count_max` records from a mark on; return (records, the mark after them). Raises ProtocolError."""
     header, body = opened
     base_offset = header.base_offset
     base_timestamp = _base_timestamp(header)
@@ -72,9 +73,9 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
     headers: Sequence[Header]
     make = tuple.__new__
     try:
-        # One varint after another, each first taken as the single byte that it mostly is: `n > 127` says that more
-        # follow. Sizes and deltas of offsets are as often two bytes, so these are put together here. Zig-zag is undone
-        # by `>> 1`, since all but the timestamp are even: an odd number is negative.
+        # Most varints have one byte; `n > 127` means that more bytes follow. Sizes and offset deltas often have two
+        # bytes, so these are decoded here, too. In zig-zag encoding odd numbers are negative. Only timestamp deltas may
+        # be negative, so all other numbers are even and are decoded by `>> 1`.
         for _ in range(index, end_index):
             n = body[at]
             at += 1
@@ -84,8 +85,8 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
                     at += 1
                 else:
                     n, at = read_more(body, at, n)
-            doubled_end = 2 * at + n  # Doubled, so that a negative size never comes out right.
-            n = body[at + 1]  # Past the attributes, which have no meaning yet.
+            doubled_end = 2 * at + n  # Doubled, so that a negative size never equals the end of the record.
+            n = body[at + 1]  # Skip the attributes, which Kafka does not use yet.
             at += 2
             if n > 127:
                 n, at = read_more(body, at, n)
@@ -100,7 +101,7 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
                 else:
                     delta, at = read_more(body, at, delta)
             if not previous < delta <= last_delta or delta & 1:
-                raise ProtocolError(f"record with offset delta {delta / 2} after {previous / 2}")
+                raise ProtocolError(f"a record has offset delta {delta / 2}, and the one before it {previous / 2}")
             previous = delta
 
             key = value = None
@@ -137,7 +138,7 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
             else:
                 headers = ()
             if 2 * at != doubled_end:
-                raise ProtocolError(f"record ends at {at} and says {doubled_end / 2}")
+                raise ProtocolError(f"the fields of a record end at byte {at}, and by its size at {doubled_end / 2}")
             if at > len(body):
                 raise IndexError
             found.append(make(Record, (base_offset + (delta >> 1), timestamp, key, value, headers)))
@@ -149,9 +150,10 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
 
 
 def skip_records(opened: OpenBatch, mark: Mark, count: int) -> Mark | None:
-    """Give the place `count` records behind `mark`, by the records' sizes alone: a tenth of the price of reading them.
+    """Return the mark `count` records after `mark`, by the sizes of the records, in a tenth of the time of decoding.
 
-    None unless the last record skipped has the offset delta that it has without gaps: its caller then reads on to it.
+    Returns None if the offset delta of the last skipped record shows that records are missing; the caller must then
+    decode the records.
     """
     if not count:
         return mark
@@ -172,14 +174,17 @@ def skip_records(opened: OpenBatch, mark: Mark, count: int) -> Mark | None:
 
 
 def _offset_delta(body: bytes, at: int) -> int:
-    """Give the offset delta of the record at this place."""
-    _, at = read_varint(body, at)  # The record's size; its attributes and its timestamp follow.
+    """Return the offset delta of the record at this index."""
+    _, at = read_varint(body, at)  # The size; the attributes and the timestamp delta follow.
     _, at = read_varint(body, at + 1)
     return read_varint(body, at)[0]
 
 
 def find_timestamp(batch: Buffer, timestamp_ms: int, inflate_bytes_max: int) -> tuple[int, int] | None:
-    """Find the first record of at least that timestamp: (offset, its timestamp). Raises as `records` does."""
+    """Return (offset, timestamp) of the first record with a timestamp at or above this one; None if there is none.
+
+    Raises as `records` does.
+    """
     for found in _timestamps(batch, inflate_bytes_max):
         if found[1] >= timestamp_ms:
             return found
@@ -187,15 +192,15 @@ def find_timestamp(batch: Buffer, timestamp_ms: int, inflate_bytes_max: int) -> 
 
 
 def max_timestamp_record(batch: Buffer, inflate_bytes_max: int) -> tuple[int, int]:
-    """Find the first record with the greatest timestamp: (offset, its timestamp). Raises as `records` does."""
+    """Return (offset, timestamp) of the first record with the greatest timestamp. Raises as `records` does."""
     return max(_timestamps(batch, inflate_bytes_max), key=lambda found: (found[1], -found[0]))
 
 
 def _timestamps(batch: Buffer, inflate_bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Walk (offset, timestamp) without cutting keys and values out."""
+    """Yield (offset, timestamp) of each record without decoding keys and values."""
     header = read_header(batch)
     if header.is_log_append_time:
-        # All records have the same one, so the first is the answer to every question.
+        # All records have the same timestamp, so the first record answers every search.
         yield header.base_offset, header.max_timestamp
         return
     body = _inflated(batch, header, inflate_bytes_max)
@@ -216,7 +221,7 @@ def _timestamps(batch: Buffer, inflate_bytes_max: int) -> Iterator[tuple[int, in
 
 
 def _inflated(batch: Buffer, header: BatchHeader, inflate_bytes_max: int) -> bytes:
-    """The records as plain bytes. Of `batch` itself nothing is larger than itself, so only inflation is limited."""
+    """Return the decompressed records of a batch. The limit applies to compressed batches only."""
     if header.record_count <= 0:
         raise ProtocolError(f"batch of {header.record_count} records")
     if not HEADER_BYTES <= header.size <= len(batch):
@@ -232,7 +237,7 @@ def _base_timestamp(header: BatchHeader) -> int:
 
 
 def _headers(body: bytes, at: int, doubled_count: int) -> tuple[list[Header], int]:
-    """Read the headers of one record, whose count is known by its first byte; `at` is after that byte."""
+    """Decode the headers of one record. The first byte of their count was read; `at` is the index after it."""
     if doubled_count > 127:
         doubled_count, at = read_more(body, at, doubled_count)
     if doubled_count & 1:

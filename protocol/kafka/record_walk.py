@@ -1,6 +1,6 @@
-"""The walk through a batch's records in Python, for installations where `_records.c` could not be compiled.
+"""Verifies the records of a batch in Python, for installations where `_records.c` could not be compiled.
 
-Both functions give the same result for any input. The one in C takes 10 to 20 ns for a record, this one 0.5 us.
+Both implementations return the same result for any input. The one in C takes 10 to 20 ns for a record, this one 0.5 us.
 """
 
 from enum import IntEnum
@@ -8,12 +8,13 @@ from typing import Final
 
 from duolog.protocol.kafka.compression import Buffer
 
-SIZE_BYTES_MAX: Final = 5  # of a size, a count or an offset delta; ByteUtils.java#readVarint
-TIMESTAMP_BYTES_MAX: Final = 9  # Those of record_batch.TIMESTAMP_MS_MAX are not further apart; Kafka allows ten bytes.
+SIZE_BYTES_MAX: Final = 5  # Bytes of a varint for a size, a count or an offset delta (ByteUtils.java#readVarint).
+# Bytes of a varint for a timestamp delta. Nine are enough up to record_batch.TIMESTAMP_MS_MAX; Kafka allows ten.
+TIMESTAMP_BYTES_MAX: Final = 9
 
 
 class Flaw(IntEnum):
-    """What is wrong with a record; `_records.c` has the same numbers."""
+    """The reasons why a record is not valid. `_records.c` has the same numbers."""
 
     END = 1  # The body ends within the record.
     VARINT = 2  # A varint has more than `value` bytes.
@@ -31,15 +32,16 @@ class Flaw(IntEnum):
 def walk(
     data: Buffer, start: int, count: int, headers_max: int, names: tuple[bytes, ...], /
 ) -> tuple[int, int, int, bool, bool] | tuple[int, int, int, int]:
-    """Check `count` records, which are `data` from `start` on; a record is drawn in `record_batch.py`.
+    """Verify `count` records, which are the bytes `data[start:]`. `record_batch.py` has the format of a record.
 
-    sizes      each record ends where its size says, and the last one where the data ends
-    offsets    the offset deltas are 0, 1, 2, ...
+    sizes      each record ends where its size says, and the last one at the end of the data
+    offsets    the offset deltas are 0, 1, 2 and so on
     fields     no key, value or header has a size below -1 (null), and no header key is null
-    headers    the batch has at most `headers_max`
+    headers    all records together have at most `headers_max` headers
 
-    Gives (earliest timestamp delta, latest one, headers, a key is null, a header key begins with one of `names`), or of
-    the first record at fault (`Flaw`, its index, `at`, `value`); `at` counts from `start`.
+    Returns (earliest timestamp delta, latest timestamp delta, number of headers, whether a key is null, whether a
+    header key begins with one of `names`). For the first invalid record it returns (Flaw, index of the record, `at`,
+    `value`); `at` counts the bytes from `start`.
     """
     body = bytes(memoryview(data)[start:])
     at = index = headers = 0
@@ -47,7 +49,7 @@ def walk(
     has_null_key = has_name = False
     try:
         while index < count:
-            # A varint is mostly one byte, which is read here; to call `_read` for each would double the time.
+            # Most varints have one byte, which is read here: a call for each varint would double the time.
             n = body[at]
             at += 1
             if n > 127:
@@ -55,7 +57,7 @@ def walk(
             end = at + ((n >> 1) ^ -(n & 1))
             if end > len(body):
                 raise IndexError
-            n = body[at + 1]  # Behind the attributes, which have no meaning yet.
+            n = body[at + 1]  # Skip the attributes, which Kafka does not use yet.
             at += 2
             if n > 127:
                 n, at = _read_more(body, at, TIMESTAMP_BYTES_MAX)
@@ -112,18 +114,18 @@ def walk(
     return earliest, latest, headers, has_null_key, has_name
 
 
-_NULL: Final = 1  # A size of -1 in zig-zag, where all negative numbers are odd.
+_NULL: Final = 1  # The size -1 in zig-zag encoding, in which all negative numbers are odd.
 
 
 class _Found(Exception):
-    """The first record at fault was met."""
+    """The first invalid record was found."""
 
     def __init__(self, fault: Flaw, at: int, value: int = 0) -> None:
         self.fault, self.at, self.value = fault, at, value
 
 
 def _skip_headers(body: bytes, at: int, count: int, names: tuple[bytes, ...]) -> tuple[int, bool]:
-    """Skip the headers of a record: (where they end, whether a key begins with one of the names)."""
+    """Verify the headers of a record; return (index after them, whether a key begins with one of the names)."""
     has_name = False
     for _ in range(count):
         n = body[at]
@@ -146,7 +148,7 @@ def _skip_headers(body: bytes, at: int, count: int, names: tuple[bytes, ...]) ->
 
 
 def _read_more(body: bytes, at: int, bytes_max: int) -> tuple[int, int]:
-    """Read a varint whose first byte, before `at`, says that more follow: (value still in zig-zag, where it ends)."""
+    """Return (value in zig-zag encoding, index after the varint) of a varint whose first byte is `body[at - 1]`."""
     n = body[at - 1] & 127
     for i in range(1, bytes_max):
         byte = body[at]
@@ -158,5 +160,5 @@ def _read_more(body: bytes, at: int, bytes_max: int) -> tuple[int, int]:
 
 
 def _undone(n: int) -> int:
-    """Give the number that zig-zag has made `n` of."""
+    """Decode a number in zig-zag encoding."""
     return (n >> 1) ^ -(n & 1)

@@ -1,11 +1,12 @@
-"""The shape of a request, walked before kio decodes it.
+"""Verifies the body of a request before kio decodes it.
 
-kio's native reader believes an array's count and reserves room for it at once: four bytes that claim 2^31 elements take
-16 GiB of addresses, and where the system refuses them they end the process (seen with kio 0.6.5 under `ulimit -v`). It
-also refuses tagged fields that it does not know, which a receiver must skip (KIP-482). So the body is walked first,
-along the same schema classes and without building anything: every count must be possible, all sizes must lie inside
-the body, and unknown tags are cut out. The walk also counts: a request of more elements than allowed, tagged fields
-included, is refused before anything is made of it.
+kio allocates memory for an array by its count alone: a count of 2^31 in a request of a few bytes reserves 16 GiB of
+address space, and if the system refuses that, the process ends (kio 0.6.5 under `ulimit -v`). kio also refuses unknown
+tagged fields, which a receiver must skip (KIP-482).
+
+This module therefore reads the body first, by the same schema classes as kio, without creating objects. It verifies
+that all counts and sizes are possible within the body, removes unknown tagged fields, and refuses requests with more
+array elements and tagged fields than are allowed.
 """
 
 import struct
@@ -29,7 +30,7 @@ from duolog.protocol.kafka.primitive_types import (
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
-_NULL: Final = -1  # the size or count that stands for null
+_NULL: Final = -1  # The size or count that stands for null.
 
 _FIXED_BYTES: Final = {
     "bool": 1,
@@ -49,30 +50,32 @@ _FIXED_BYTES: Final = {
 
 
 class _Walk:
-    """One walk over one body."""
+    """The state of the verification of one body."""
 
     __slots__ = ("buffer", "cuts", "elements_left", "elements_max")
 
     def __init__(self, buffer: Buffer, elements_max: int) -> None:
         self.buffer = buffer
         self.elements_left = self.elements_max = elements_max
-        self.cuts: list[tuple[int, int, bytes]] = []  # from, until, what stands there instead; ascending
+        # (start, end, replacement) of the parts that kio must not see, in ascending order.
+        self.cuts: list[tuple[int, int, bytes]] = []
 
     def count(self, more: int) -> None:
+        """Count elements. Raises ProtocolError if the body has more than are allowed."""
         self.elements_left -= more
         if self.elements_left < 0:
             raise too_many_elements(self.elements_max)
 
 
-# Passes over one thing at a place and gives the place after it; a number passes over as many bytes.
+# Verifies one field at an index and returns the index after it; an integer stands for a field of so many bytes.
 _Step = Callable[[_Walk, int], int] | int
 
 
 def checked(entity_type: type, buffer: Buffer, at: int = 0, elements_max: int = ELEMENTS_MAX) -> Buffer:
-    """Give a read-only buffer from which kio can read an `entity_type` at 0 without harm.
+    """Return a read-only buffer from which kio can decode an `entity_type` at index 0 safely.
 
-    Raises ProtocolError if the body at `buffer[at:]` cannot be one, or has more than `elements_max` elements. What
-    follows the body stays.
+    Raises ProtocolError if the body at `buffer[at:]` is malformed, or has more than `elements_max` array elements and
+    tagged fields. Bytes after the body remain in the buffer.
     """
     walk = _Walk(buffer, elements_max)
     try:
@@ -80,7 +83,7 @@ def checked(entity_type: type, buffer: Buffer, at: int = 0, elements_max: int = 
     except MALFORMED as error:
         raise ProtocolError(f"malformed {entity_type.__name__}: {error}") from None
     if end > len(buffer):
-        raise ProtocolError(f"malformed {entity_type.__name__}: ends at {end} of {len(buffer)} bytes")
+        raise ProtocolError(f"malformed {entity_type.__name__}: it ends at byte {end} of {len(buffer)} bytes")
     view = memoryview(buffer).toreadonly()
     if not walk.cuts:
         return view[at:]
@@ -118,7 +121,7 @@ def _struct(entity_type: type) -> _Step:
 
 
 def _append(steps: list[_Step], step: _Step) -> None:
-    """Put a step behind others; fields of fixed size that follow each other are passed over at once."""
+    """Append a step. Consecutive fields of fixed size become one step."""
     if isinstance(step, int) and steps and isinstance(steps[-1], int):
         steps[-1] += step
     else:
@@ -161,18 +164,18 @@ def _of_type(type_: Any, field: Field[Any], flexible: bool) -> _Step:
 
 
 def _compact(walk: _Walk, at: int) -> int:
-    """Compact bytes."""
+    """Verify bytes in compact encoding."""
     size, at = read_uvarint(walk.buffer, at)
     return at + size - 1 if size else at
 
 
 def _compact_string(walk: _Walk, at: int) -> int:
-    size = walk.buffer[at]  # Mostly all of the varint.
+    size = walk.buffer[at]  # Most varints have one byte.
     at += 1
     if size > 127:
         size, at = read_uvarint(walk.buffer, at - 1)
         if size > STRING_BYTES_MAX + 1:
-            raise ProtocolError(f"a string of {size - 1} bytes; {STRING_BYTES_MAX} are allowed")
+            raise ProtocolError(f"a string of {size - 1} bytes; at most {STRING_BYTES_MAX} bytes are allowed")
     return at + size - 1 if size else at
 
 
@@ -185,14 +188,14 @@ def _bytes(walk: _Walk, at: int) -> int:
 
 
 def _size(size: int) -> int:
-    """A size or count as it stands; -1 stands for null."""
+    """Return the number of bytes or elements for a size or count, in which -1 stands for null."""
     if size < _NULL:
         raise ProtocolError(f"negative size {size}")
     return max(size, 0)
 
 
 def _nullable(step: _Step) -> _Step:
-    """A struct that may be null (KIP-893): a byte says which."""
+    """Return the step of a struct that may be null: a byte before it is -1 for null (KIP-893)."""
 
     def walk_nullable(walk: _Walk, at: int) -> int:
         return at + 1 if walk.buffer[at] == 0xFF else _passed(step, walk, at + 1)
@@ -209,9 +212,9 @@ def _array(step: _Step, flexible: bool, nullable: bool) -> _Step:
             (count,) = _I32.unpack_from(walk.buffer, at)
             at += 4
         if count == _NULL and not nullable:
-            raise ProtocolError("null where an array must be")  # kio would give None.
+            raise ProtocolError("an array is null that must not be null")  # kio would return None.
         count = _size(count)
-        # An element takes a byte at least.
+        # Each element has at least one byte.
         if count > len(walk.buffer) - at:
             raise ProtocolError(f"an array of {count} elements in {len(walk.buffer) - at} bytes")
         walk.count(count)
@@ -225,7 +228,7 @@ def _array(step: _Step, flexible: bool, nullable: bool) -> _Step:
 
 
 def _tags(known: dict[int, _Step]) -> _Step:
-    """The tagged fields that end a struct; those not in `known` are noted for cutting."""
+    """Return the step of the tagged fields at the end of a struct. Those that are not in `known` are noted as cuts."""
 
     def walk_tags(walk: _Walk, at: int) -> int:
         buffer = walk.buffer
@@ -240,11 +243,11 @@ def _tags(known: dict[int, _Step]) -> _Step:
             tag, at = read_uvarint(buffer, at)
             size, at = read_uvarint(buffer, at)
             if at + size > len(buffer):
-                raise ProtocolError(f"tag {tag} ends at {at + size} of {len(buffer)} bytes")
+                raise ProtocolError(f"tagged field {tag} ends at byte {at + size} of {len(buffer)} bytes")
             if tag in known:
                 cut_count = len(walk.cuts)
                 if _passed(known[tag], walk, at) != at + size or len(walk.cuts) != cut_count:
-                    raise ProtocolError(f"tag {tag} does not hold what it should in its {size} bytes")
+                    raise ProtocolError(f"tagged field {tag} has {size} bytes, which its type does not allow")
                 kept.append(bytes(buffer[tag_at : at + size]))
             at += size
         if len(kept) != count:

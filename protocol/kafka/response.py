@@ -1,11 +1,13 @@
-"""Responses of any size, encoded element by element, so that whoever encodes may let others have their turn.
+"""Encodes large responses element by element, so that the caller can let the event loop turn between two elements.
 
     response = types.MetadataResponse(topics=Elements(types.MetadataResponseTopic(...) for ...), ...)
-    steps = encode_steps(response, bytes_max)      # a generator: it yields the bytes so far, and returns the pieces
+    steps = encode_steps(response, bytes_max)
 
-kio writes a whole entity in one call, at some 5 us for each element of its arrays. An array that is given as `Elements`
-is written here instead: its elements are made when it is their turn, and each is a step. They may hold `Elements`
-themselves. Where kio would write such an array it writes an empty one, and the array notes the place.
+`encode_steps` returns a generator, which yields the number of bytes encoded so far and returns the encoded pieces.
+
+kio encodes a whole entity in one call, in about 5 us for each element of its arrays. This module encodes the arrays
+that are given as `Elements`: each element is created and encoded in one step. An element may contain `Elements`, too.
+For such an array kio writes an empty array, and the encoder then replaces its count by the elements.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -19,22 +21,22 @@ from kio.serial import entity_writer
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.primitive_types import CLASSIC, COMPACT
 
-PIECES_JOINED: Final = 500  # in one step
+PIECES_JOINED: Final = 500  # Encoded pieces that are joined in one step.
 
 
 class AnswerTooLarge(ProtocolError):
-    """The response has more bytes than it may have; what was encoded of it is dropped."""
+    """The encoded response would have more bytes than its limit. The encoded part is dropped."""
 
 
 class Elements:
-    """An array of a response whose elements are made one after the other; None among them is a step without one."""
+    """An array of a response whose elements are created one after another. None stands for an empty step."""
 
     __slots__ = ("elements", "place", "written")
 
     def __init__(self, elements: Iterable[Any]) -> None:
         self.elements = elements
-        self.written: list[bytes] = []  # What kio has written so far of the entity that has this array.
-        self.place = 0  # In `written`, behind the count of the empty array.
+        self.written: list[bytes] = []  # The pieces that kio has written for the entity that contains this array.
+        self.place = 0  # The index in `written` after the count of the empty array.
 
     def __len__(self) -> int:
         return 0
@@ -50,7 +52,7 @@ class _Encoder:
         self._bytes_left = self._bytes_max = bytes_max
 
     def entity(self, entity: Any) -> Iterator[int]:
-        """Write an entity, one step for each element of `Elements` in it; each step gives the bytes written so far."""
+        """Encode an entity, in one step for each element of its `Elements`; each step yields the bytes so far."""
         entity_type: Any = type(entity)
         written: list[bytes] = []
         arrays = [array for name in _arrays(entity_type) if type(array := getattr(entity, name)) is Elements]
@@ -67,7 +69,7 @@ class _Encoder:
     def _elements(self, entity_type: Any, elements: Iterable[Any]) -> Iterator[int]:
         count, count_at = 0, len(self.pieces)
         self.pieces.append(b"")
-        whole_at = count_at + 1  # From here on pieces are joined when they are many.
+        whole_at = count_at + 1  # Index of the first piece that is not joined with others yet.
         for element in elements:
             if element is not None:
                 yield from self.entity(element)
@@ -83,14 +85,14 @@ class _Encoder:
         piece = b"".join(written)
         self._bytes_left -= len(piece)
         if self._bytes_left < 0:
-            raise AnswerTooLarge(f"more than {self._bytes_max} bytes of an answer")
+            raise AnswerTooLarge(f"the response has more than {self._bytes_max} bytes")
         self.pieces.append(piece)
 
 
 def encode_steps(entity: Any, bytes_max: int) -> Generator[int, None, list[bytes]]:
-    """Encode a response's body; gives its pieces. Raises AnswerTooLarge as soon as they are more than `bytes_max`.
+    """Encode the body of a response in steps. Yields the number of bytes encoded so far; returns the encoded pieces.
 
-    What it yields is the number of bytes encoded so far.
+    Raises AnswerTooLarge as soon as the body has more than `bytes_max` bytes.
     """
     encoder = _Encoder(bytes_max)
     yield from encoder.entity(entity)
@@ -100,7 +102,7 @@ def encode_steps(entity: Any, bytes_max: int) -> Generator[int, None, list[bytes
 
 @cache
 def _arrays(entity_type: Any) -> tuple[str, ...]:
-    """Name the fields that are arrays, in the order in which they are written."""
+    """Return the names of the fields that are arrays, in the order in which kio writes them."""
     return tuple(
         field.name
         for field in fields(entity_type)

@@ -1,4 +1,7 @@
-"""Zig-zag varints of records, least significant group of seven bits first. Source: Kafka's `ByteUtils.java`."""
+"""The variable-length integers of records: zig-zag, the seven least significant bits first.
+
+Source: Kafka's `ByteUtils.java`.
+"""
 
 from typing import Final
 
@@ -6,7 +9,10 @@ from duolog.protocol.errors import ProtocolError
 
 
 def read_varint(body: bytes, at: int) -> tuple[int, int]:
-    """Read a zig-zag varint: (value, where it ends)."""
+    """Return (value, index after the varint) of the varint at `body[at]`.
+
+    Raises IndexError if the bytes end within it, and ProtocolError if it has more than 9 bytes.
+    """
     n = body[at]
     at += 1
     if n > 127:
@@ -15,7 +21,10 @@ def read_varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def read_more(body: bytes, at: int, first: int) -> tuple[int, int]:
-    """Go on with a varint whose first byte says that there are more: (value still in zig-zag, where it ends)."""
+    """Return (value in zig-zag encoding, index after the varint) of a varint with more than one byte.
+
+    `first` is its first byte, `at` the index of the second.
+    """
     byte = body[at]
     if byte < 128:
         return first & 127 | byte << 7, at + 1
@@ -25,13 +34,14 @@ def read_more(body: bytes, at: int, first: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         shift += 7
         if shift > 56:
-            raise ProtocolError(f"varint longer than 9 bytes at {at}")
+            raise ProtocolError(f"the varint that contains byte {at} has more than 9 bytes")
         at += 1
         byte = body[at]
     return value | byte << shift, at + 1
 
 
 def encode_varint(value: int) -> bytes:
+    """Encode a value as a zig-zag varint."""
     n = value << 1 ^ value >> 63
     encoded = bytearray()
     while n > 127:
@@ -41,11 +51,11 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-# Most of what is encoded are sizes and deltas below this.
+# Most encoded values are sizes and deltas below this value. Their encodings are computed once.
 ENCODED_MAX: Final = 2048
 ENCODED: Final = tuple(map(encode_varint, range(ENCODED_MAX)))
 
 
 def varint(value: int) -> bytes:
-    """Give `value` as a zig-zag varint."""
+    """Return the encoding of `value`, from the table ENCODED if possible."""
     return ENCODED[value] if 0 <= value < ENCODED_MAX else encode_varint(value)
