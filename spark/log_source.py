@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from duolog.protocol.convert import kafka_record
+from duolog.protocol.convert.to_kafka import kafka_record
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.record_batch import Record, read_header
 from duolog.protocol.kafka.record_reader import FIRST, open_batch, read_records

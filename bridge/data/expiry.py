@@ -28,7 +28,7 @@ from duolog.bridge.records.expiry import QueuesExpire
 from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.state.topic_configs import TopicSettings
 from duolog.delay.requested_delay import DelayRefused, too_far
-from duolog.protocol import convert
+from duolog.protocol.convert import to_kafka
 from duolog.protocol.kafka.record_batch import Header
 from duolog.protocol.rocketmq.messages import properties
 from duolog.store.entry import Slot
@@ -125,7 +125,7 @@ def own_expiry_of(raw: bytes, stored_ms: int) -> int | None:
     found = properties.parse(properties.repaired(raw))
     asked: dict[str, int] = {}
     for name, value in found.items():
-        header = convert.unescaped_header(name.encode(), value.encode()) or (name, value.encode())
+        header = to_kafka.unescaped_header(name.encode(), value.encode()) or (name, value.encode())
         if header[0] in NAMES:
             try:
                 asked[header[0]] = integer_of_header(*header)
@@ -142,7 +142,7 @@ def without_expiry(found: Mapping[str, str]) -> dict[str, str]:
     """Remove the expiry from properties, including expiry headers of Kafka records in their escaped form."""
     kept = {}
     for name, value in found.items():
-        header = convert.unescaped_header(name.encode(), value.encode())
+        header = to_kafka.unescaped_header(name.encode(), value.encode())
         if (header[0] if header is not None else name) not in NAMES:
             kept[name] = value
     return kept

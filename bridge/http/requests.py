@@ -24,7 +24,7 @@ Form = TypeVar("Form")
 Text = str | int | float | bool  # Where a string is expected: 5000 means "5000", true means "true".
 
 NOT_BY_HEADER: Final = (*TIMER_NAMES, *AMQ_NAMES, TIMER_REPLACE, half_frames.ID)
-TAG: Final = "TAGS"  # The property of RocketMQ, and the header of Kafka that becomes it (`protocol/convert.py`).
+TAG: Final = "TAGS"  # The property of RocketMQ, and the header of Kafka that becomes it (`protocol/convert/`).
 
 
 class MessageForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -13,7 +13,8 @@ import msgspec
 
 from duolog.bridge import kafka
 from duolog.delay.recurring import BadSchedule, Cron
-from duolog.protocol import convert, names
+from duolog.protocol import names
+from duolog.protocol.convert import to_rocketmq
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader
 from duolog.protocol.kafka import (
@@ -89,7 +90,7 @@ def kafka_batch(sent: bytes) -> None:
     try:
         record_batch.check(whole)
         for record in record_reader.records(whole, INFLATE_BYTES_MAX):
-            convert.properties_of(record)
+            to_rocketmq.properties_of(record)
     except (ProtocolError, InvalidBatch):
         pass
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from duolog.bridge.state.topics import Topics
 from duolog.delay.requested_delay import RequestedDelay
-from duolog.protocol import convert
+from duolog.protocol.convert import to_rocketmq
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka import record_batch, record_reader
 from duolog.protocol.kafka.batch_builder import BatchBuilder
@@ -158,7 +158,7 @@ def pending_batch(record: Record, due_ms: int, now_ms: int) -> bytearray:
 def properties_of_batch(batch: Buffer) -> bytes:
     """Return the properties that a RocketMQ client sees of the record in a pending batch."""
     (record,) = record_reader.records(batch, len(batch))
-    return convert.properties_of(record)
+    return to_rocketmq.properties_of(record)
 
 
 def delivered_batch(batch: Buffer, due_ms: int) -> Buffer:

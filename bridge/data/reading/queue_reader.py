@@ -27,8 +27,8 @@ from duolog.bridge.data.reading.time_search import FoundTime, find_time_in
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
-from duolog.protocol import convert
-from duolog.protocol.convert import Batched
+from duolog.protocol.convert import to_kafka
+from duolog.protocol.convert.to_kafka import Batched
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.rocketmq.filters.subscription_filter import Filter
@@ -115,7 +115,7 @@ class QueueReader:
         epoch, ends_at = topic.epoch_at(queue.queue_id, offset)
         frames = [entry.frame for entry in run if ends_at is None or entry.base_offset < ends_at]
         try:
-            made = convert.kafka_batch(
+            made = to_kafka.kafka_batch(
                 frames,
                 offset,
                 epoch,

@@ -14,8 +14,8 @@ from duolog.bridge.data.reading.open_batches import OpenBatches
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
-from duolog.protocol import convert
-from duolog.protocol.convert import Place
+from duolog.protocol.convert import to_rocketmq
+from duolog.protocol.convert.to_rocketmq import Place
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka import marker, record_batch
 from duolog.protocol.kafka.record_batch import Record
@@ -204,7 +204,7 @@ class RocketMQReader:
         if found is None:
             return None
         records, offset = found
-        records = [record for record in records if wanted.wants(convert.properties_of(record))]
+        records = [record for record in records if wanted.wants(to_rocketmq.properties_of(record))]
         if len(records) > max_count:
             offset = records[max_count].offset
             del records[max_count:]
@@ -230,7 +230,7 @@ class RocketMQReader:
     def _converted(self, limits: PullLimits, entry: Stored, records: list[Record]) -> list[bytes]:
         place = place_of(limits.topic, limits.queue, entry, self.store_host)
         self._metrics.converted_records["rocketmq"] += len(records)
-        return convert.rocketmq_records(records, place)
+        return to_rocketmq.rocketmq_records(records, place)
 
 
 def place_of(topic: Topic, queue: Queue, entry: Stored, store_host: bytes) -> Place:

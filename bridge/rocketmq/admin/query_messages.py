@@ -18,7 +18,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topic_table import Topic
-from duolog.protocol import convert
+from duolog.protocol.convert import to_rocketmq
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka import record_batch, record_reader
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -137,7 +137,7 @@ def keys_of(inflate_bytes_max: int, entry: Stored) -> Iterable[bytes] | None:
         if record_batch.read_header(entry.frame).is_control:
             return ()
         records = record_reader.records(entry.frame, inflate_bytes_max)
-        return {key for record in records for key in _keys_in(convert.properties_of(record))}
+        return {key for record in records for key in _keys_in(to_rocketmq.properties_of(record))}
     except ProtocolError:
         return None
 
@@ -164,7 +164,7 @@ def _matcher(
             records = [
                 record
                 for record in record_reader.records(entry.frame, inflate_bytes_max)
-                if key in _keys_in(convert.properties_of(record))
+                if key in _keys_in(to_rocketmq.properties_of(record))
             ]
         except ProtocolError:
             return []
@@ -173,7 +173,7 @@ def _matcher(
         producer_id = header.producer_id if header.is_transactional else None
         return [
             FoundMessage(entry.stored_ms, record, queue.key, entry.base_offset, producer_id)
-            for record in reversed(convert.rocketmq_records(records, place))
+            for record in reversed(to_rocketmq.rocketmq_records(records, place))
         ]
 
     return matches

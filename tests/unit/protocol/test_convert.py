@@ -8,7 +8,7 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from duolog.protocol import convert
+from duolog.protocol.convert import to_kafka, to_rocketmq
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka import record_batch, record_reader
 from duolog.protocol.kafka.batch_builder import BatchBuilder
@@ -31,8 +31,8 @@ def record(body: bytes = b"body", raw: bytes = b"", **fields: object) -> memoryv
     return memoryview(bytes(message.encode(Message("orders", body, raw, born_ms=BORN, store_ms=STORED, **fields))))
 
 
-def to_kafka(*records: memoryview, **options: object) -> list[Record]:
-    batch, count, _ = convert.kafka_batch(records, 100, 7, **{**LIMITS, **options})
+def as_kafka(*records: memoryview, **options: object) -> list[Record]:
+    batch, count, _ = to_kafka.kafka_batch(records, 100, 7, **{**LIMITS, **options})
     assert count == len(records)
     header = record_batch.read_header(batch)
     assert (header.record_count, header.crc) == (count, crc32c(bytes(batch[21:])))
@@ -40,14 +40,14 @@ def to_kafka(*records: memoryview, **options: object) -> list[Record]:
     found = list(record_reader.records(batch, 1 << 20))
     # One by one they are the same, without a batch.
     options = {"log_append_time": bool(options.get("log_append_time")), "inflate_bytes_max": 1 << 20}
-    alone = [convert.kafka_record(each, 100 + at, **options) for at, each in enumerate(records)]
+    alone = [to_kafka.kafka_record(each, 100 + at, **options) for at, each in enumerate(records)]
     assert [each._replace(headers=list(each.headers)) for each in found] == alone
     return found
 
 
-def to_rocketmq(*records: Record, host: bytes = message.NO_HOST, topic: bytes = b"orders") -> list[Message]:
-    place = convert.Place(topic, 3, 40, 9000, 9999, STORED, host)
-    return [message.decode(encoded) for encoded in convert.rocketmq_records(records, place)]
+def as_rocketmq(*records: Record, host: bytes = message.NO_HOST, topic: bytes = b"orders") -> list[Message]:
+    place = to_rocketmq.Place(topic, 3, 40, 9000, 9999, STORED, host)
+    return [message.decode(encoded) for encoded in to_rocketmq.rocketmq_records(records, place)]
 
 
 def kafka(
@@ -89,7 +89,7 @@ TO_KAFKA = {
 def test_rocketmq_message_as_kafka_record(
     body: bytes, raw: bytes, key: bytes | None, value: bytes | None, headers: list[Header]
 ) -> None:
-    (found,) = to_kafka(record(body, raw))
+    (found,) = as_kafka(record(body, raw))
     assert (found.offset, found.timestamp_ms, found.key, found.value) == (100, BORN, key, value)
     assert list(found.headers) == headers
 
@@ -98,37 +98,37 @@ def test_rocketmq_message_as_kafka_record(
 @pytest.mark.parametrize("topic", ["orders", "%RETRY%" + "g" * 140])
 def test_hosts_and_long_topics_do_not_matter(hosts: dict[str, bytes], topic: str) -> None:
     encoded = message.encode(Message(topic, b"body", text({"KEYS": "k"}), born_ms=BORN, store_ms=STORED, **hosts))
-    (found,) = to_kafka(memoryview(bytes(encoded)))
+    (found,) = as_kafka(memoryview(bytes(encoded)))
     assert (found.key, found.value, found.timestamp_ms) == (b"k", b"body", BORN)
-    (found,) = to_kafka(memoryview(bytes(encoded)), log_append_time=True)
+    (found,) = as_kafka(memoryview(bytes(encoded)), log_append_time=True)
     assert found.timestamp_ms == STORED
 
 
 @pytest.mark.parametrize("flag", [0, flags.COMPRESSION_ZLIB])
 def test_compressed_body_is_inflated(flag: int) -> None:
     body = zlib.compress(b"long " * 1000)
-    (found,) = to_kafka(record(body, sys_flag=flags.COMPRESSED | flag))
+    (found,) = as_kafka(record(body, sys_flag=flags.COMPRESSED | flag))
     assert found.value == b"long " * 1000
 
 
 @pytest.mark.parametrize("body", [b"not zlib", zlib.compress(b"0" * (1 << 21))])
 def test_body_that_does_not_inflate_comes_as_it_lies_there(body: bytes) -> None:
-    (found,) = to_kafka(record(body, text({"a": "b"}), sys_flag=flags.COMPRESSED))
+    (found,) = as_kafka(record(body, text({"a": "b"}), sys_flag=flags.COMPRESSED))
     assert found.value == body
     assert list(found.headers) == [("a", b"b"), ("__ROCKETMQ_SYS_FLAG", b"1")]
 
 
 def test_run_is_split_by_its_size_once_inflated() -> None:
     records = [record(zlib.compress(b"0" * 3000), sys_flag=flags.COMPRESSED)] * 10
-    batch, count, _ = convert.kafka_batch(records, 0, 0, bytes_max=10_000, inflate_bytes_max=1 << 20)
+    batch, count, _ = to_kafka.kafka_batch(records, 0, 0, bytes_max=10_000, inflate_bytes_max=1 << 20)
     assert count == 3
     assert len(batch) <= 10_000
-    assert convert.kafka_batch(records, 0, 0, bytes_max=1, inflate_bytes_max=1 << 20)[1] == 1
+    assert to_kafka.kafka_batch(records, 0, 0, bytes_max=1, inflate_bytes_max=1 << 20)[1] == 1
 
 
 def test_run_is_split_where_log_append_time_changes() -> None:
     later = memoryview(bytes(message.encode(Message("orders", b"b", store_ms=STORED + 1))))
-    batch, count, _ = convert.kafka_batch([record(), record(), later], 0, 0, log_append_time=True, **LIMITS)
+    batch, count, _ = to_kafka.kafka_batch([record(), record(), later], 0, 0, log_append_time=True, **LIMITS)
     assert count == 2
     assert record_batch.read_header(batch).is_log_append_time
     assert {found.timestamp_ms for found in record_reader.records(batch, 1 << 20)} == {STORED}
@@ -136,7 +136,7 @@ def test_run_is_split_where_log_append_time_changes() -> None:
 
 def test_same_records_give_the_same_batch() -> None:
     records = [record(b"x", text({"KEYS": "k", "a": "b"})) for _ in range(5)]
-    assert convert.kafka_batch(records, 5, 1, **LIMITS) == convert.kafka_batch(records, 5, 1, **LIMITS)
+    assert to_kafka.kafka_batch(records, 5, 1, **LIMITS) == to_kafka.kafka_batch(records, 5, 1, **LIMITS)
 
 
 # -- Kafka to RocketMQ
@@ -163,7 +163,7 @@ TO_ROCKETMQ = {
 
 @pytest.mark.parametrize(("given_record", "body", "pairs"), TO_ROCKETMQ.values(), ids=TO_ROCKETMQ)
 def test_kafka_record_as_rocketmq_message(given_record: Record, body: bytes, pairs: dict[str, str]) -> None:
-    (found,) = to_rocketmq(given_record)
+    (found,) = as_rocketmq(given_record)
     assert inflate_body(found.body, found.sys_flag, 1 << 20) == body
     assert len(found.body) > 0  # Not every client takes a message without one.
     assert properties.parse(found.properties) == pairs
@@ -173,7 +173,7 @@ def test_kafka_record_as_rocketmq_message(given_record: Record, body: bytes, pai
 @pytest.mark.parametrize("host", [message.NO_HOST, V6])
 @pytest.mark.parametrize("topic", [b"orders", b"%RETRY%" + b"g" * 140])
 def test_place_of_a_converted_message(host: bytes, topic: bytes) -> None:
-    first, second = to_rocketmq(kafka(), kafka(offset=42), host=host, topic=topic)
+    first, second = as_rocketmq(kafka(), kafka(offset=42), host=host, topic=topic)
     assert (first.topic.encode(), first.queue_id, first.store_host) == (topic, 3, host)
     assert (first.queue_offset, first.physical_offset) == (40, 9000)
     assert (second.queue_offset, second.physical_offset) == (42, 9002)
@@ -181,12 +181,12 @@ def test_place_of_a_converted_message(host: bytes, topic: bytes) -> None:
 
 
 def test_record_without_a_timestamp_was_born_when_stored() -> None:
-    assert to_rocketmq(kafka()._replace(timestamp_ms=-1))[0].born_ms == STORED
+    assert as_rocketmq(kafka()._replace(timestamp_ms=-1))[0].born_ms == STORED
 
 
 def test_what_does_not_fit_is_left_out_and_named() -> None:
     headers = [("small", b"1"), ("giant", b"x" * 40_000), ("после", b"\xff" * 40_000), ("last", b"2")]
-    (found,) = to_rocketmq(kafka(b"k" * 40_000, headers=headers))
+    (found,) = as_rocketmq(kafka(b"k" * 40_000, headers=headers))
     assert properties.parse(found.properties) == {
         "small": "1",
         "last": "2",
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_left_out_and_named() -> None:
 
 
 def test_many_headers_stay_within_the_format() -> None:
-    (found,) = to_rocketmq(kafka(value=None, headers=[(f"header-{n}", b"x" * 100) for n in range(2000)]))
+    (found,) = as_rocketmq(kafka(value=None, headers=[(f"header-{n}", b"x" * 100) for n in range(2000)]))
     assert len(found.properties) <= message.PROPERTIES_BYTES_MAX
     assert "header-0" in properties.parse(found.properties)
 
@@ -217,10 +217,10 @@ any_record = st.builds(
 @given(any_record)
 @example(kafka(b"=", None, [("=", b"="), ("!", None), ("%", b""), ("a\x01b", None)]))
 def test_kafka_record_survives_the_way_through_rocketmq(given_record: Record) -> None:
-    place = convert.Place(b"orders", 0, 40, 0, 999, STORED, message.NO_HOST)
-    (encoded,) = convert.rocketmq_records([given_record], place)
+    place = to_rocketmq.Place(b"orders", 0, 40, 0, 999, STORED, message.NO_HOST)
+    (encoded,) = to_rocketmq.rocketmq_records([given_record], place)
     properties.parse(message.decode(encoded).properties)
-    (found,) = to_kafka(memoryview(encoded))
+    (found,) = as_kafka(memoryview(encoded))
     assert (found.key, found.value, found.timestamp_ms) == (*given_record[2:4], BORN)
     assert list(found.headers) == list(given_record.headers)
 
@@ -231,10 +231,10 @@ def test_arbitrary_frames_raise_only_protocol_error(noise: bytes, at: int, size:
     encoded[at : at + size] = noise
     for frame in (noise, encoded):
         try:
-            convert.kafka_batch([memoryview(bytes(frame))], 0, 0, **LIMITS)
+            to_kafka.kafka_batch([memoryview(bytes(frame))], 0, 0, **LIMITS)
         except ProtocolError:
             with pytest.raises(ProtocolError):
-                convert.kafka_record(memoryview(bytes(frame)), 0, inflate_bytes_max=1 << 20)
+                to_kafka.kafka_record(memoryview(bytes(frame)), 0, inflate_bytes_max=1 << 20)
 
 
 @given(any_record, st.integers(0, 200), st.binary(max_size=4))
@@ -248,5 +248,5 @@ def test_arbitrary_batches_raise_only_protocol_error(given_record: Record, at: i
         found, _ = record_reader.read_records(opened, record_reader.FIRST, 10)
     except ProtocolError:
         return
-    for encoded in convert.rocketmq_records(found, convert.Place(b"t", 0, 0, 0, 999, STORED, message.NO_HOST)):
+    for encoded in to_rocketmq.rocketmq_records(found, to_rocketmq.Place(b"t", 0, 0, 0, 999, STORED, message.NO_HOST)):
         message.decode(encoded)

@@ -1,7 +1,7 @@
 """What a test writes and what a reader saw, in words of neither family.
 
 A `Message` says how both families spell it; `Seen` is what came out at a reader, brought back to the same words by the
-mapping of `protocol/convert.py`. Bodies are compared by fingerprint (`<size>:<sha1>`), because a megabyte through every
+mapping of `protocol/convert/`. Bodies are compared by fingerprint (`<size>:<sha1>`), because a megabyte through every
 pair of clients would be most of the test's time.
 """
 
