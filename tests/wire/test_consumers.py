@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import aiokafka
 import confluent_kafka
@@ -23,7 +22,6 @@ import pytest
 
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
-from tests.kit.machine import quarter_ms, sync_ms
 from tests.kit.peers import Peers
 from tests.wire.clients import remoting, topics
 from tests.wire.clients.agent import Agent, AgentError
@@ -34,6 +32,7 @@ from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 
 QUEUES = 4
+UNASKED_MS = 10_000  # A RocketMQ client looks for members every 20 s, and for routes every 30 s.
 _numbers = itertools.count(int(time.time()))
 
 
@@ -395,18 +394,18 @@ def push(agent: Agent, broker: Broker | Peers, topic: str, texts: Sequence[str],
     RocketmqJava(broker.namesrv, agent, "5.5", "json").write(topic, messages, way="sync", codec="none")
 
 
-def test_fresh_group_sees_its_first_message_within_two_seconds(broker: Broker | Peers, rocket: Agent) -> None:
+def test_fresh_group_sees_its_first_message_before_its_client_asks_again(broker: Broker | Peers, rocket: Agent) -> None:
     topic = rocketmq_topic(broker)
     push(rocket, broker, topic, ["first"])
     for _ in range(3):
         with PushMember(rocket, broker.namesrv, fresh("group"), [topic]) as member:
             assert member.await_texts(1, within_s=patience_s(broker)) == ["first"]
         took_ms = member.arrivals[0].at_ms - member.started_ms
-        assert isinstance(broker, Peers) or took_ms < 2000, f"the first message took {took_ms} ms"
+        assert isinstance(broker, Peers) or took_ms < UNASKED_MS, f"the first message took {took_ms} ms"
 
 
 @pytest.mark.usefixtures("both_families")
-def test_group_that_came_before_its_topic_sees_the_first_message_within_two_seconds(
+def test_group_that_came_before_its_topic_sees_the_first_message_before_its_client_asks_again(
     broker: Broker, rocket: Agent
 ) -> None:
     """The client asks for a route every 30 s only, so the broker has to make the topic's coming known by itself."""
@@ -417,20 +416,20 @@ def test_group_that_came_before_its_topic_sees_the_first_message_within_two_seco
         rocket.call("write", namesrv=broker.namesrv, topic=topic, how="sync", messages=auto)
         assert member.await_texts(1, within_s=45) == ["first"]
     took_ms = member.arrivals[0].at_ms - sent_ms
-    assert took_ms < 2000, f"the first message took {took_ms} ms"
+    assert took_ms < UNASKED_MS, f"the first message took {took_ms} ms"
 
 
-def test_push_members_share_the_queues_within_a_second(broker: Broker | Peers, rocket: Agent) -> None:
+def test_push_members_share_the_queues_before_their_clients_ask_again(broker: Broker | Peers, rocket: Agent) -> None:
     topic, group = rocketmq_topic(broker), fresh("group")
     with PushMember(rocket, broker.namesrv, group, [topic]) as first:
         first.await_queues(QUEUES)
         with PushMember(rocket, broker.namesrv, group, [topic]) as second:
-            owned = second.await_queues(2, within_s=2) + first.await_queues(2, within_s=2)
+            owned = second.await_queues(2) + first.await_queues(2)
             assert sorted(owned) == list(range(QUEUES))
             push(rocket, broker, topic, [f"m{n}" for n in range(20)])
             texts = eventually("shared", lambda: first.texts + second.texts, lambda seen: len(seen) >= 20, 10)
             assert sorted(set(texts)) == sorted(f"m{n}" for n in range(20))
-        first.await_queues(QUEUES, within_s=1)
+        first.await_queues(QUEUES)
 
 
 def test_push_group_goes_on_where_it_was_also_after_a_restart(broker: Broker | Peers, rocket: Agent) -> None:
@@ -584,51 +583,30 @@ def test_group_active_in_one_protocol_refuses_members_of_the_other(
 
 # -- Long polls
 
-LONG_POLLS = 30  # messages of one round
-LONG_POLL_MS = 5
-
-
-def ask_nothing(agent: Agent) -> None:
-    """Have a JVM wake up and answer."""
-    with pytest.raises(AgentError):
-        agent.call("nothing")
+LONG_POLLS = 20  # Messages, each sent after the one before it arrived.
+HOLD_MS = 10_000  # What the Kafka member asks for; the RocketMQ client asks for 15 s.
 
 
 @pytest.mark.usefixtures("both_families")
 @pytest.mark.parametrize("sender", ["kafka", "rocketmq"])
-def test_waiting_readers_get_a_message_within_milliseconds(
-    broker: Broker, agents: Agents, rocket55: Agent, tmp_path: Path, sender: str
+def test_message_ends_a_long_poll_of_either_protocol(
+    broker: Broker, agents: Agents, rocket55: Agent, sender: str
 ) -> None:
-    """One message at a time, from its append: the disk's sync counts. The JVM's clock is ours, to the millisecond.
-
-    In the best of three rounds. Where cores and disk are taken by others, what a JVM and a sync take counts instead.
-    """
+    """Not the poll's own time. `make bench` measures the milliseconds."""
     java = agents.kafka("4.3")
-    topic = fresh("topic")
-    topics.create_topic(broker.kafka, topic, 1, {"message.timestamp.type": "LogAppendTime"})
+    topic = kafka_topic(broker, 1)
     with (
-        KafkaMember(java, broker.kafka, fresh("group"), [topic]) as member,
+        KafkaMember(java, broker.kafka, fresh("group"), [topic], fetch_max_wait_ms=HOLD_MS) as member,
         PushMember(rocket55, broker.namesrv, fresh("group"), [topic]) as pushed,
     ):
         member.await_assignment(1)
         pushed.await_queues(1)
-        for sent in range(0, 3 * LONG_POLLS, LONG_POLLS):
-            for n in range(sent, sent + LONG_POLLS):
-                if sender == "kafka":
-                    KafkaJava(broker.kafka, java, "4.3").write(topic, [Message(b"%d" % n)], way="single", codec="none")
-                else:
-                    push(rocket55, broker, topic, [f"{n}"], 1)
-                member.await_texts(n + 1)
-                pushed.await_texts(n + 1)
-            fastest_ms = {}
-            for name, arrivals in (("Kafka", member.arrivals), ("RocketMQ", pushed.arrivals)):
-                late_ms = sorted(each.at_ms - each.seen.timestamp_ms for each in arrivals[sent + 5 :])  # 5 warm up.
-                print(f"{sender} -> {name}: {late_ms} ms")
-                # The fastest quarter: on a busy machine the others wait for a processor, not for the broker.
-                fastest_ms[name] = late_ms[len(late_ms) // 4]
-            asked_ms, synced_ms = quarter_ms(lambda: ask_nothing(java)), sync_ms(tmp_path)
-            limit_ms = max(LONG_POLL_MS, 10 * asked_ms + 3 * synced_ms)
-            print(f"limit {limit_ms:.1f} ms: the same JVM answers within {asked_ms:.1f}, a sync takes {synced_ms:.1f}")
-            if max(fastest_ms.values()) <= limit_ms:
-                return
-    pytest.fail(f"of a {sender} sender's messages the fastest quarter took {fastest_ms} ms, limit {limit_ms:.1f}")
+        for n in range(LONG_POLLS):
+            if sender == "kafka":
+                KafkaJava(broker.kafka, java, "4.3").write(topic, [Message(b"%d" % n)], way="single", codec="none")
+            else:
+                push(rocket55, broker, topic, [f"{n}"], 1)
+            member.await_texts(n + 1, within_s=HOLD_MS / 2000)
+            pushed.await_texts(n + 1, within_s=HOLD_MS / 2000)
+        member.act("pause")  # With one more message its last poll ends, for which its close would wait.
+        send(broker, topic, ["last"], 1)
