@@ -4,6 +4,7 @@ A comment above each block of code says what becomes of the block:
 
     <!-- run -->                  The block runs as it stands, and must succeed.
     <!-- run: status 1 -->        The shell block must end with this status; the output includes standard error.
+    <!-- run: keeps running -->  The Java program goes on until the end of the page.
     <!-- run: spark -->           The Python block runs where Spark runs.
     <!-- output -->               The block before printed this; `...` stands for any text.
     <!-- output: any order -->    The block before printed these lines in some order.
@@ -101,6 +102,7 @@ class Examples:
         self._addresses['"127.0.0.1", 8080'] = f'"127.0.0.1", {local_port}'
         self._http = broker.http
         self._folder = folder
+        self._kept: list[subprocess.Popen[str]] = []  # Java programs that run until the end of the page.
         self._names: dict[str, Any] = {"__name__": "__main__"}  # What the Python blocks share.
 
     def run(self, block: Block, output: Block | None) -> None:
@@ -112,14 +114,17 @@ class Examples:
     def _run(self, block: Block, output: Block | None) -> str:
         code = self._at_this_broker(block.code)
         if block.language == "java":
-            return self._java(code, output)
+            return self._java(code, output, keeps_running=block.argument == "keeps running")
         if block.language == "python":
             return self._python(code, block)
         assert block.language == "bash", f"no way to run {block.language!r}"
         return self._bash(code, block)
 
     def close(self) -> None:
-        """Let the clients of the Python blocks go, before their broker does."""
+        """End the clients of the Python blocks and the Java programs that go on, before their broker ends."""
+        for process in self._kept:
+            process.kill()
+            process.wait()
         self._names.clear()
         gc.collect()
 
@@ -163,8 +168,11 @@ class Examples:
             exec(compile("\n" * (block.line - 1) + code, "guide", "exec"), self._names)
         return printed.getvalue()
 
-    def _java(self, code: str, output: Block | None) -> str:
-        """Run until the program ends, or has printed what is expected: a consumer does not end by itself."""
+    def _java(self, code: str, output: Block | None, *, keeps_running: bool) -> str:
+        """Run until the program ends, or has printed what is expected: a consumer does not end by itself.
+
+        One whose effects come after what it prints has to keep running.
+        """
         source = self._folder / "Example.java"
         source.write_text(JAVA_PROGRAM % code)
         classpath = f"{jars('rocketmq-5.5')}/*"
@@ -191,9 +199,12 @@ class Examples:
                     process.wait(WITHIN_S)
                 assert process.poll() in (None, 0), (self._folder / "java.err").read_text()
         finally:
-            process.kill()
-            process.wait()
-        reader.join(5)
+            if keeps_running:
+                self._kept.append(process)
+            else:
+                process.kill()
+                process.wait()
+                reader.join(5)
         return "".join(lines)
 
 
