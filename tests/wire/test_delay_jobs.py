@@ -57,7 +57,7 @@ def test_schedule_sends_each_row_once_whatever_breaks(broker: Broker, spark: Spa
     from duolog.spark.files import HadoopFiles
     from duolog.spark.jobs import schedule as job
 
-    due_ms = int(time.time() * 1000) + 20_000
+    due_ms = int(time.time() * 1000) + 10_000
     table = spark.session.range(ROWS).select(
         F.lit(topic).alias("topic"),
         F.when(F.col("id") % 2 == 0, F.concat(F.lit("k"), F.col("id"))).alias("key"),

@@ -7,6 +7,7 @@ A JVM takes a second to start, so no test starts one: `agents.kafka("4.3")` give
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import shutil
 import subprocess
@@ -83,6 +84,7 @@ class Agents:
 # -- Jars and classes
 
 
+@functools.cache
 def require_java() -> None:
     """Leave the test out unless there is a JDK that can compile and run the agents."""
     javac = shutil.which("javac")
