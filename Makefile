@@ -17,7 +17,8 @@ run: setup
 setup-test: $(VENV)/.test
 test: setup-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
-	$(BIN)/python -m pytest tests/wire
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not soak and not alone' tests/wire
+	$(BIN)/python -m pytest -m alone tests/wire
 unit: setup-test
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not power_cut' tests/unit
 fuzz: setup-test $(VENV)/.fuzz

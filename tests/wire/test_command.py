@@ -287,6 +287,7 @@ def test_listings_say_which_broker_and_cut_no_names(running: Broker) -> None:
     )
 
 
+@pytest.mark.alone
 def test_ready_within_a_second_of_its_own_time(tmp_path: Path) -> None:
     """Of processor time, so that a busy machine does not matter.
 

@@ -172,6 +172,7 @@ def attack(broker: Broker, port: str, sent: bytes) -> None:
         peer.recv(1 << 16)
 
 
+@pytest.mark.alone
 def test_the_worst_requests_do_not_hold_up_another_client(broker: Broker) -> None:
     bystander = Bystander(broker.kafka)
     bystander.start()
