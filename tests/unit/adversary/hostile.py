@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+Repeatable = TypeVar("Repeatable", bytes, list)  # type: ignore[type-arg]
 
 LONG_RATIO = 0.02  # Of the replaced values.
 REPEATS = (2, 3, 17, 300)
 REPEATS_LONG = (2_000, 20_000)
+REPEATED_ELEMENTS_MAX, REPEATED_BYTES_MAX = 1 << 20, 16 << 20
 
 TEXTS: tuple[bytes, ...] = (
     b"", b" ", b"a", b"orders", b"absent", b"billing", b"..", b"a b", b"*", b"a||b", b"TAGS", b"\0", b"\r\n\x1b[2J\a",
@@ -43,9 +45,11 @@ def number(rng: random.Random, bits: int) -> int:
     return chosen if least <= chosen <= greatest else greatest
 
 
-def repeats(rng: random.Random) -> int:
-    """How often an element of a list is repeated."""
-    return rng.choice(REPEATS_LONG if rng.random() < LONG_RATIO else REPEATS)
+def repeated(rng: random.Random, value: Repeatable) -> Repeatable:
+    """The same list or bytes several times. The result has a limit, because the next mutation may repeat it, too."""
+    limit = REPEATED_ELEMENTS_MAX if isinstance(value, list) else REPEATED_BYTES_MAX
+    count = rng.choice(REPEATS_LONG if rng.random() < LONG_RATIO else REPEATS)
+    return value * max(1, min(count, limit // max(1, len(value))))
 
 
 def broken(rng: random.Random, sent: bytes) -> bytes:

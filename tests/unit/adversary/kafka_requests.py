@@ -117,7 +117,7 @@ class _Array:
         elif kind < 0.45:
             self.count_written = hostile.number(rng, 32)
         elif self.elements:
-            self.elements = self.elements * hostile.repeats(rng)
+            self.elements = hostile.repeated(rng, self.elements)
 
 
 @dataclass

@@ -110,7 +110,7 @@ class Request:
             self.is_oneway = True
         elif isinstance(self.body, bytes):
             self.body = rng.choice(
-                (hostile.broken(rng, self.body), hostile.text(rng), self.body * hostile.repeats(rng))
+                (hostile.broken(rng, self.body), hostile.text(rng), hostile.repeated(rng, self.body))
             )
         else:
             self.body = mutated_json(rng, self.body)
@@ -125,7 +125,7 @@ class Request:
         elif value.lstrip(b"-").isdigit() and kind < 0.8:
             self.ext[name] = str(hostile.number(rng, rng.choice((8, 32, 33, 64, 65)))).encode()
         elif name in ("properties", "i"):
-            self.ext[name] = rng.choice((hostile.text(rng), value * hostile.repeats(rng), hostile.broken(rng, value)))
+            self.ext[name] = rng.choice((hostile.text(rng), hostile.repeated(rng, value), hostile.broken(rng, value)))
         elif " " in value.decode("latin-1") and kind < 0.9:
             parts = value.split(b" ")  # A receipt.
             parts[rng.randrange(len(parts))] = str(hostile.number(rng, 64)).encode()
@@ -209,7 +209,7 @@ def mutated_json(rng: random.Random, value: Any, depth: int = 0) -> Any:
         return {**value, name: mutated_json(rng, value[name], depth + 1)}
     if isinstance(value, list) and value:
         if rng.random() < 0.4:
-            return value * hostile.repeats(rng)
+            return hostile.repeated(rng, value)
         return [mutated_json(rng, value[0], depth + 1), *value[1:]]
     text = hostile.text(rng).decode("utf-8", "replace")
     return rng.choice(
