@@ -44,7 +44,7 @@ from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.hooked_connection import HookedConnection
 from duolog.bridge.ticker import Ticker
-from duolog.bridge.transactions.check_callbacks import Callbacks
+from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.protocol.kafka import record_check
 from duolog.protocol.rocketmq.messages.message_id import pack_host
 from duolog.store.errors import StoreError
@@ -55,7 +55,7 @@ from duolog.store.workers import Workers
 
 log = logging.getLogger("bridge")
 
-OUR_BUG = 70  # The exit status after an internal error: EX_SOFTWARE in sysexits.h.
+INTERNAL_ERROR = 70  # The exit status after an internal error: EX_SOFTWARE in sysexits.h.
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSE_MS = 500  # The time within which connections must send their last answers, after the log was synced.
 FILES_BESIDE_CONNECTIONS = 1024  # File descriptors for segments, indexes, the HTTP port and libraries.
@@ -91,7 +91,7 @@ class Broker(Core):
         self._is_serving = False
         self._is_open = False  # The log is recovered, and appends may be written.
         self._observed_mono_ms = -1  # The monotonic time at which `wall_time` last compared the clocks.
-        self._fleet: NameServerRegistration | None = None
+        self._registration: NameServerRegistration | None = None
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
         self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog, self.wall_time.observe)
 
@@ -126,7 +126,7 @@ class Broker(Core):
         bound = self._bind()
         self._open_store()
         self.hooks = self._start_hooks()
-        self._callbacks = Callbacks(
+        self._callbacks = CheckCallbacks(
             self.options.txn.check_timeout_ms, partial(self.faults.contain, kind="answer of a callback")
         )
         self.http = HttpPort(self.http_context())
@@ -134,10 +134,10 @@ class Broker(Core):
         await self._listen(bound)
         self._start_time()
         if addresses := name_servers(self.options.rocketmq.join_namesrv):
-            self._fleet = NameServerRegistration(
+            self._registration = NameServerRegistration(
                 self.rocketmq_context, partial(self.faults.contain, kind="registration with a name server"), addresses
             )
-            self._fleet.start()
+            self._registration.start()
         self._is_serving = True
         gc.collect()
         gc.freeze()
@@ -267,8 +267,8 @@ class Broker(Core):
             self._flusher.wake()  # Also called if this turn appended nothing: an answer may wait for an earlier append.
         finally:
             self.ticker.arm(mono_ms)
-        if self._fleet is not None:
-            self._fleet.notice()
+        if self._registration is not None:
+            self._registration.notice()
 
     def _post(self, callback: Callable[[], object]) -> None:
         """Call `callback` in the event loop; threads call this method."""
@@ -303,9 +303,9 @@ class Broker(Core):
         self._is_serving = False
         late_mono_ms = self.clock.mono_ms() + self.options.server.stop_ms + CLOSE_MS
         self.store.stop_in_time(lambda: self.clock.mono_ms() >= late_mono_ms)
-        if self._fleet is not None:
+        if self._registration is not None:
             await (
-                self._fleet.stop()
+                self._registration.stop()
             )  # This is the first step, so that clients connect to the other brokers of the cluster.
         await self.server.stop_listening()
         self.server.hold_all()
@@ -421,6 +421,6 @@ async def _serve(options: Options, load: Callable[[], Options]) -> int:
         # The broker closes nothing in order, because its state may be wrong. The next start recovers the state from
         # the log.
         log.critical("stopping after an internal error, to protect stored data", exc_info=True)
-        return OUR_BUG
+        return INTERNAL_ERROR
     await broker.stop()
     return 0

@@ -48,7 +48,7 @@ def _add_requests(core: Core, add: Add) -> None:
         heartbeat_times.next_deadline_mono_ms,
         lambda now_ms, mono_ms: heartbeats.sweep(rocketmq, mono_ms),
     )
-    add("rocketmq senders", admission.next_deadline_mono_ms, lambda now_ms, mono_ms: admission.look(mono_ms))
+    add("rocketmq senders", admission.next_deadline_mono_ms, lambda now_ms, mono_ms: admission.check_progress(mono_ms))
 
 
 def _add_messages(core: Core, check_backs: CheckBackLoop, add: Add) -> None:

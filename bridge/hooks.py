@@ -123,7 +123,7 @@ class Hooks:
         self._threads = threads
         self._waiting: Wheel[Callable[[], None]] = Wheel()
         self.skipped: Counter[str] = Counter()  # The number of skipped calls by reason: failed, late, busy.
-        self._failing = (
+        self._skipped_lock = (
             Lock()
         )  # Guards `skipped`, because several hooks may fail at the same time in different threads.
 
@@ -193,7 +193,7 @@ class Hooks:
         then(None)
 
     def _failed(self, hook: Hook, name: str) -> None:
-        with self._failing:
+        with self._skipped_lock:
             self.skipped["failed"] += 1
         log.exception("hook failed hook=%s method=%s", type(hook).__name__, name)
 

@@ -14,7 +14,7 @@ from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 
-LOOK_INTERVAL_MS = 1000  # Between two checks of the disk's free space, and of whether a checkpoint is due.
+CHECK_INTERVAL_MS = 1000  # Between two checks of the disk's free space, and of whether a checkpoint is due.
 EXPIRE_INTERVAL_MS = 60_000  # Between two expiries of groups. Kafka: offsets.retention.check.interval.ms, ten minutes.
 QUEUES_IN_SLICE = 64
 
@@ -24,7 +24,7 @@ DELAY_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 Slices = Iterator[None]
 
 
-class KeptStore(Protocol):
+class MaintainedStore(Protocol):
     """What maintenance uses of the store."""
 
     def checkpoint_due(self, mono_ms: int) -> bool: ...
@@ -37,7 +37,7 @@ class KeptStore(Protocol):
     def check_disk(self) -> None: ...
 
 
-class KeptRetention(Protocol):
+class MaintainedRetention(Protocol):
     """What maintenance uses of the store's retention."""
 
     def expire(self, queue: Queue, *, keep_ms: int, keep_bytes: int, keep_records: int, now_ms: int) -> int | None: ...
@@ -59,17 +59,17 @@ class Maintenance:
     """Runs the tasks of maintenance; `next_deadline_ms` is monotonic.
 
     `first_kept(queue)` is the first offset that retention must keep, or None if it may remove all records.
-    `expire_positions(now_ms)` removes unused groups. `contain` takes an exception that retention of one queue raised
+    `expire_groups(now_ms)` removes unused groups. `contain` takes an exception that retention of one queue raised
     and that is not a StoreError; the other queues are processed all the same.
     """
 
     def __init__(
         self,
-        store: KeptStore,
-        retention: KeptRetention,
+        store: MaintainedStore,
+        retention: MaintainedRetention,
         topics: Callable[[], Sequence[Topic]],
         first_kept: Callable[[Queue], int | None],
-        expire_positions: Callable[[int], Slices],
+        expire_groups: Callable[[int], Slices],
         retention_interval_ms: int,
         mono_ms: int,
         contain: Callable[[Exception], None],
@@ -78,10 +78,10 @@ class Maintenance:
         self._contain = contain
         self._topics = topics
         self._first_kept = first_kept
-        self._expire_positions = expire_positions
+        self._expire_groups = expire_groups
         self.trimmed_queues = 0
         self._duties = [
-            _Duty(LOOK_INTERVAL_MS, self._look, mono_ms + LOOK_INTERVAL_MS),
+            _Duty(CHECK_INTERVAL_MS, self._check_disk, mono_ms + CHECK_INTERVAL_MS),
             _Duty(retention_interval_ms, self._retain, mono_ms + retention_interval_ms),
             _Duty(EXPIRE_INTERVAL_MS, self._expire, mono_ms + EXPIRE_INTERVAL_MS),
         ]
@@ -108,7 +108,7 @@ class Maintenance:
 
     # -- Tasks
 
-    def _look(self, now_ms: int, mono_ms: int) -> Slices:
+    def _check_disk(self, now_ms: int, mono_ms: int) -> Slices:
         """Check the free space of the disk, and begin a checkpoint if one is due."""
         self._store.check_disk()
         yield
@@ -117,7 +117,7 @@ class Maintenance:
 
     def _retain(self, now_ms: int, mono_ms: int) -> Slices:
         """Advance log start offsets by each topic's retention, then remove segments whose records are all removed."""
-        looked_at = 0
+        checked = 0
         for topic in list(self._topics()):
             for queue in topic.queues:
                 try:
@@ -126,8 +126,8 @@ class Maintenance:
                     raise
                 except Exception as error:  # noqa: BLE001 - the other queues are kept within their limits all the same
                     self._contain(error)
-                looked_at += 1
-                if looked_at % QUEUES_IN_SLICE == 0:
+                checked += 1
+                if checked % QUEUES_IN_SLICE == 0:
                     yield
         yield
         yield from self._retention.remove_dead_segments()
@@ -153,4 +153,4 @@ class Maintenance:
             self.trimmed_queues += 1
 
     def _expire(self, now_ms: int, mono_ms: int) -> Slices:
-        yield from self._expire_positions(now_ms)
+        yield from self._expire_groups(now_ms)

@@ -64,7 +64,7 @@ class Ticker:
         self._touch = touch
         self._faults, self._watchdog = faults, watchdog
         self._observe = observe
-        self._dutys: list[_Duty] = []
+        self._duties: list[_Duty] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono_ms = NEVER_MS  # The monotonic time at which `_timer` fires.
         self._armed_mono_ms = -1  # The monotonic time at which the deadlines were last read.
@@ -82,7 +82,7 @@ class Ticker:
 
         With `is_wall` the deadlines are wall times, otherwise monotonic times.
         """
-        self._dutys.append(_Duty(name, next_deadline_ms, run, is_wall, kind=f"ticker {name}"))
+        self._duties.append(_Duty(name, next_deadline_ms, run, is_wall, kind=f"ticker {name}"))
 
     def arm(self, mono_ms: int) -> None:
         """Set the timer to the earliest deadline, or to the next millisecond if the deadlines were read in this one.
@@ -95,7 +95,7 @@ class Ticker:
             return
         self._armed_mono_ms = mono_ms
         earliest_ms = self._timer_mono_ms
-        for duty in self._dutys:
+        for duty in self._duties:
             try:
                 deadline_ms = duty.next_deadline_ms()
             except Exception as error:  # noqa: BLE001 - contained
@@ -130,7 +130,7 @@ class Ticker:
         """Report that a duty's `next_deadline_ms` raised; return a deadline at which it is called again."""
         mono_ms = self._clock.mono_ms()
         if mono_ms >= duty.not_before_mono_ms:
-            self._put_off(duty, error, mono_ms)
+            self._postpone(duty, error, mono_ms)
         return self._clock.now_ms() if duty.is_wall else mono_ms
 
     def _fire(self) -> None:
@@ -138,7 +138,7 @@ class Ticker:
         try:
             now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
             self._observe(now_ms, mono_ms)
-            for duty in self._dutys:
+            for duty in self._duties:
                 if duty.not_before_mono_ms <= mono_ms:
                     self._run_if_due(duty, now_ms, mono_ms)
         finally:
@@ -160,9 +160,9 @@ class Ticker:
             duty.not_before_mono_ms = mono_ms + RETRY_MS
             log.warning("duty refused by the store duty=%s retry_ms=%d reason=%r", duty.name, RETRY_MS, str(error))
         except Exception as error:  # noqa: BLE001 - contained
-            self._put_off(duty, error, mono_ms)
+            self._postpone(duty, error, mono_ms)
 
-    def _put_off(self, duty: _Duty, error: Exception, mono_ms: int) -> None:
+    def _postpone(self, duty: _Duty, error: Exception, mono_ms: int) -> None:
         """Report a fault of a duty, and retry the duty later; the delay doubles with each fault."""
         duty.not_before_mono_ms = mono_ms + duty.retry_ms
         duty.retry_ms = min(2 * duty.retry_ms, RETRY_MS_MAX)

@@ -1,7 +1,8 @@
 """Rules for the whole suite: what may be left out, what is said about it, and where chance comes from.
 
-A test whose machine lacks something (a JDK, Maven) calls `tests.kit.lacking.leave_out`: it is skipped here, and fails
-where `CI=true`. The last lines of a run say what was skipped and why. `DUOLOG_SEED` repeats a run's random choices.
+A test whose machine lacks something (a JDK, Maven) calls `tests.kit.lacking.skip_or_fail`: it is skipped here, and
+fails where `CI=true`. The last lines of a run say what was skipped and why. `DUOLOG_SEED` repeats a run's random
+choices.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ up, too. HalfVerdict (`txn/half_verdicts.py`) has the three decisions.
 
 A half message is identified by its offset in the queue of half messages, which never changes. The first check-back is
 due when its immunity time has passed, the next ones at intervals of `interval_ms`. `judge` and `due` change nothing:
-the caller appends the decision, and then calls `prepared`, `decided` or `looked`, which change the state. Recovery
+the caller appends the decision, and then calls `prepared`, `decided` or `checked`, which change the state. Recovery
 calls the same methods.
 
 A million open half messages take 33 MB. They are stored in pages of columns in the order of their offsets, and a heap
@@ -70,7 +70,7 @@ class Half(NamedTuple):
 
 
 class HalfMessages:
-    """The open half messages and the latest decisions. `prepared`, `looked`, `decided` and `restore` change them.
+    """The open half messages and the latest decisions. `prepared`, `checked`, `decided` and `restore` change them.
 
     The class has more than 20 methods because pages, the heap of their due times and the sums change together.
     """
@@ -160,7 +160,7 @@ class HalfMessages:
     def due(self, now_ms: int, count_max: int) -> list[Half]:
         """Return up to `count_max` half messages whose check-back is due, approximately in the order of due times.
 
-        They remain due until the caller calls `looked`.
+        They remain due until the caller calls `checked`.
         """
         found: list[Half] = []
         seen: list[HalfPage] = []
@@ -202,7 +202,7 @@ class HalfMessages:
                 return page
         return None
 
-    def is_last_look(self, half: Half, now_ms: int) -> bool:
+    def is_last_check(self, half: Half, now_ms: int) -> bool:
         """Return whether the half message must be given up, instead of sending another check-back.
 
         It must if `checks_max` check-backs were sent, or it has been open for `open_ms_max`. `now_ms` must be the
@@ -234,7 +234,7 @@ class HalfMessages:
         if page.open_count * 2 <= size and (size == self._page_max or page is not self._pages[-1]):
             self._tidy(page)  # The last page is rewritten only if it is full, because most decisions are made there.
 
-    def looked(self, offsets: Iterable[int], now_ms: int, *, counts: bool = True) -> None:
+    def checked(self, offsets: Iterable[int], now_ms: int, *, counts: bool = True) -> None:
         """Set the next check-back of these half messages to one interval after `now_ms`.
 
         With `counts`, also count a check-back for each. Without it, no check-back could be sent.

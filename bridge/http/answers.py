@@ -23,7 +23,7 @@ Clock_ms = Callable[[], int]
 to_json: Final = msgspec.json.Encoder().encode
 
 
-class Holder(Protocol):
+class AnswerBytes(Protocol):
     """Counts the bytes of answers. `slices` is locked while a slice of a Listing is made."""
 
     @property
@@ -84,7 +84,7 @@ async def in_slices(steps: Iterable[object], mono_ms: Clock_ms) -> None:
 
 
 async def send(
-    request: web.Request, response: web.StreamResponse, holder: Holder, mono_ms: Clock_ms
+    request: web.Request, response: web.StreamResponse, sizes: AnswerBytes, mono_ms: Clock_ms
 ) -> web.StreamResponse:
     """Write an answer, and wait until the socket has taken it.
 
@@ -93,7 +93,7 @@ async def send(
     if isinstance(response, Listing):
         try:
             await response.prepare(request)
-            await _write_parts(response, holder.slices, mono_ms, is_silent=request.method == "HEAD")
+            await _write_parts(response, sizes.slices, mono_ms, is_silent=request.method == "HEAD")
             await response.write_eof()
             if request.transport is None:  # aiohttp does not raise if the client has closed the connection in order.
                 raise ConnectionResetError("the client has gone")
@@ -102,7 +102,7 @@ async def send(
             raise
         return response
     if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) > PIECE_BYTES:
-        holder.hold(len(response.body))
+        sizes.hold(len(response.body))
         return await _send_body(request, response, response.body)
     await response.prepare(request)
     await response.write_eof()

@@ -41,7 +41,7 @@ class TooMuchHeld(Exception):
 class HttpConnection(web.RequestHandler):
     """One connection. `begin` and `end` enclose the work on each of its requests."""
 
-    __slots__ = ("_all", "_held_bytes", "_is_in_work", "_socket", "_unsent_since_mono_ms", "heard_by_mono_ms")
+    __slots__ = ("_all", "_held_bytes", "_is_in_work", "_socket", "_unsent_since_mono_ms", "head_deadline_mono_ms")
 
     def __init__(self, connections: "HttpConnections", server: web.Server) -> None:
         super().__init__(
@@ -63,7 +63,7 @@ class HttpConnection(web.RequestHandler):
         self._is_in_work = False
         self._unsent_since_mono_ms: int | None = None
         # The time by which the first head must have arrived; None: it has arrived.
-        self.heard_by_mono_ms: int | None = None
+        self.head_deadline_mono_ms: int | None = None
 
     # -- Calls of the transport
 
@@ -114,7 +114,7 @@ class HttpConnection(web.RequestHandler):
     # -- Work on a request
 
     def begin(self) -> None:
-        self.heard_by_mono_ms = None
+        self.head_deadline_mono_ms = None
         self._is_in_work = True
 
     @property
@@ -138,7 +138,7 @@ class HttpConnection(web.RequestHandler):
 
     def overdue(self, mono_ms: int) -> str:
         """Return why this connection has exceeded a time limit; an empty string means that it has not."""
-        if self.heard_by_mono_ms is not None and mono_ms >= self.heard_by_mono_ms:
+        if self.head_deadline_mono_ms is not None and mono_ms >= self.head_deadline_mono_ms:
             return f"no whole request within limits.first_request_ms={self._all.first_request_ms}"
         since_mono_ms = self._unsent_since_mono_ms
         if since_mono_ms is not None and mono_ms - since_mono_ms > self._all.unread_ms:
@@ -173,7 +173,7 @@ class HttpConnections:
             log.warning("connection refused wire=http http.connections_max=%d", self._count_max)
             return _Refusal()
         connection = HttpConnection(self, server)
-        connection.heard_by_mono_ms = self.clock.mono_ms() + self.first_request_ms
+        connection.head_deadline_mono_ms = self.clock.mono_ms() + self.first_request_ms
         self._open.add(connection)
         if not self._is_sweeping:
             self._sweep_later()

@@ -32,7 +32,7 @@ class Guard:
         host = options.server.host
         self._is_wildcard = host in WILDCARDS
         served = ["localhost", advertised_host, *options.http.hosts.split(), *([] if self._is_wildcard else [host])]
-        self._names = {_plain(name) for name in served}
+        self._names = {_comparable(name) for name in served}
         self._origins = {origin.lower().rstrip("/") for origin in options.http.origins.split()}
 
     def check(self, request: web.Request) -> None:
@@ -47,7 +47,7 @@ class Guard:
         found = _HOST.fullmatch(given[0]) if len(given) == 1 else None
         if found is None:
             raise web.HTTPBadRequest(text=f"Host: expected one HOST or HOST:PORT, got {', '.join(given)[:200]!r}")
-        if not self._serves(_plain(found[1]), request):
+        if not self._serves(_comparable(found[1]), request):
             raise web.HTTPForbidden(
                 text=f"Host: {given[0][:200]!r} is not a name of the broker; add it to http.hosts if it is one"
             )
@@ -81,7 +81,7 @@ class Guard:
                 raise web.HTTPForbidden(text=f"Origin: {origin[:200]!r} is not in http.origins")
 
 
-def _plain(name: str) -> str:
+def _comparable(name: str) -> str:
     """Return a host name as names are compared: an address in its shortest form, without brackets."""
     bare = name.strip("[]").rstrip(".").lower()
     address = _address(bare)

@@ -27,7 +27,7 @@ from duolog.bridge.http.answers import (
 )
 from duolog.bridge.http.api.groups import GroupApi
 from duolog.bridge.http.api.leases import LeaseApi
-from duolog.bridge.http.api.messages import Inflating, MessageApi
+from duolog.bridge.http.api.messages import Decompression, MessageApi
 from duolog.bridge.http.api.pending import PendingApi
 from duolog.bridge.http.api.readers import Readers
 from duolog.bridge.http.api.schedules import ScheduleApi
@@ -89,19 +89,19 @@ class HttpPort:
 
     def _application(self) -> web.Application:
         context, kept, read = self._context, self._kept, self._read
-        inflating = Inflating(context.options.convert.inflate_bytes_max)
+        decompression = Decompression(context.options.convert.inflate_bytes_max)
         application = web.Application(middlewares=[self._serve])
         application.add_routes(
             [
                 *StatusApi(context, self._document).routes(),
-                *TopicApi(context, kept, read, inflating).routes(),
+                *TopicApi(context, kept, read, decompression).routes(),
                 *LeaseApi(context, kept, read, lambda: self.readers).routes(),
                 *GroupApi(context, kept, read).routes(),
                 *TransactionApi(context, kept, read).routes(),
                 *PendingApi(context, kept).routes(),
                 *TimerApi(context, kept, read).routes(),
                 *ScheduleApi(context, kept, read).routes(),
-                *MessageApi(context, inflating, kept, read).routes(),
+                *MessageApi(context, decompression, kept, read).routes(),
             ]
         )
         return application

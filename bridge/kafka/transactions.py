@@ -36,7 +36,7 @@ from duolog.bridge.kafka.requests.request import (
 )
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.state.client_protocols import ClientProtocol
-from duolog.bridge.state.producers import ProducerPicture
+from duolog.bridge.state.producers import ProducerStatus
 from duolog.bridge.transactions.kafka_transactions import Transaction
 from duolog.protocol.kafka.api_messages import ErrorCode, milliseconds
 from duolog.protocol.kafka.response import Elements
@@ -378,7 +378,7 @@ def describe_producers(context: KafkaContext, connection: OrderedConnection, req
 
 
 def _active_producers(
-    context: KafkaContext, types: Any, key: int, producers: Iterable[tuple[int, ProducerPicture]]
+    context: KafkaContext, types: Any, key: int, producers: Iterable[tuple[int, ProducerStatus]]
 ) -> Iterator[Any]:
     isolation = context.isolation.get(key)
     for producer_id, (epoch, last_sequence, stored_ms) in producers:

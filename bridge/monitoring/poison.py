@@ -37,7 +37,7 @@ ROWS_IN_RECORD: Final = 50
 SAVE_RETRY_MS: Final = 1000  # The time until the next attempt after the store refused new rows.
 
 # Exceptions that the record did not cause: a state of the store or disk, or the end of the process.
-NOT_THE_RECORD: Final = (StoreError, Fatal, MemoryError, OSError)
+NOT_CAUSED_BY_RECORD: Final = (StoreError, Fatal, MemoryError, OSError)
 
 log = logging.getLogger("bridge")
 
@@ -68,8 +68,11 @@ class Poison:
         self._save_mono_ms = 0  # The monotonic time at which to append `_unsaved`.
 
     def set_aside(self, kind: str, place: str, error: Exception) -> None:
-        """Add a record to the list and report it, once for each place. Raises `error` if it is in NOT_THE_RECORD."""
-        if isinstance(error, NOT_THE_RECORD):
+        """Add a record to the list and report it, once for each place.
+
+        Raises `error` if it is in NOT_CAUSED_BY_RECORD.
+        """
+        if isinstance(error, NOT_CAUSED_BY_RECORD):
             raise error
         place = _storable(place, PLACE_CHARACTERS_MAX)
         name = kind, place

@@ -21,7 +21,7 @@ from duolog.bridge.records.groups import (
     GroupOffsetsDeleted,
     RequestModeSet,
 )
-from duolog.bridge.records.half_messages import HalfIdsKnown, HalfVerdicts, HalvesLooked, HalvesOpen
+from duolog.bridge.records.half_messages import HalfIdsKnown, HalfVerdicts, HalvesChecked, HalvesOpen
 from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
 from duolog.bridge.records.producers import ProducerIdsReserved, ProducerWindows
 from duolog.bridge.records.schedules import ScheduleRegistered, ScheduleStepped
@@ -76,7 +76,7 @@ Record = (
     | QueueTransactions
     | TransactionalIdsForgotten
     | TimersHeld
-    | HalvesLooked
+    | HalvesChecked
     | HalvesOpen
     | HalfVerdicts
     | HalfIdsKnown

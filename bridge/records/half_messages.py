@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from duolog.bridge.records.layout import StateRecordBody
 
 
-class HalvesLooked(StateRecordBody, frozen=True, tag=50):
+class HalvesChecked(StateRecordBody, frozen=True, tag=50):
     """Check-backs of these half messages were due, and were sent if a producer was connected."""
 
     offsets: Sequence[int]
     at_ms: int
     # Half messages whose check-back is postponed, because too many requests to its host are in progress; it is not
     # counted.
-    put_off: Sequence[int] = ()
+    postponed: Sequence[int] = ()
 
 
 class HalvesOpen(StateRecordBody, frozen=True, tag=51):

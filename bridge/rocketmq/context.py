@@ -33,7 +33,7 @@ from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
 from duolog.bridge.rocketmq.namesrv.key_values import KeyValues
 from duolog.bridge.rocketmq.namesrv.write_permission import WritePermission
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
-from duolog.bridge.rocketmq.producing.batches_under_way import BatchesUnderWay
+from duolog.bridge.rocketmq.producing.batches_under_way import BatchesInProgress
 from duolog.bridge.rocketmq.requests.admission import Admission, Kind
 from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
@@ -129,7 +129,7 @@ class RequestContext:
 
     admission: Admission
     background_queues: dict[Kind, BackgroundQueue]
-    batches: BatchesUnderWay
+    batches: BatchesInProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,4 +175,4 @@ def group_context(
 def request_context(admission: Admission, clock: Clock, wait_ms: int) -> RequestContext:
     """Make the context of requests that wait."""
     queues = {kind: BackgroundQueue(kind, admission, clock, wait_ms) for kind in BACKGROUND_KINDS}
-    return RequestContext(admission, queues, BatchesUnderWay(admission))
+    return RequestContext(admission, queues, BatchesInProgress(admission))

@@ -143,7 +143,7 @@ class Leases:
 # -- Which segments a reader needs
 
 
-def named(topics: Topics, names: Sequence[str]) -> list[Topic]:
+def find_topics(topics: Topics, names: Sequence[str]) -> list[Topic]:
     """Find topics by their names in either client protocol, each once; raises KeyError with a name that is unknown."""
     found: dict[int, Topic] = {}
     for name in dict.fromkeys(names):
@@ -154,7 +154,7 @@ def named(topics: Topics, names: Sequence[str]) -> list[Topic]:
     return [*found.values()]
 
 
-def wanted_segments(segments: Sequence[Segment], starts: dict[int, int]) -> Iterator[Segment | None]:
+def segments_from(segments: Sequence[Segment], starts: dict[int, int]) -> Iterator[Segment | None]:
     """Yield each segment that has records of these queues from these offsets on, and None for every other segment.
 
     `starts` maps queue keys to offsets.

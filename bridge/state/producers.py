@@ -60,7 +60,7 @@ class InvalidProducerEpoch(ProducerError):
     """A newer instance of this producer was initialized, so this one is fenced."""
 
 
-class ProducerPicture(NamedTuple):
+class ProducerStatus(NamedTuple):
     """The state of a producer in one queue, for DescribeProducers and tools."""
 
     epoch: int
@@ -194,12 +194,12 @@ class Producers:
             self._windows[producer_id, key] = _Window(epoch, stored_ms)
             self._windows.move_to_end((producer_id, key))
 
-    def in_queues(self, keys: Container[int]) -> Generator[None, None, dict[int, list[tuple[int, ProducerPicture]]]]:
+    def in_queues(self, keys: Container[int]) -> Generator[None, None, dict[int, list[tuple[int, ProducerStatus]]]]:
         """Return the producers of each of these queues. The generator checks all windows and yields after each one."""
-        found: dict[int, list[tuple[int, ProducerPicture]]] = defaultdict(list)
+        found: dict[int, list[tuple[int, ProducerStatus]]] = defaultdict(list)
         for (producer_id, key), window in [*self._windows.items()]:
             if key in keys:
-                found[key].append((producer_id, ProducerPicture(window.epoch, window.last_sequence, window.stored_ms)))
+                found[key].append((producer_id, ProducerStatus(window.epoch, window.last_sequence, window.stored_ms)))
             yield
         return found
 

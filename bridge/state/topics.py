@@ -218,20 +218,20 @@ class Topics(TopicTable):
             return None
         return self.create(name, self._options.queues, {}, now_ms)[0]
 
-    def auto_create_for_rocketmq(self, name: str, template: str, wished_queues: int, now_ms: int) -> Topic | None:
+    def auto_create_for_rocketmq(self, name: str, template: str, requested_queues: int, now_ms: int) -> Topic | None:
         """Create a topic that a send request named; None if it may not be created.
 
         `template` is the topic in the request whose permission and number of queues are the maximum (TBW102). A retry
-        topic is always created, with `wished_queues` queues, and a dead-letter topic with one queue
+        topic is always created, with `requested_queues` queues, and a dead-letter topic with one queue
         (TopicConfigManager.java).
         """
         if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and names.is_rocketmq_topic(name):
-            queue_count = max(wished_queues, 1) if name.startswith(RETRY_PREFIX) else 1
+            queue_count = max(requested_queues, 1) if name.startswith(RETRY_PREFIX) else 1
             return self.create(name, queue_count, {}, now_ms)[0]
         pattern = self.by_rocketmq_name(template)
         if pattern is None or not pattern.perm & PERM_INHERIT or not self.may_auto_create_for_rocketmq(name):
             return None
-        queue_count = min(wished_queues if wished_queues > 0 else self._options.queues, pattern.queue_count)
+        queue_count = min(requested_queues if requested_queues > 0 else self._options.queues, pattern.queue_count)
         return self.create(name, queue_count, {}, now_ms, perm=pattern.perm & ~PERM_INHERIT)[0]
 
     def may_auto_create_for_rocketmq(self, name: str) -> bool:

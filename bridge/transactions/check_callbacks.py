@@ -28,7 +28,7 @@ QUIET_S: Final = 1.0  # Between two log lines about failures.
 log = logging.getLogger("bridge")
 
 
-class Callbacks:
+class CheckCallbacks:
     """The requests in progress. `contain` takes an exception of a request's callback."""
 
     def __init__(self, timeout_ms: int, contain: Callable[[Exception], None]) -> None:
@@ -38,7 +38,7 @@ class Callbacks:
         self._asking: set[asyncio.Task[None]] = set()
         self._asked: Counter[str] = Counter()  # The number of requests in progress by host.
         self.failed = 0  # The number of failures since the start.
-        self._is_quiet = False  # A failure was logged within the last QUIET_S.
+        self._is_logged_lately = False  # A failure was logged within the last QUIET_S.
 
     def room(self, url: str) -> int:
         """Return how many more requests may be sent to the host of this URL now."""
@@ -78,13 +78,13 @@ class Callbacks:
 
     def _fail(self, url: str, reason: str) -> None:
         self.failed += 1
-        if not self._is_quiet:
-            self._is_quiet = True
-            asyncio.get_running_loop().call_later(QUIET_S, self._may_speak)
+        if not self._is_logged_lately:
+            self._is_logged_lately = True
+            asyncio.get_running_loop().call_later(QUIET_S, self._log_again)
             log.warning("check-back without answer url=%s reason=%r in_all=%d", url, reason, self.failed)
 
-    def _may_speak(self) -> None:
-        self._is_quiet = False
+    def _log_again(self) -> None:
+        self._is_logged_lately = False
 
     async def _answer(self, url: str, question: dict[str, Any]) -> HalfVerdict | None:
         if self._session is None:

@@ -8,7 +8,7 @@
     give up     TRANS_CHECK_MAX_TIME_TOPIC/0    a copy of the half message, and an op message
 
 The state of half messages (`txn.half`) follows from these frames (`half_replay.py`). Only check-backs have a state
-record of their own, HalvesLooked. Retention keeps open half messages: see `first_kept`.
+record of their own, HalvesChecked. Retention keeps open half messages: see `first_kept`.
 
 A half message may be read before it is durable, because what is appended as a result comes after it in the log.
 """
@@ -23,7 +23,7 @@ from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.stamps import WAITING_STAMP
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
-from duolog.bridge.records.half_messages import HalvesLooked
+from duolog.bridge.records.half_messages import HalvesChecked
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.half_replay import HalfMessageReplay
@@ -199,10 +199,10 @@ class HalfMessageLog:
         queue, stamp = self._given_up_queue, WAITING_STAMP
         return Frame(queue, frame_formats.KAFKA, half.frame, 1, half.timestamp_ms, tags.NO_TAG, stamp)
 
-    def looked(self, halves: Iterable[Half], put_off: Iterable[Half], now_ms: int) -> None:
-        """Record that check-backs of `halves` are sent now, and those of `put_off` are postponed by an interval."""
-        offsets, later = [half.offset for half in halves], [half.offset for half in put_off]
-        self._state_log.commit([HalvesLooked(offsets, now_ms, later)], now_ms)
+    def record_checks(self, halves: Iterable[Half], postponed: Iterable[Half], now_ms: int) -> None:
+        """Record that check-backs of `halves` are sent now, and those of `postponed` are postponed by an interval."""
+        offsets, later = [half.offset for half in halves], [half.offset for half in postponed]
+        self._state_log.commit([HalvesChecked(offsets, now_ms, later)], now_ms)
 
 
 def _first_queue(topics: Topics, name: str) -> Queue:

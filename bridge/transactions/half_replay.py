@@ -8,7 +8,7 @@ from typing import Final
 from duolog.bridge.data.half_frames import HalfRequest, read_half
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
-from duolog.bridge.records.half_messages import HalfIdsKnown, HalfVerdicts, HalvesLooked, HalvesOpen
+from duolog.bridge.records.half_messages import HalfIdsKnown, HalfVerdicts, HalvesChecked, HalvesOpen
 from duolog.bridge.records.topics import TopicCreated
 from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.bridge.transactions.half_properties import check_back_of
@@ -36,7 +36,7 @@ class HalfMessageReplay:
         self.half_key = self._op_key = -1  # The keys of the queues of half messages and of op messages.
         state_log.own(HalfIdsKnown, self._replay_ids)
         state_log.own(TopicCreated, self._replay_topic)
-        state_log.own(HalvesLooked, self._replay_looked)
+        state_log.own(HalvesChecked, self._replay_checked)
         state_log.own(HalvesOpen, self._replay_open)
         state_log.own(HalfVerdicts, self._replay_verdicts)
         state_log.on_frame(self._replay_frame)
@@ -75,9 +75,9 @@ class HalfMessageReplay:
         elif record.name == OP_HALF_TOPIC:
             self._op_key = record.number << QUEUE_ID_BITS
 
-    def _replay_looked(self, record: HalvesLooked, slot: Slot) -> None:
-        self._state.looked(record.offsets, record.at_ms)
-        self._state.looked(record.put_off, record.at_ms, counts=False)
+    def _replay_checked(self, record: HalvesChecked, slot: Slot) -> None:
+        self._state.checked(record.offsets, record.at_ms)
+        self._state.checked(record.postponed, record.at_ms, counts=False)
 
     def _replay_open(self, record: HalvesOpen, slot: Slot) -> None:
         self._state.restore(

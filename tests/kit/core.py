@@ -111,7 +111,7 @@ class ManualCore(Core):
         self.wall_time.observe(self.clock.now_ms(), mono_ms)
         self.purgatory.advance(mono_ms)
         expire_sessions(self.kafka_context, mono_ms)
-        self.rocketmq_context.requests.admission.look(mono_ms)
+        self.rocketmq_context.requests.admission.check_progress(mono_ms)
         self.group_offsets.advance(mono_ms, self.clock.now_ms())
         revive(self.rocketmq_context, self.clock.now_ms())
         self.settle()

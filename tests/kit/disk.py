@@ -32,7 +32,7 @@ SECTOR_SIZE = 512
 SECTORS_PER_PAGE = PAGE_SIZE // SECTOR_SIZE
 TORN_SHARE = 0.2  # The share of unsynced pages that are torn.
 # A power cut draws one pair: the probability that all changes to a page, length or name survive, and that none does.
-FATES = ((1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.1, 0.1), (0.8, 0.1), (0.1, 0.8))
+SURVIVAL_ODDS = ((1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.1, 0.1), (0.8, 0.1), (0.1, 0.8))
 
 
 class PowerCut(BaseException):
@@ -64,7 +64,7 @@ class CrashDisk:
     def after_power_cut(self, seed: int) -> "CrashDisk":
         """Return the disk as the next start might find it, all durable. This object does not change."""
         disk = CrashDisk()
-        disk._root = self._root.after_cut(_Fate(seed))
+        disk._root = self._root.after_cut(_CutChoices(seed))
         disk.total_bytes, disk.used_bytes = self.total_bytes, self.used_bytes
         return disk
 
@@ -263,13 +263,13 @@ class CrashDisk:
 class EachCut(CrashDisk):
     """Calls `check` at every `stride`-th operation, as if the power were cut there.
 
-    `check` gets the disk as the next start might find it; the seed is made of the number of the operation and `fate`.
-    Exceptions of `check` name the operation. While `check` is None, nothing is checked.
+    `check` gets the disk as the next start might find it. The random choices depend on `seed` and on the number of the
+    operation. Exceptions of `check` name the operation. While `check` is None, nothing is checked.
     """
 
-    def __init__(self, stride: int = 1, fate: int = 0) -> None:
+    def __init__(self, stride: int = 1, seed: int = 0) -> None:
         super().__init__()
-        self._stride, self._fate = stride, fate
+        self._stride, self._seed = stride, seed
         self.check: Callable[[CrashDisk], None] | None = None
         self.checks = 0
 
@@ -278,7 +278,7 @@ class EachCut(CrashDisk):
             return
         self.checks += 1
         try:
-            self.check(self.after_power_cut(self.operations * 7919 + self._fate))
+            self.check(self.after_power_cut(self.operations * 7919 + self._seed))
         except StoreError as error:
             raise AssertionError(f"operation {self.operations}: {error}") from error
 
@@ -416,13 +416,13 @@ class _File:
         """Keep the unsynced changes readable until the power cut, but let no later sync make them durable."""
         self.unsynced = []
 
-    def after_cut(self, fate: "_Fate") -> "_File":
+    def after_cut(self, choices: "_CutChoices") -> "_File":
         changes = self.unsynced
-        resized = fate.moment(len(changes))  # The length is as it was after this many changes.
+        resized = choices.moment(len(changes))  # The length is as it was after this many changes.
         lost_cut = (number for number in range(resized, len(changes)) if _is_cut(changes[number]))
         changes = changes[: next(lost_cut, len(changes))]
         image, size = self.durable.copy(), self.durable.size
-        pages = _Pages(fate, len(changes))
+        pages = _Pages(choices, len(changes))
         for number, change in enumerate(changes):
             if isinstance(change, _Write):
                 pages.write(image, number, change)
@@ -432,7 +432,7 @@ class _File:
                 if change.shrinks:
                     image.resize(size)
         if size > self.durable.size:
-            size = self.durable.size + fate.moment(size - self.durable.size)
+            size = self.durable.size + choices.moment(size - self.durable.size)
         image.resize(size)
         return _File(image)
 
@@ -440,8 +440,8 @@ class _File:
 class _Pages:
     """Draws, for each page of a file or sector of a torn page, the number of changes that survive."""
 
-    def __init__(self, fate: "_Fate", changes: int) -> None:
-        self._fate, self._changes = fate, changes
+    def __init__(self, choices: "_CutChoices", changes: int) -> None:
+        self._choices, self._changes = choices, changes
         self._moments: dict[int, list[int]] = {}  # For each page, the number of surviving changes of each sector.
 
     def write(self, image: _Image, number: int, change: _Write) -> None:
@@ -456,8 +456,8 @@ class _Pages:
         page, number = divmod(sector, SECTORS_PER_PAGE)
         moments = self._moments.get(page)
         if moments is None:
-            draws = SECTORS_PER_PAGE if self._fate.tears() else 1
-            moments = [self._fate.moment(self._changes) for _ in range(draws)]
+            draws = SECTORS_PER_PAGE if self._choices.tears() else 1
+            moments = [self._choices.moment(self._changes) for _ in range(draws)]
             self._moments[page] = moments = moments * (SECTORS_PER_PAGE // draws)
         return moments[number]
 
@@ -485,15 +485,15 @@ class _Directory:
             else:
                 yield from node.walk(f"{above}{name}/")
 
-    def after_cut(self, fate: "_Fate") -> "_Directory":
+    def after_cut(self, choices: "_CutChoices") -> "_Directory":
         entries, lost = dict(self.durable), set[str]()
         for change in self.unsynced:
-            if lost.isdisjoint(change) and fate.moment(1):
+            if lost.isdisjoint(change) and choices.moment(1):
                 _apply(entries, change)
             else:
                 lost.update(change)
         directory = _Directory()
-        directory.entries = {name: node.after_cut(fate) for name, node in entries.items()}
+        directory.entries = {name: node.after_cut(choices) for name, node in entries.items()}
         directory.durable = dict(directory.entries)
         return directory
 
@@ -501,12 +501,12 @@ class _Directory:
 _Node = _File | _Directory
 
 
-class _Fate:
+class _CutChoices:
     """The random choices of one power cut."""
 
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
-        self._all, self._none = self._rng.choice(FATES)
+        self._all, self._none = self._rng.choice(SURVIVAL_ODDS)
 
     def moment(self, changes: int) -> int:
         """Return how many of `changes` successive changes survive: all, none, or any number."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from duolog.bridge.http.api.messages import Inflating
+from duolog.bridge.http.api.messages import Decompression
 from duolog.bridge.http.api.pending import PendingApi
 from duolog.bridge.http.api.schedules import ScheduleApi
 from duolog.bridge.http.api.timers import TimerApi
@@ -25,7 +25,7 @@ from tests.kit.sockets import FakeTransport, connect
 HEADERS = {"Host": "localhost:9644", "Content-Type": "application/json", "Connection": "close"}
 
 
-class Dialogue:
+class HttpDialogue:
     """One connection to the port in a running loop; `turn` lets the loop run."""
 
     def __init__(self, core: ManualCore, port: HttpPort) -> None:
@@ -82,7 +82,7 @@ class HttpBench:
     async def _say(self, sent: bytes) -> tuple[int, bytes, bytes]:
         port = self.port()
         await port.start()
-        dialogue = Dialogue(self.core, port)
+        dialogue = HttpDialogue(self.core, port)
         dialogue.say(sent)
         answer = await dialogue.answers()
         await port.stop()
@@ -125,7 +125,7 @@ class TimerHandlers:
             TimerApi(context, kept, read),
             PendingApi(context, kept),
             ScheduleApi(context, kept, read),
-            TopicApi(context, kept, read, Inflating(1 << 20)),
+            TopicApi(context, kept, read, Decompression(1 << 20)),
         )
 
     def __getattr__(self, name: str) -> Callable[[Any], Coroutine[Any, Any, Any]]:

@@ -11,7 +11,7 @@ IN_CI = os.environ.get("CI", "").lower() == "true"
 MAY_BE_SKIPPED_IN_CI = "no container engine"
 
 
-def leave_out(reason: str) -> NoReturn:
+def skip_or_fail(reason: str) -> NoReturn:
     """Skip the running test, or fail it in CI.
 
     `reason` names what is missing, and the error of the attempt to use it.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kit.broker import Broker
-from tests.kit.lacking import leave_out
+from tests.kit.lacking import skip_or_fail
 from tests.kit.peers import Peers
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.spark import Spark
@@ -66,7 +66,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker | Peers]:
 def both_families(request: pytest.FixtureRequest) -> None:
     """For tests that write with one protocol and read with the other."""
     if request.config.getoption("--peers"):
-        leave_out("the Apache brokers speak one protocol each")
+        skip_or_fail("the Apache brokers speak one protocol each")
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -19,7 +19,7 @@ from kafka import KafkaConsumer
 
 from tests.kit.broker import Broker, port_of
 from tests.kit.eventually import eventually
-from tests.kit.lacking import leave_out
+from tests.kit.lacking import skip_or_fail
 
 PORTS = ("--kafka-port", "0", "--rocketmq-port", "0", "--namesrv-port", "0", "--http-port", "0")
 
@@ -27,7 +27,7 @@ PORTS = ("--kafka-port", "0", "--rocketmq-port", "0", "--namesrv-port", "0", "--
 @pytest.fixture(autouse=True)
 def _only_ours(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--peers"):
-        leave_out("the Apache brokers have commands of their own")
+        skip_or_fail("the Apache brokers have commands of their own")
 
 
 @pytest.fixture

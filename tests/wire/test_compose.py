@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.kit.eventually import eventually
-from tests.kit.lacking import leave_out
+from tests.kit.lacking import skip_or_fail
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 300
@@ -28,7 +28,7 @@ def require_engine() -> None:
     try:
         docker.from_env(timeout=5).ping()
     except (docker.errors.DockerException, OSError) as error:
-        leave_out(f"no container engine: {error}")
+        skip_or_fail(f"no container engine: {error}")
 
 
 @pytest.mark.timeout(900)

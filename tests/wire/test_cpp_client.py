@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tests.kit.broker import Broker
-from tests.kit.lacking import leave_out
+from tests.kit.lacking import skip_or_fail
 
 PACKAGE = "rocketmq==0.4.4"  # A wheel for Linux on x86-64, and no other.
 COUNT = 20
@@ -52,7 +52,7 @@ def test_cpp_client_consumes_in_a_group(broker: Broker, tmp_path: Path) -> None:
     install = [sys.executable, "-m", "pip", "-q", "install", "--no-deps", "--target", str(tmp_path), PACKAGE]
     installed = subprocess.run(install, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     if installed.returncode:
-        leave_out(f"{PACKAGE} cannot be installed: {installed.stderr[-300:]}")
+        skip_or_fail(f"{PACKAGE} cannot be installed: {installed.stderr[-300:]}")
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, broker.namesrv, "cpp", str(COUNT)],
         capture_output=True, text=True, timeout=WITHIN_S, check=False,

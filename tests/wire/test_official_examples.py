@@ -21,7 +21,7 @@ import pytest
 
 from tests.kit.broker import PORTS, Broker, free_ports
 from tests.kit.eventually import eventually
-from tests.kit.lacking import leave_out
+from tests.kit.lacking import skip_or_fail
 from tests.wire.clients import remoting
 from tests.wire.clients.examples import Examples, Running
 from tests.wire.clients.topics import end_offsets
@@ -214,7 +214,7 @@ def the_port() -> Iterator[None]:
             try:
                 probe.bind(("127.0.0.1", NAMESRV_PORT))
             except OSError as error:
-                leave_out(f"the examples want port {NAMESRV_PORT} of 127.0.0.1: {error}")
+                skip_or_fail(f"the examples want port {NAMESRV_PORT} of 127.0.0.1: {error}")
         yield
 
 

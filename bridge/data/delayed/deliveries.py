@@ -17,7 +17,7 @@ from typing import Final
 
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.monitoring.poison import NOT_THE_RECORD, Poison
+from duolog.bridge.monitoring.poison import NOT_CAUSED_BY_RECORD, Poison
 from duolog.bridge.records.timers import TimersCancelled, TimersDelivered
 from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.bridge.state.topics import Topics
@@ -201,7 +201,7 @@ class Deliveries:
                 in_tables = map(self._pending.stored, (timer[:2] for turn in turns for timer in turn.timers))
                 frames_at |= {timer.address: timer.frame for timer in in_tables if timer is not None}
             runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms) if run.frames]
-        except NOT_THE_RECORD:
+        except NOT_CAUSED_BY_RECORD:
             raise
         except Exception as error:  # noqa: BLE001 - the one that raises is set aside
             self._deliver_parts(turns, found, now_ms, error)

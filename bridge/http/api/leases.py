@@ -36,8 +36,8 @@ from duolog.bridge.state.leases import (
     LEASE_MS,
     Lease,
     TooManyLeases,
-    named,
-    wanted_segments,
+    find_topics,
+    segments_from,
 )
 from duolog.bridge.state.topic_table import Topic
 from duolog.store.entry import Promise
@@ -91,7 +91,7 @@ def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, 
         raise web.HTTPBadRequest(text=f"lease_ms: expected 1 to leases.lease_ms_max={lease_ms_max}, got {lease_ms}")
     _check(readers, caller, [])
     try:
-        topics = named(context.topics, wanted.topics)
+        topics = find_topics(context.topics, wanted.topics)
     except KeyError as error:
         raise web.HTTPNotFound(text=f"there is no topic {str(error.args[0])[:300]}") from error
     _check(readers, caller, topics)
@@ -189,7 +189,7 @@ def _segments(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Ite
     """Yield the segments that contain records of these queues, and limit the lease to the log from the first one on."""
     store = context.store
     written = held_from = store.written
-    for segment in wanted_segments(list(store.segments()), starts):
+    for segment in segments_from(list(store.segments()), starts):
         if segment is None:
             yield None
             continue

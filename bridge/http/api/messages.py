@@ -68,7 +68,7 @@ RECORDS_IN_SLICE: Final = 64
 SLICE_BYTES: Final = 1 << 20  # Larger batches are decoded in slices of this size.
 DELAYED_MAX: Final = 100  # Messages with a time in one request; each of them is a unit of its own.
 # Batches that are decompressed at a time for all HTTP requests; each may need `convert.inflate_bytes_max`.
-INFLATING_MAX: Final = 2
+DECOMPRESSIONS_MAX: Final = 2
 RECORD_OVERHEAD_BYTES: Final = 40  # More than the varints of a record take.
 TIME_MAX_MS: Final = 1 << 62
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -85,12 +85,12 @@ class NewMessages(msgspec.Struct, forbid_unknown_fields=True):
     messages: list[NewMessage]
 
 
-class Inflating:
-    """Decompresses batches in threads, INFLATING_MAX at a time, because each may need `convert.inflate_bytes_max`."""
+class Decompression:
+    """Decompresses batches in threads, a few at a time, because each may need `convert.inflate_bytes_max`."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._places = asyncio.Semaphore(INFLATING_MAX)
+        self._places = asyncio.Semaphore(DECOMPRESSIONS_MAX)
 
     @asynccontextmanager
     async def opened(self, batch: Buffer) -> AsyncIterator[OpenBatch]:
@@ -108,11 +108,11 @@ class MessageApi:
     def __init__(
         self,
         context: HttpContext,
-        inflating: Inflating,
+        decompression: Decompression,
         kept: Callable[[Promise], Awaitable[None]],
         read: Callable[[web.Request], Awaitable[bytes]],
     ) -> None:
-        self._context, self._inflating, self._kept, self._read = context, inflating, kept, read
+        self._context, self._decompression, self._kept, self._read = context, decompression, kept, read
 
     def routes(self) -> list[web.RouteDef]:
         path = "/api/topics/{name}/messages"
@@ -192,7 +192,7 @@ class MessageApi:
                 room -= len(batch)
                 header = read_header(batch)
                 if not is_hidden(batch, header.base_offset, isolation):
-                    async with self._inflating.opened(batch) as opened:
+                    async with self._decompression.opened(batch) as opened:
                         await _add(found, opened)
                 if found.is_done():
                     return

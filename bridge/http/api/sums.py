@@ -15,7 +15,7 @@ from aiohttp import web
 from duolog.bridge.data.range_checksums import RangeChecksums, add_batch
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import is_hidden
-from duolog.bridge.http.api.messages import Inflating
+from duolog.bridge.http.api.messages import Decompression
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.topic_table import Topic
@@ -30,7 +30,9 @@ READ_BYTES_MAX: Final = 16 << 20  # The size of all reads for one answer.
 STEP: Final = 1000
 
 
-async def sums(context: HttpContext, inflating: Inflating, topic: Topic, query: dict[str, str]) -> dict[str, Any]:
+async def sums(
+    context: HttpContext, decompression: Decompression, topic: Topic, query: dict[str, str]
+) -> dict[str, Any]:
     """Answer a request. Raises HTTPException and StoreError."""
     queue = _queue(topic, _number(query, "queue", 0))
     start = _number(query, "start", queue.start_offset)
@@ -41,7 +43,7 @@ async def sums(context: HttpContext, inflating: Inflating, topic: Topic, query: 
         raise web.HTTPBadRequest(text=f"step: expected 1 or more, got {step}")
     found = RangeChecksums(start, max(start, end), step)
     try:
-        await _add_up(context, inflating, topic, queue, found)
+        await _add_up(context, decompression, topic, queue, found)
     except OffsetOutOfRange as error:
         raise web.HTTPGone(text=str(error)) from error
     except ProtocolError as error:
@@ -50,7 +52,7 @@ async def sums(context: HttpContext, inflating: Inflating, topic: Topic, query: 
 
 
 async def _add_up(
-    context: HttpContext, inflating: Inflating, topic: Topic, queue: Queue, found: RangeChecksums
+    context: HttpContext, decompression: Decompression, topic: Topic, queue: Queue, found: RangeChecksums
 ) -> None:
     room = READ_BYTES_MAX
     # The state of now, like the end offset: all transactions below it are decided.
@@ -69,7 +71,7 @@ async def _add_up(
                 continue
             # A batch that cannot be decompressed is an error, not a gap: Kafka consumers cannot read its records
             # either.
-            async with inflating.opened(batch) as opened:
+            async with decompression.opened(batch) as opened:
                 for _ in add_batch(found, opened):
                     await asyncio.sleep(0)
 

@@ -22,7 +22,7 @@ from duolog.bridge.http.answers import (
     object_with,
 )
 from duolog.bridge.http.api import sums
-from duolog.bridge.http.api.messages import Inflating
+from duolog.bridge.http.api.messages import Decompression
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import (
     Text,
@@ -50,16 +50,19 @@ class NewConfigs(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TopicApi:
-    """The routes. `kept` waits for a promise of the log, `read` reads a request's body, `inflating` opens batches."""
+    """The routes.
+
+    `kept` waits for a promise of the log, `read` reads a request's body, `decompression` opens batches.
+    """
 
     def __init__(
         self,
         context: HttpContext,
         kept: Callable[[Promise], Awaitable[None]],
         read: Callable[[web.Request], Awaitable[bytes]],
-        inflating: Inflating,
+        decompression: Decompression,
     ) -> None:
-        self._context, self._kept, self._read, self._inflating = context, kept, read, inflating
+        self._context, self._kept, self._read, self._decompression = context, kept, read, decompression
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -105,7 +108,9 @@ class TopicApi:
         return answer({"deleted": topic.name})
 
     async def _sums(self, request: web.Request) -> web.Response:
-        return answer(await sums.sums(self._context, self._inflating, self._topic_named(request), dict(request.query)))
+        return answer(
+            await sums.sums(self._context, self._decompression, self._topic_named(request), dict(request.query))
+        )
 
     async def _pause(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)

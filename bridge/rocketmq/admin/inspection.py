@@ -264,15 +264,15 @@ def _ask_member(
     def done(given: RemotingCommand | None) -> None:
         connection.answered()
         try:
-            told = _told(command, request, given)
+            reply = _member_answer(command, request, given)
         except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-            told = connection.refusal(command, error)
-        connection.reply(command, told)
+            reply = connection.refusal(command, error)
+        connection.reply(command, reply)
 
     channel.calls.ask(RequestCode(command.code), ext, body, done, CALL_MS)
 
 
-def _told(command: RemotingCommand, request: ConsumerRequest, given: RemotingCommand | None) -> Answer:
+def _member_answer(command: RemotingCommand, request: ConsumerRequest, given: RemotingCommand | None) -> Answer:
     """Return a member's answer in the encoding that the tool asked for. Raises ProtocolError if that is impossible."""
     if given is None:
         remark = f"consumer <{request.consumer_group}> <{request.client_id}> Timeout: {CALL_MS} ms"
@@ -335,13 +335,13 @@ def _count_since(context: RocketMQContext, queue: Queue, stored_ms: int) -> int:
     if queue.visible_end > queue.start_offset and context.store.reader.last_stored_ms(queue) >= stored_ms:
         found = context.store.reader.find_by_store_time(queue, stored_ms, queue.visible_end)
         if isinstance(found, ColdRead):
-            found.start(_warmed)
+            found.start(_ignore)
         elif found is not None:
             return queue.visible_end - found.base_offset
     return 0
 
 
-def _warmed(_: list[Stored] | StoreError) -> None:
+def _ignore(_: list[Stored] | StoreError) -> None:
     """Do nothing: the index rows are in the page cache now, for the next request."""
 
 

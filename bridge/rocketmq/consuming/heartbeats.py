@@ -150,9 +150,9 @@ def _make_expected(context: RocketMQContext, name: str) -> int:
     return 0
 
 
-def _make(context: RocketMQContext, name: str, template: str, wished_queues: int) -> int:
+def _make(context: RocketMQContext, name: str, template: str, requested_queues: int) -> int:
     with suppress(TopicError, StoreError):
-        topic = context.topics.auto_create_for_rocketmq(name, template, wished_queues, context.clock.now_ms())
+        topic = context.topics.auto_create_for_rocketmq(name, template, requested_queues, context.clock.now_ms())
         return topic.queue_count if topic is not None else 0
     return 0
 

@@ -284,7 +284,7 @@ class _Pull:
     def _finish(self, given: Answer) -> None:
         connection = self._connection
         if self._held is not None:
-            connection.let_go(self._held)
+            connection.forget_held(self._held)
         connection.answered()
         connection.reply(self._command, given)
 

@@ -188,7 +188,7 @@ class _Notification:
 
     def _finish(self, given: Answer) -> None:
         assert self._held is not None, "it was held"
-        self._connection.let_go(self._held)
+        self._connection.forget_held(self._held)
         self._connection.answered()
         self._connection.reply(self._command, given)
 

@@ -453,7 +453,7 @@ class Pop:
 
     def _forget_held(self) -> None:
         if self._held is not None:
-            self._connection.let_go(self._held)
+            self._connection.forget_held(self._held)
             self._held = None
 
     def _count(self) -> None:

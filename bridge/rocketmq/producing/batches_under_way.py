@@ -28,7 +28,7 @@ class _Job(NamedTuple):
     size: int
 
 
-class BatchesUnderWay:
+class BatchesInProgress:
     """The batches that need more than their first slice. Each turn of the loop runs one slice of one batch."""
 
     def __init__(self, admission: Admission, bytes_max: int = BYTES_MAX) -> None:
@@ -69,7 +69,7 @@ class BatchesUnderWay:
         job = self._jobs.popleft()
         job.connection.server.touch()
         try:
-            if self._go_on(job):
+            if self._run_slice(job):
                 self._end(job)
             else:
                 self._jobs.append(job)
@@ -77,7 +77,7 @@ class BatchesUnderWay:
             if self._jobs:
                 self._schedule()
 
-    def _go_on(self, job: _Job) -> bool:
+    def _run_slice(self, job: _Job) -> bool:
         """Run one slice; return True if the batch is answered or its connection is closed."""
         connection, command, steps, _ = job
         if connection.closed:

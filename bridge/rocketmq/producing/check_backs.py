@@ -26,7 +26,7 @@ from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.state.wall_time import WallTime
-from duolog.bridge.transactions.check_callbacks import Callbacks, host_of
+from duolog.bridge.transactions.check_callbacks import CheckCallbacks, host_of
 from duolog.bridge.transactions.half_messages import HalfMessageLog
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.delay.requested_delay import DelayRefused
@@ -62,7 +62,7 @@ class CheckBackLoop:
         self,
         halves: HalfMessageLog,
         producers: "ProducerChecks",
-        callbacks: Callbacks,
+        callbacks: CheckCallbacks,
         decisions: HalfDecisions,
         wall_time: WallTime,
         clock: Clock,
@@ -86,7 +86,7 @@ class CheckBackLoop:
             return
         checked, postponed, to_read = self._choose(due, self._wall_time.careful_ms(now_ms, mono_ms))
         self._not_before_ms = now_ms + PAUSE_MS
-        self._halves.looked(checked, postponed, now_ms)
+        self._halves.record_checks(checked, postponed, now_ms)
         self.counts.without_producer += len(checked) - len(to_read)
         for half, is_last in to_read:
             self._read(half, self._abandon if is_last else self._ask, is_last=is_last)
@@ -102,7 +102,7 @@ class CheckBackLoop:
         to_read: list[tuple[Half, bool]] = []
         has_producer, room = cache(self._has_producer), _CallbackRoom(self._callbacks)
         for half in due:
-            is_last = self._halves.state.is_last_look(half, careful_ms)
+            is_last = self._halves.state.is_last_check(half, careful_ms)
             if not is_last and _is_url(half.asker) and not room.take(half.asker):
                 postponed.append(half)
                 continue
@@ -259,7 +259,7 @@ class ProducerChecks:
 class _CallbackRoom:
     """The number of callbacks that may still begin in this turn of the loop, by host."""
 
-    def __init__(self, callbacks: Callbacks) -> None:
+    def __init__(self, callbacks: CheckCallbacks) -> None:
         self._callbacks = callbacks
         self._left: dict[str, int] = {}
 
@@ -273,7 +273,7 @@ class _CallbackRoom:
         return left > 0
 
 
-def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callbacks: Callbacks) -> CheckBackLoop:
+def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callbacks: CheckCallbacks) -> CheckBackLoop:
     """Make the check-back loop of a broker."""
     options = context.options
     return CheckBackLoop(

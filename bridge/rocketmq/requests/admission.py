@@ -21,8 +21,8 @@ would have to wait for the disk. Requests that were admitted are answered when t
 requests are refused. The remarks are those of Apache RocketMQ, for which its users search (BrokerFastFailure.java,
 NettyRemotingAbstract.java).
 
-While answers wait, the duty `look` checks every LOOK_MS whether the log makes progress, so that sends need not read a
-clock.
+While answers wait, the duty `check_progress` compares the durable position of the log every CHECK_MS, so that sends
+need not read a clock.
 """
 
 from enum import IntEnum
@@ -30,7 +30,7 @@ from typing import Final, Protocol
 
 from duolog.bridge.config import RocketmqOptions
 
-LOOK_MS: Final = 100
+CHECK_MS: Final = 100
 AT_ONCE_MS: Final = 0
 
 
@@ -96,7 +96,7 @@ class Admission:
         self._log: LogProgress | None = None
         self._durable = -1  # The durable position at the last check.
         self._moved_mono_ms = 0  # The time of the last check that found a greater durable position.
-        self._look_mono_ms: int | None = None  # The time of the next check; None: no answer waited at the last check.
+        self._check_mono_ms: int | None = None  # The time of the next check; None: no answer waited at the last check.
         self._stalled_ms = 0  # How long the log has made no progress; 0 if less than `busy_ms`.
 
     def limit_of(self, kind: Kind) -> int:
@@ -148,18 +148,18 @@ class Admission:
     # -- Time
 
     def next_deadline_mono_ms(self) -> int | None:
-        """Return the time of the next check: at once when answers begin to wait, then every LOOK_MS until none wait."""
-        return AT_ONCE_MS if self._look_mono_ms is None and self.waiting else self._look_mono_ms
+        """Return when to check again: at once when answers begin to wait, then every CHECK_MS until none wait."""
+        return AT_ONCE_MS if self._check_mono_ms is None and self.waiting else self._check_mono_ms
 
-    def look(self, mono_ms: int) -> None:
+    def check_progress(self, mono_ms: int) -> None:
         """Check whether the log made progress since the last check."""
         assert self._log is not None, "the log is not open"
         durable = self._log.durable
         if not self.waiting:
-            self._look_mono_ms, self._stalled_ms = None, 0
+            self._check_mono_ms, self._stalled_ms = None, 0
             return
-        if durable != self._durable or self._look_mono_ms is None:
+        if durable != self._durable or self._check_mono_ms is None:
             self._durable, self._moved_mono_ms = durable, mono_ms
         stalled_ms = mono_ms - self._moved_mono_ms
         self._stalled_ms = stalled_ms if stalled_ms >= self._busy_ms else 0
-        self._look_mono_ms = mono_ms + LOOK_MS
+        self._check_mono_ms = mono_ms + CHECK_MS

@@ -5,8 +5,9 @@
               │        longer than `rocketmq.wait_ms` ──> [TIMEOUT_CLEAN_QUEUE]
               └── the queue is full (`admission.py`) ──> [OVERLOAD]
 
-A request that takes longer than a slice is a generator, of which each turn of the loop runs a step (`go_on`). Later
-requests of its kind wait until it is complete, so at most one answer of a kind is being built at a time.
+A request that takes longer than a slice is a generator, of which each turn of the loop runs a step
+(`continue_request`). Later requests of its kind wait until it is complete, so at most one answer of a kind is being
+built at a time.
 
 A flood of such requests therefore takes SLICE_MS of each turn from other work, or the time of one request if that is
 longer; an otherwise idle broker does nothing else. Requests of one kind are handled in order. Times are monotonic.
@@ -68,7 +69,7 @@ Steps = Generator[None, None, Answer]
 """A request in progress: yields after a few milliseconds of work, and returns the answer."""
 
 
-class _Stepping(NamedTuple):
+class _InProgress(NamedTuple):
     connection: BackgroundConnection
     command: RemotingCommand
     steps: Steps
@@ -86,14 +87,14 @@ class BackgroundQueue:
         self._bytes = 0  # Invariant: the sum of the requests' sizes.
         self._spent_ms = 0  # The time used in this turn.
         self._is_scheduled = False
-        self._stepping: _Stepping | None = None  # The request in progress, for which all others wait.
+        self._in_progress: _InProgress | None = None  # The request in progress, for which all others wait.
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def take(self, connection: BackgroundConnection, command: RemotingCommand) -> None:
         """Handle the request now or later, or refuse it."""
-        if not self._queue and self._spent_ms < SLICE_MS and self._stepping is None:
+        if not self._queue and self._spent_ms < SLICE_MS and self._in_progress is None:
             self._run(connection, command)
             return
         try:
@@ -101,27 +102,27 @@ class BackgroundQueue:
         except Busy as busy:
             connection.reply(command, connection.refusal(command, busy))
 
-    def go_on(self, connection: BackgroundConnection, command: RemotingCommand, steps: Steps) -> None:
+    def continue_request(self, connection: BackgroundConnection, command: RemotingCommand, steps: Steps) -> None:
         """Run the remaining steps of a request in progress, one in each turn of the loop."""
-        assert self._stepping is None, "a request that had its turn"
+        assert self._in_progress is None, "a request that had its turn"
         connection.unanswered += 1
         self._admission.in_work[self._kind] += 1
-        self._stepping = _Stepping(connection, command, steps)
+        self._in_progress = _InProgress(connection, command, steps)
         if not self._is_scheduled:
             self._schedule(connection)
 
-    def _take_step(self, stepping: _Stepping) -> None:
-        connection = stepping.connection
+    def _run_step(self, in_progress: _InProgress) -> None:
+        connection = in_progress.connection
         connection.server.touch()
         try:
-            self._step(stepping)
+            self._step(in_progress)
         except Exception as error:  # noqa: BLE001 - other requests of this kind must be handled
-            connection.broken(error, "lane")
-        if (self._stepping is not None or self._queue) and not self._is_scheduled:
+            connection.broken(error, "background request")
+        if (self._in_progress is not None or self._queue) and not self._is_scheduled:
             self._schedule(connection)
 
-    def _step(self, stepping: _Stepping) -> None:
-        connection, command, steps = stepping
+    def _step(self, in_progress: _InProgress) -> None:
+        connection, command, steps = in_progress
         given: Answer | None = None
         try:
             if not connection.closed:
@@ -132,7 +133,7 @@ class BackgroundQueue:
             given = done.value
         except Exception as error:  # noqa: BLE001 - `refusal` reports faults
             given = connection.refusal(command, error)
-        self._stepping = None
+        self._in_progress = None
         self._admission.in_work[self._kind] -= 1
         connection.answered()
         if given is not None:
@@ -160,15 +161,15 @@ class BackgroundQueue:
 
     def _schedule(self, connection: BackgroundConnection) -> None:
         self._is_scheduled = True
-        connection.server.soon(f"rocketmq lane {self._kind.name}", self._turn)
+        connection.server.soon(f"rocketmq background {self._kind.name}", self._turn)
 
     def _turn(self) -> None:
         """Handle waiting requests for one slice; called after other work had its turn."""
         self._is_scheduled, self._spent_ms, given_up = False, 0, 0
-        if self._stepping is not None:
-            self._take_step(self._stepping)
+        if self._in_progress is not None:
+            self._run_step(self._in_progress)
             return
-        while self._queue and self._spent_ms < SLICE_MS and given_up < GIVEN_UP_AT_ONCE and self._stepping is None:
+        while self._queue and self._spent_ms < SLICE_MS and given_up < GIVEN_UP_AT_ONCE and self._in_progress is None:
             connection, command, size, since_mono_ms = self._queue.popleft()
             connection.server.touch()
             self._admission.in_work[self._kind] -= 1
@@ -186,7 +187,7 @@ class BackgroundQueue:
                 else:
                     self._run(connection, command)
             except Exception as error:  # noqa: BLE001 - other requests of this kind must be handled
-                connection.broken(error, "lane")
+                connection.broken(error, "background request")
         if self._queue and not self._is_scheduled:
             self._schedule(self._queue[0].connection)
 

@@ -267,7 +267,7 @@ class RocketMQConnection(Connection):
         except StopIteration as done:
             given: Answer = done.value
             return given
-        self.context.background_queues[self.context.table[asked.code].kind].go_on(self, asked, steps)
+        self.context.background_queues[self.context.table[asked.code].kind].continue_request(self, asked, steps)
         return None
 
     def begin_read(self, asked: RemotingCommand) -> None:
@@ -291,6 +291,6 @@ class RocketMQConnection(Connection):
             self.held.add(held)
         return held
 
-    def let_go(self, held: Held) -> None:
+    def forget_held(self, held: Held) -> None:
         """Forget a request that the purgatory no longer holds; the request may still be unanswered."""
         self.held.discard(held)

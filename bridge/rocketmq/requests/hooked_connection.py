@@ -52,37 +52,39 @@ class _HookedRequest:
 class HookedConnection(RocketMQConnection):
     """The connection of one client to the RocketMQ port, with hooks."""
 
-    __slots__ = ("_asked", "_hooks")
+    __slots__ = ("_hooks", "_requests")
 
     def __init__(self, context: ConnectionContext, hooks: Hooks) -> None:
         super().__init__(context)
         self._hooks = hooks
         # By opaque, the oldest first. At most `rocketmq.unanswered_max` entries, because some requests are never
         # answered.
-        self._asked: dict[int, _HookedRequest] = {}
+        self._requests: dict[int, _HookedRequest] = {}
 
     def take(self, command: RemotingCommand) -> None:
         if self.unanswered >= self.bounds.unanswered_max:
             super().take(command)  # The base class refuses the request.
             return
         assert isinstance(command.body, memoryview), "decoded from a frame"
-        asked = _HookedRequest(Request(command.code, _name(command.code), endpoint(*self.peer), dict(command.ext)))
-        work = partial(_ask, self._hooks, asked, command.body, self.context.inflate_bytes_max)
+        asked = _HookedRequest(
+            Request(command.code, _request_name(command.code), endpoint(*self.peer), dict(command.ext))
+        )
+        work = partial(_call_before_hooks, self._hooks, asked, command.body, self.context.inflate_bytes_max)
         self.unanswered += 1
-        self._hooks.before(work, partial(self._go_on_with, command, asked), self.server.clock.mono_ms())
+        self._hooks.before(work, partial(self._continue_with, command, asked), self.server.clock.mono_ms())
 
-    def _go_on_with(
+    def _continue_with(
         self, command: RemotingCommand, asked: _HookedRequest, outcome: _HookedRequest | Refuse | None
     ) -> None:
         self.answered()
         if self.closed:
             return
         try:
-            self._take_now(command, asked, outcome)
+            self._handle_now(command, asked, outcome)
         except Exception as error:  # noqa: BLE001 - contained
             self.broken(error, "hooks")
 
-    def _take_now(
+    def _handle_now(
         self, command: RemotingCommand, asked: _HookedRequest, outcome: _HookedRequest | Refuse | None
     ) -> None:
         if outcome is None:
@@ -100,38 +102,38 @@ class HookedConnection(RocketMQConnection):
 
     def _remember(self, opaque: int, asked: _HookedRequest) -> None:
         """Keep a request until it is answered; a further request with the same opaque replaces it."""
-        self._asked.pop(opaque, None)
-        if len(self._asked) >= self.bounds.unanswered_max:
-            del self._asked[next(iter(self._asked))]
-        self._asked[opaque] = asked
+        self._requests.pop(opaque, None)
+        if len(self._requests) >= self.bounds.unanswered_max:
+            del self._requests[next(iter(self._requests))]
+        self._requests[opaque] = asked
 
     def send(self, answer: Answer, kind: Kind = Kind.ADMIN) -> None:
-        told = remoting.decode(memoryview(b"".join(answer.buffers))[_LENGTH_BYTES:])
-        asked = self._asked.pop(told.opaque, None)
+        answered = remoting.decode(memoryview(b"".join(answer.buffers))[_LENGTH_BYTES:])
+        asked = self._requests.pop(answered.opaque, None)
         if asked is not None and self._hooks.has("after_request", "after_send", "consumed"):
-            self._hooks.after(partial(_tell, self._hooks, asked, told))
+            self._hooks.after(partial(_call_after_hooks, self._hooks, asked, answered))
         super().send(answer, kind)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._asked.clear()
+        self._requests.clear()
         super().connection_lost(error)
 
 
 # -- In a worker thread
 
 
-def _ask(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate_bytes_max: int) -> _HookedRequest:
+def _call_before_hooks(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate_bytes_max: int) -> _HookedRequest:
     """Call the before-hooks for a request and its messages. Raises Refuse."""
     hooks.call("before_request", asked.request)
     if asked.request.code in _SENDS and hooks.has("before_send", "after_send"):
         try:
-            _ask_of_sends(hooks, asked, body, inflate_bytes_max)
+            _call_before_sends(hooks, asked, body, inflate_bytes_max)
         except ProtocolError:
             pass  # The handler will raise the same error, and answer it.
     return asked
 
 
-def _ask_of_sends(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate_bytes_max: int) -> None:
+def _call_before_sends(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate_bytes_max: int) -> None:
     request = asked.request
     header = SendRequest.parse(request.fields)
     is_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
@@ -156,34 +158,34 @@ def _ask_of_sends(hooks: Hooks, asked: _HookedRequest, body: memoryview, inflate
         asked.changed = dict(request.fields), batch.encode(changed)
     else:
         (send,) = asked.sends
-        asked.changed = _with(request.fields, header, properties.encode(send.properties)), send.body
+        asked.changed = _with_properties(request.fields, header, properties.encode(send.properties)), send.body
 
 
-def _with(fields: Mapping[str, str], header: SendRequest, raw: str) -> dict[str, str]:
+def _with_properties(fields: Mapping[str, str], header: SendRequest, raw: str) -> dict[str, str]:
     """Return the header fields of a send with changed properties and an uncompressed body."""
     properties_name, sys_flag_name = ("i", "f") if "a" in fields else ("properties", "sysFlag")
     sys_flag = header.sys_flag & ~(flags.COMPRESSED | flags.COMPRESSION_MASK)
     return {**fields, properties_name: raw, sys_flag_name: str(sys_flag)}
 
 
-def _tell(hooks: Hooks, asked: _HookedRequest, told: RemotingCommand) -> None:
+def _call_after_hooks(hooks: Hooks, asked: _HookedRequest, answered: RemotingCommand) -> None:
     """Call the after-hooks for the answer to a request."""
-    request, outcome = asked.request, ResponseStatus(told.code, told.remark or "")
+    request, outcome = asked.request, ResponseStatus(answered.code, answered.remark or "")
     hooks.call("after_request", request, outcome)
     if asked.sends:
-        offset, queue_id = int(told.ext.get("queueOffset", -1)), int(told.ext.get("queueId", -1))
-        hooks.call("after_send", asked.sends, Sent(outcome, told.ext.get("msgId", ""), queue_id, offset))
-    elif request.code in _PULLS and told.code == ResponseCode.SUCCESS:
-        assert isinstance(told.body, memoryview), "decoded from a frame"
+        offset, queue_id = int(answered.ext.get("queueOffset", -1)), int(answered.ext.get("queueId", -1))
+        hooks.call("after_send", asked.sends, Sent(outcome, answered.ext.get("msgId", ""), queue_id, offset))
+    elif request.code in _PULLS and answered.code == ResponseCode.SUCCESS:
+        assert isinstance(answered.body, memoryview), "decoded from a frame"
         fields = request.fields
         consumed = Consumed(
             fields["topic"], fields["consumerGroup"], request.client, int(fields["queueId"]),
-            int(fields["queueOffset"]), int(told.ext["nextBeginOffset"]), len(told.body),
+            int(fields["queueOffset"]), int(answered.ext["nextBeginOffset"]), len(answered.body),
         )  # fmt: skip
         hooks.call("consumed", consumed)
 
 
-def _name(code: int) -> str:
+def _request_name(code: int) -> str:
     try:
         return RequestCode(code).name
     except ValueError:

@@ -60,7 +60,7 @@ EXPIRED_AT: Final = "EXPIRED_AT_MS"
 OWN_LIMIT_VERSION: Final = 121  # `MQVersion.V3_4_9`: clients from this version on send their number of attempts.
 
 # Properties that delayed or held back the original; the copy does not have them.
-_WISHES: Final = dict.fromkeys(
+_DELAY_PROPERTIES: Final = dict.fromkeys(
     (
         properties.DELAY,
         properties.TIMER_DELIVER_MS,
@@ -100,7 +100,7 @@ def _give_back(
     expires_ms = expiry_of(context, failed)
     careful_ms = context.messages.wall_time.careful_ms(context.clock.now_ms(), context.clock.mono_ms())
     if expires_ms is not None and expires_ms <= careful_ms:
-        return answer(command, promise=_let_go(context, config, failed, expires_ms))
+        return answer(command, promise=_store_expired(context, config, failed, expires_ms))
     is_dead = failed.reconsume_times >= attempts_max or request.delay_level < 0
     topic = dead_letters_of(context, config) if is_dead else retries_of(context, config)
     delay = {} if is_dead else _delay(config, request.delay_level, failed.reconsume_times)
@@ -112,12 +112,12 @@ def _give_back(
     return answer(command, promise=promise)
 
 
-def _delay(config: SubscriptionGroupConfig, wished_level: int, failures: int) -> dict[str, str | None]:
+def _delay(config: SubscriptionGroupConfig, requested_level: int, failures: int) -> dict[str, str | None]:
     """Return the property with the delay of the message."""
-    delay_ms = delay_ms_of(config.group_retry_policy, failures) if not wished_level else None
+    delay_ms = delay_ms_of(config.group_retry_policy, failures) if not requested_level else None
     if delay_ms is not None:
         return {properties.TIMER_DELAY_MS: str(delay_ms)}
-    return {properties.DELAY: str(wished_level or FIRST_LEVEL + failures)}
+    return {properties.DELAY: str(requested_level or FIRST_LEVEL + failures)}
 
 
 def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
@@ -132,7 +132,7 @@ def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
     }
     if properties.RETRY_TOPIC not in found:
         marks[ORIGIN_PLACE] = f"{failed.queue_id}/{failed.queue_offset}"
-    merged: dict[str, str | None] = {**found, **_WISHES, **marks, **changes}
+    merged: dict[str, str | None] = {**found, **_DELAY_PROPERTIES, **marks, **changes}
     raw = properties.encode({name: value for name, value in merged.items() if value is not None})
     return Message(
         topic="",  # The publisher sets topic, queue and store host.
@@ -181,7 +181,9 @@ def expired_copy(found: Message, expires_ms: int) -> Message:
     return dead
 
 
-def _let_go(context: RocketMQContext, config: SubscriptionGroupConfig, failed: Message, expires_ms: int) -> Promise:
+def _store_expired(
+    context: RocketMQContext, config: SubscriptionGroupConfig, failed: Message, expires_ms: int
+) -> Promise:
     """Store an expired message as a dead letter, unless it is one already or is to be dropped."""
     topic = context.topics.by_rocketmq_name(failed.topic)
     assert topic is not None, "the topic that says when it expires"
@@ -259,8 +261,8 @@ def _writable(context: RocketMQContext, config: SubscriptionGroupConfig, name: s
     return topic
 
 
-def _attempts_max(command: RemotingCommand, wished: int | None, config: SubscriptionGroupConfig) -> int:
-    return wished if wished is not None and command.version >= OWN_LIMIT_VERSION else config.retry_max_times
+def _attempts_max(command: RemotingCommand, requested: int | None, config: SubscriptionGroupConfig) -> int:
+    return requested if requested is not None and command.version >= OWN_LIMIT_VERSION else config.retry_max_times
 
 
 def _count(context: RocketMQContext, *, is_dead: bool) -> None:

@@ -23,7 +23,7 @@ from duolog.bridge.net.connection import Connection
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.transactions.check_callbacks import Callbacks
+from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader
 from duolog.protocol.kafka.api_messages import ApiKey
@@ -162,7 +162,7 @@ class World(ManualCore):
     def _start_duties(self) -> None:
         """Take the duties that a broker gives to its ticker."""
         self._duties: list[Callable[[int, int], object]] = []
-        callbacks = Callbacks(1_000, partial(self.faults.contain, kind="callback"))
+        callbacks = CheckCallbacks(1_000, partial(self.faults.contain, kind="callback"))
         duties.register(self, check_back_loop(self.rocketmq_context, self.half_decisions, callbacks), self._add_duty)
 
     def _add_duty(

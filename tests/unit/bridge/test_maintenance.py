@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from duolog.bridge.maintenance import (
+    CHECK_INTERVAL_MS,
     EXPIRE_INTERVAL_MS,
-    LOOK_INTERVAL_MS,
     QUEUES_IN_SLICE,
     Maintenance,
     Slices,
@@ -140,10 +140,10 @@ def test_compacted_topic_keeps_everything() -> None:
 
 def test_checkpoint_begins_when_due_and_the_disk_is_looked_at_every_second() -> None:
     bench = Bench()
-    bench.run_until(3 * LOOK_INTERVAL_MS)
+    bench.run_until(3 * CHECK_INTERVAL_MS)
     assert (bench.store.disk_checks, bench.store.checkpoints) == (3, 0)
     bench.store.is_checkpoint_due = True
-    bench.run_until(5 * LOOK_INTERVAL_MS)
+    bench.run_until(5 * CHECK_INTERVAL_MS)
     assert bench.store.checkpoints == 1
 
 

@@ -20,7 +20,7 @@ from duolog.bridge.records.groups import (
     GroupOffsetsCommitted,
     RequestModeSet,
 )
-from duolog.bridge.records.half_messages import HalfIdsKnown, HalvesLooked, HalvesOpen
+from duolog.bridge.records.half_messages import HalfIdsKnown, HalvesChecked, HalvesOpen
 from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
 from duolog.bridge.records.schedules import ScheduleRegistered, ScheduleStepped
 from duolog.bridge.records.timers import TableTimersDeleted, TimerRequested, TimerRequestsKnown
@@ -113,7 +113,7 @@ def records_of(core: ManualCore, number: int) -> dict[str, list[Record]]:
         "a transaction begins": [TransactionGrew(number + 500, NOW)],
         "queues of a transaction": [TransactionGrew(number, NOW, [key + 1])],
         "positions of a transaction": [TransactionGrew(number, NOW, (), "g1", [CommittedOffset(key, 8)])],
-        "a look": [HalvesLooked([10_000 + number], LATER)],
+        "a look": [HalvesChecked([10_000 + number], LATER)],
         "transactions of a queue": [QueueTransactions(key, [(number, 4)], b"")],
     }
 

@@ -47,8 +47,8 @@ def look(halves: HalfMessages) -> str:
     if due_ms is None:
         return "-"
     (half,) = found
-    halves.looked([half.offset], due_ms)
-    if halves.is_last_look(half, due_ms):
+    halves.checked([half.offset], due_ms)
+    if halves.is_last_check(half, due_ms):
         halves.decided(half.offset, HalfVerdict.GIVEN_UP)
         return "given up"
     return "asked"
@@ -149,7 +149,7 @@ def test_one_that_is_never_answered_holds_up_nobody() -> None:
         halves.prepared(offset, "gone" if offset % 4 else "shop", 1_000 + offset)
     found = halves.due(1_019 + IMMUNITY, 100)
     assert [half.offset for half in found] == list(range(20))
-    halves.looked([half.offset for half in found if half.asker == "gone"], 1_200)
+    halves.checked([half.offset for half in found if half.asker == "gone"], 1_200)
     assert [half.offset for half in halves.due(1_200, 100)] == [0, 4, 8, 12, 16]
 
 
@@ -228,8 +228,8 @@ def follow_looks(halves: HalfMessages, model: Model, now_ms: int, count_max: int
     while found := halves.due(now_ms, count_max):
         assert len(found) <= count_max
         offsets = [half.offset for half in found]
-        assert len(set(offsets)) == len(offsets), "looked at twice in one turn"
-        apply("looked", offsets, now_ms)
+        assert len(set(offsets)) == len(offsets), "checked twice in one turn"
+        apply("checked", offsets, now_ms)
         for half in found:
             entry = model.open[half.offset]
             assert half == (half.offset, *entry)

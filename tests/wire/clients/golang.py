@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.kit.lacking import leave_out
+from tests.kit.lacking import skip_or_fail
 from tests.wire.clients.agent import Agent
 
 GO = Path(__file__).parent.parent / "go"
@@ -19,7 +19,7 @@ def go_agent() -> Agent:
     """Build and start it; the test is left out where there is no Go, and fails where nothing may be lacking."""
     go = shutil.which("go")
     if go is None:
-        leave_out("no Go tool chain: go is not on the path")
+        skip_or_fail("no Go tool chain: go is not on the path")
     binary = GO / "target" / "agent"
     environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
     built = subprocess.run(
@@ -27,5 +27,5 @@ def go_agent() -> Agent:
         cwd=GO, env=environment, capture_output=True, text=True, check=False, timeout=BUILD_WITHIN_S,
     )  # fmt: skip
     if built.returncode != 0:
-        leave_out(f"the Go client could not be built: {built.stderr.strip()[-1000:]}")
+        skip_or_fail(f"the Go client could not be built: {built.stderr.strip()[-1000:]}")
     return Agent("go", [str(binary)], Path(tempfile.mkdtemp(prefix="duolog-go-")))

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tests.kit.lacking import leave_out
+from tests.kit.lacking import skip_or_fail
 from tests.wire.clients.agent import Agent
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def require_java() -> None:
     """Leave the test out unless there is a JDK that can compile and run the agents."""
     javac = shutil.which("javac")
     if javac is None:
-        leave_out(f"no JDK {JAVA_OLDEST} or later: javac is not on the path")
+        skip_or_fail(f"no JDK {JAVA_OLDEST} or later: javac is not on the path")
     version = subprocess.run([javac, "-version"], capture_output=True, text=True, check=False, timeout=30)
     words = (version.stdout + version.stderr).split()
     if len(words) < 2 or int(words[1].split(".")[0]) < JAVA_OLDEST:
-        leave_out(f"no JDK {JAVA_OLDEST} or later: javac says {' '.join(words)!r}")
+        skip_or_fail(f"no JDK {JAVA_OLDEST} or later: javac says {' '.join(words)!r}")
 
 
 def jars(profile: str) -> Path:
@@ -114,12 +114,12 @@ def jars(profile: str) -> Path:
 
 def _maven(*arguments: str) -> None:
     if shutil.which("mvn") is None:
-        leave_out("no Maven to fetch the Java clients with: mvn is not on the path")
+        skip_or_fail("no Maven to fetch the Java clients with: mvn is not on the path")
     command = ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *arguments]
     env = os.environ | {"MAVEN_OPTS": " ".join([os.environ.get("MAVEN_OPTS", ""), *JVM_OPTIONS])}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=FETCH_WITHIN_S)
     if done.returncode != 0:
-        leave_out(f"Maven could not fetch the Java clients: {(done.stdout + done.stderr).strip()[-1000:]}")
+        skip_or_fail(f"Maven could not fetch the Java clients: {(done.stdout + done.stderr).strip()[-1000:]}")
 
 
 def compiled(profile: str, classpath: str, sources: list[Path]) -> Path:

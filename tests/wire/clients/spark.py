@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.kit.lacking import leave_out
+from tests.kit.lacking import skip_or_fail
 from tests.wire.clients.jvm import jars
 from tests.wire.clients.message import HEAD_BYTES, Message, Position, Seen, seen_by_fingerprint
 from tests.wire.clients.roles import Missing
@@ -56,7 +56,7 @@ class Spark:
         try:
             from pyspark.sql import SparkSession
         except ImportError as error:
-            leave_out(f"no pyspark: {error}")
+            skip_or_fail(f"no pyspark: {error}")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else its workers are whatever `python3` is.
         session = (
             SparkSession.builder.master("local[2]")

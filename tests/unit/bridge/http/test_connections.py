@@ -17,7 +17,7 @@ from duolog.bridge.http.answers import (
 from duolog.bridge.http.connections import HttpConnection
 from duolog.bridge.http.port import HttpPort
 from tests.kit.core import ManualCore
-from tests.kit.http import HEADERS, Dialogue, HttpBench, encoded
+from tests.kit.http import HEADERS, HttpBench, HttpDialogue, encoded
 
 KEEP = HEADERS | {"Connection": "keep-alive"}
 BIG = "x" * 300_000
@@ -62,7 +62,7 @@ POST = encoded("POST", "/api/topics", b"", HEADERS).replace(b"Content-Length: 0\
 def test_client_that_goes_while_its_body_is_awaited_harms_nobody(path: str, body: bytes, turns: int) -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
         core.topic("big", 64)
-        dialogue = Dialogue(core, port)
+        dialogue = HttpDialogue(core, port)
         first = encoded("GET", "/api/topics/big", b"", KEEP)
         dialogue.say(first + POST.replace(b"/api/topics", path.encode()) + body)
         await dialogue.turn(turns)
@@ -81,7 +81,7 @@ def test_client_that_goes_while_its_body_is_awaited_harms_nobody(path: str, body
 )
 def test_body_is_refused_by_its_length_or_as_soon_as_it_is_too_long(body: bytes) -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
-        dialogue = Dialogue(core, port)
+        dialogue = HttpDialogue(core, port)
         dialogue.say(POST + body)
         await dialogue.turn(20)
         status, _, rest = bytes(dialogue.transport.taken).partition(b"\r\n")
@@ -94,7 +94,7 @@ def test_body_is_refused_by_its_length_or_as_soon_as_it_is_too_long(body: bytes)
 
 def test_what_comes_ahead_of_an_answer_is_bounded() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
-        dialogue = Dialogue(core, port)
+        dialogue = HttpDialogue(core, port)
         dialogue.say(POST + b"Content-Length: 10\r\n\r\n{")
         await dialogue.turn(5)
         for _ in range(20):
@@ -116,7 +116,7 @@ def test_head_that_is_too_long_is_400_in_json() -> None:
 
 def test_body_that_does_not_come_is_answered_in_time() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
-        dialogue = Dialogue(core, port)
+        dialogue = HttpDialogue(core, port)
         dialogue.say(POST + b"Content-Length: 10\r\n\r\n{")
         assert b"400" in (await dialogue.answers(10_000_000))[:20]
 
@@ -126,7 +126,7 @@ def test_body_that_does_not_come_is_answered_in_time() -> None:
 def test_answer_that_nobody_takes_is_counted_and_its_connection_closed() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
         for path, held in (("/body", len(BIG)), ("/rows", 0)):
-            slow = Dialogue(core, port)
+            slow = HttpDialogue(core, port)
             slow.transport.room = 1000
             slow.say(encoded("GET", path, b"", KEEP) * 5)
             await slow.turn(20)
@@ -147,7 +147,7 @@ def test_answer_that_nobody_takes_is_counted_and_its_connection_closed() -> None
 def test_reader_that_is_slow_but_reads_gets_all_of_it() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
         for path, size in (("/body", len(BIG)), ("/rows", 1_000_000)):
-            slow = Dialogue(core, port)
+            slow = HttpDialogue(core, port)
             slow.transport.room = 0
             slow.say(encoded("GET", path, b"", HEADERS))
             for _ in range(200):
@@ -166,16 +166,16 @@ def test_reader_that_is_slow_but_reads_gets_all_of_it() -> None:
 
 def test_answers_of_all_are_bounded() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
-        slow = [Dialogue(core, port) for _ in range(2)]
+        slow = [HttpDialogue(core, port) for _ in range(2)]
         for each in slow:
             each.transport.room = 0
             each.say(encoded("GET", "/body", b"", KEEP))
         await slow[0].turn(20)
         port.connections.hold((2 << 20) - port.connections.held_bytes - 1000)
-        refused = Dialogue(core, port)
+        refused = HttpDialogue(core, port)
         refused.say(encoded("GET", "/body", b"", HEADERS))
         assert b" 503 " in await refused.answers()
-        over = Dialogue(core, port)
+        over = HttpDialogue(core, port)
         over.say(POST + b"Content-Length: 5000\r\n\r\n")
         await over.turn(5)
         over.say(b" " * 4000)
@@ -189,8 +189,8 @@ def test_answers_of_all_are_bounded() -> None:
 
 def test_connections_above_the_limit_and_silent_ones_are_closed() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
-        silent = [Dialogue(core, port) for _ in range(3)]
-        refused = Dialogue(core, port)
+        silent = [HttpDialogue(core, port) for _ in range(3)]
+        refused = HttpDialogue(core, port)
         assert refused.transport.is_aborted
         silent[0].say(encoded("GET", "/healthz", b"", KEEP))
         silent[1].say(b"GET /healthz HTTP/1.1\r\nHost: loc")
@@ -200,7 +200,7 @@ def test_connections_above_the_limit_and_silent_ones_are_closed() -> None:
         assert [each.transport.is_aborted for each in silent] == [False, True, True]
         await silent[0].turn(5)
         assert len(port.connections) == 1
-        assert not Dialogue(core, port).transport.is_aborted
+        assert not HttpDialogue(core, port).transport.is_aborted
 
     serving(talk)
 
@@ -214,12 +214,12 @@ def test_fault_in_an_answer_that_has_begun_closes_its_connection_only() -> None:
         port = HttpBench(core).port()
         port.application.router.add_get("/broken", broken)
         await port.start()
-        dialogue = Dialogue(core, port)
+        dialogue = HttpDialogue(core, port)
         dialogue.say(encoded("GET", "/broken", b"", KEEP))
         assert b" 200 " in (await dialogue.answers())[:20]
         assert dialogue.transport.is_aborted
         assert core.faults.counts == {"http GET /broken": 1}
-        other = Dialogue(core, port)
+        other = HttpDialogue(core, port)
         other.say(encoded("GET", "/healthz", b"", HEADERS))
         assert b" 200 " in (await other.answers())[:20]
         await port.stop()
@@ -244,7 +244,7 @@ def test_listings_of_many_connections_have_one_slice_in_a_turn_of_the_loop() -> 
         port = HttpBench(core).port()
         port.application.router.add_get("/counted", counted)
         await port.start()
-        asking = [Dialogue(core, port) for _ in range(20)]
+        asking = [HttpDialogue(core, port) for _ in range(20)]
         for each in asking:
             each.say(encoded("GET", "/counted", b"", HEADERS))
         most = 0
@@ -262,7 +262,7 @@ def test_listings_of_many_connections_have_one_slice_in_a_turn_of_the_loop() -> 
 def test_head_has_no_body() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
         for path in ("/body", "/rows"):
-            dialogue = Dialogue(core, port)
+            dialogue = HttpDialogue(core, port)
             dialogue.say(encoded("HEAD", path, b"", HEADERS))
             assert len(await dialogue.answers()) < 500
             assert isinstance(cast(object, dialogue.connection), HttpConnection)

@@ -15,7 +15,7 @@ import pytest
 from duolog.bridge.config import Options, TxnOptions
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
-from duolog.bridge.transactions.check_callbacks import Callbacks
+from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.bridge.transactions.half_properties import half_properties, sent_properties
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.rocketmq.messages import message
@@ -56,7 +56,7 @@ class History:
         self.core = ManualCore(OPTIONS, disk, STORE)
         self.core.clock.pass_ms(max(0, now_ms - self.core.clock.now_ms()))
         self.core.is_stalled = True
-        self.checks = check_back_loop(self.core.rocketmq_context, self.core.half_decisions, Callbacks(1000, print))
+        self.checks = check_back_loop(self.core.rocketmq_context, self.core.half_decisions, CheckCallbacks(1000, print))
         self.core.topic("orders", 2)
 
     def run(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from duolog.bridge.config import HttpOptions, LeasesOptions, Options
 from duolog.store.log.format import POSITION_MAX
 from tests.kit.core import ManualCore
-from tests.kit.http import HEADERS, Dialogue, HttpBench, encoded
+from tests.kit.http import HEADERS, HttpBench, HttpDialogue, encoded
 
 MINE, OTHERS = {"Authorization": "Bearer mine"}, {"Authorization": "Bearer others"}
 
@@ -95,7 +95,7 @@ def test_lease_whose_plan_is_not_taken_ends() -> None:
     async def leave() -> None:
         port = bench.port()
         await port.start()
-        dialogue = Dialogue(bench.core, port)
+        dialogue = HttpDialogue(bench.core, port)
         dialogue.transport.room = 100
         names = [f"orders{number}" for number in range(20)] * 2
         body = b'{"topics": [%s]}' % b", ".join(b'"%b"' % name.encode() for name in names)

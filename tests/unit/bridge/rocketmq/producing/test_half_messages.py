@@ -10,7 +10,7 @@ import pytest
 
 from duolog.bridge.config import Options, StoreSection, TxnOptions
 from duolog.bridge.rocketmq.producing.check_backs import READS_AT_ONCE, check_back_loop
-from duolog.bridge.transactions.check_callbacks import Callbacks
+from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.bridge.transactions.half_messages import GATHERED_BYTES_MAX, GATHERED_MAX
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -33,7 +33,7 @@ class CheckBackBroker(RocketMQBroker):
         given = {"immunity_ms": IMMUNITY, "check_interval_ms": INTERVAL, "check_max": CHECK_MAX} | txn
         options = Options(txn=TxnOptions(**given), store=StoreSection(segment_bytes=segment_bytes))
         super().__init__(*arguments, options=options, store=StoreOptions(segment_bytes=segment_bytes))
-        self.checks = check_back_loop(self.rocketmq_context, self.half_decisions, Callbacks(1000, print))
+        self.checks = check_back_loop(self.rocketmq_context, self.half_decisions, CheckCallbacks(1000, print))
         self.topic()
 
     def wait(self, ms: int) -> None:

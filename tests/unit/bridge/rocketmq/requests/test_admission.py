@@ -30,7 +30,7 @@ def look(broker: RocketMQBroker, ms: int) -> None:
     broker.clock.pass_ms(ms)
     deadline = broker.rocketmq_context.requests.admission.next_deadline_mono_ms()
     if deadline is not None and deadline <= broker.clock.mono_ms():
-        broker.rocketmq_context.requests.admission.look(broker.clock.mono_ms())
+        broker.rocketmq_context.requests.admission.check_progress(broker.clock.mono_ms())
 
 
 def send(client: Client) -> str:
