@@ -5,10 +5,11 @@
     no such record: offset -1 and timestamp -1, without an error
 
 A search by time answers with the offset and the timestamp of a record, so the batch that holds the record is opened.
-Where the batch is not in memory, the answer waits for a reader thread. Every offset lies below the high watermark, and
-below the last stable offset if the request is read_committed.
+Where the batch is not in memory, the request waits for a reader thread before it looks up further partitions. Every
+offset lies below the high watermark, and below the last stable offset if the request is read_committed.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from duolog.bridge.data.reading.time_search import FoundTime
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import ANSWERABLE, InvalidRequest, code_of
+from duolog.bridge.kafka.requests.kafka_driver import answer_in_steps
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import Repeated, by_partition
 from duolog.bridge.kafka.requests.request import (
@@ -25,14 +27,16 @@ from duolog.bridge.kafka.requests.request import (
     Steps,
     join_promises,
 )
+from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.net.ordered_outbox import OutboxSlot
+from duolog.bridge.net.waiting import Done, UntilNextTurn, UntilRead, WaitingSteps
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import UnknownTopic
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
 from duolog.store.entry import Promise
-from duolog.store.errors import OffsetOutOfRange
+from duolog.store.errors import OffsetOutOfRange, StoreError
 from duolog.store.index.queue import Queue
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LAST_TIERED = -1, -2, -3, -4, -5
@@ -60,9 +64,12 @@ def _epoch_error(topic: Topic, index: int, client_epoch: int) -> ErrorCode:
 # -- ListOffsets
 
 
-def list_offsets(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps | OutboxSlot:
+def list_offsets(
+    context: KafkaContext, connection: OrderedConnection, request: KafkaRequest
+) -> Answer | Steps | OutboxSlot | None:
     """Look up offsets by timestamp."""
-    return _ListOffsets(context, connection, request).start()
+    steps = _ListOffsets(context, request).steps()
+    return answer_in_steps(connection, request, steps, context.purgatory, context.sliced_requests)
 
 
 class Listed(NamedTuple):
@@ -74,37 +81,63 @@ class Listed(NamedTuple):
     leader_epoch: int = _NO_EPOCH
 
 
-class _ListOffsets:
-    """One ListOffsets request. It is answered when the last of its partitions is looked up."""
+class _ColdLookup(NamedTuple):
+    """A partition, by its index in the request, whose batch is not in memory."""
 
-    def __init__(self, context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> None:
-        self._context, self._connection, self._request = context, connection, request
+    number: int
+    topic: Topic
+    read: Later[FoundTime | None]
+
+
+def _start_all(reads: Sequence[Later[FoundTime | None]], done: Done) -> None:
+    """Start all reads, and call `done` with the list of their outcomes once the last one is done."""
+    outcomes: list[FoundTime | StoreError | None] = [None] * len(reads)
+    left = len(reads)
+
+    def take(number: int, outcome: FoundTime | StoreError | None) -> None:
+        nonlocal left
+        outcomes[number] = outcome
+        left -= 1
+        if not left:
+            done(outcomes)
+
+    for number, read in enumerate(reads):
+        read.start(partial(take, number))
+
+
+class _ListOffsets:
+    """One ListOffsets request. `steps` looks up the partitions, some in each turn of the loop."""
+
+    __slots__ = ("_asked", "_context", "_repeated", "_request", "_results")
+
+    def __init__(self, context: KafkaContext, request: KafkaRequest) -> None:
+        self._context, self._request = context, request
         named = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
         self._repeated = Repeated((name, part.partition_index) for name, part in named)
         self._asked = [*{(name, part.partition_index): (name, part) for name, part in named}.values()]
-        self._results: list[Listed] = [Listed()] * len(self._asked)
-        self._next = 0  # The index in `_asked` of the next partition to look up.
-        self._reading_count = 0
-        self._slot: OutboxSlot | None = None
+        self._results: list[Listed] = []  # Of the first partitions.
 
-    def start(self) -> Steps | OutboxSlot:
-        reads = self._look_up_slice()
-        if self._is_complete():
-            return self._answer()
-        slot = self._slot = self._connection.outbox.reserve(self._request.held_bytes)
-        self._start(reads)
-        return slot
+    def steps(self) -> WaitingSteps[Answer | Steps]:
+        while True:
+            reads = self._look_up_slice()
+            if reads:
+                found = yield UntilRead(partial(_start_all, [read for _, _, read in reads]))
+                for (number, topic, _), outcome in zip(reads, found, strict=True):
+                    self._results[number] = self._listed(number, topic, outcome)
+            elif len(self._results) < len(self._asked):
+                yield UntilNextTurn()
+            if len(self._results) == len(self._asked):
+                return self._answer()
 
-    def _look_up_slice(self) -> list[tuple[Later[FoundTime | None], Any]]:
+    def _look_up_slice(self) -> list[_ColdLookup]:
         """Look up as many partitions as a turn has time for; return the reads that need a thread."""
         mono_ms = self._context.clock.mono_ms
         until_mono_ms = mono_ms() + TURN_MS
-        reads = []
-        until_next = self._next + LOOKED_UP_MAX
-        while self._next < min(len(self._asked), until_next) and mono_ms() <= until_mono_ms:
-            number = self._next
-            self._next += 1
-            name, part = self._asked[number]
+        reads: list[_ColdLookup] = []
+        begun = len(self._results)
+        for number, (name, part) in enumerate(self._asked[begun : begun + LOOKED_UP_MAX], begun):
+            if mono_ms() > until_mono_ms:
+                break
             try:
                 self._repeated.check((name, part.partition_index), f"partition {part.partition_index} of {name}")
                 topic, queue = _partition(self._context, name, part.partition_index)
@@ -112,35 +145,10 @@ class _ListOffsets:
             except ANSWERABLE as error:
                 found = Listed(code_of(error))
             if isinstance(found, Later):
-                reads.append((found, partial(self._read, number, topic)))
-            else:
-                self._results[number] = found
-        self._reading_count += len(reads)
+                reads.append(_ColdLookup(number, topic, found))
+                found = Listed()  # The result replaces it when the read is done.
+            self._results.append(found)
         return reads
-
-    def _start(self, reads: list[tuple[Later[FoundTime | None], Any]]) -> None:
-        for read, done in reads:
-            read.start(done)
-        if self._next < len(self._asked):
-            self._connection.server.soon("kafka list_offsets", self._go_on)
-
-    def _go_on(self) -> None:
-        if self._connection.closed:
-            return
-        try:
-            self._start(self._look_up_slice())
-            self._end_if_complete()
-        except Exception as error:  # noqa: BLE001 - contained
-            assert self._slot is not None, "only a request with a slot goes on in a later turn"
-            self._connection.failed(self._request, error, self._slot)
-
-    def _is_complete(self) -> bool:
-        return self._next == len(self._asked) and not self._reading_count
-
-    def _end_if_complete(self) -> None:
-        assert self._slot is not None, "only an answer that was waited for has a slot"
-        if self._is_complete() and not self._slot.is_filled:
-            self._context.sliced_requests.finish(self._connection, self._request, self._slot, self._answer())
 
     def _look_up(self, topic: Topic, queue: Queue, part: Any) -> Listed | Later[FoundTime | None]:
         error = _epoch_error(topic, queue.queue_id, getattr(part, "current_leader_epoch", _NO_EPOCH))
@@ -164,20 +172,10 @@ class _ListOffsets:
             found = self._context.reader.find_time(queue, topic, timestamp, end)
         return found if isinstance(found, Later) else _listed(topic, queue.queue_id, found)
 
-    def _read(self, number: int, topic: Topic, found: FoundTime | Exception | None) -> None:
-        try:
-            self._take_read(number, topic, found)
-        except Exception as error:  # noqa: BLE001 - contained
-            assert self._slot is not None, "only an answer that was waited for has a slot"
-            self._connection.failed(self._request, error, self._slot)
-
-    def _take_read(self, number: int, topic: Topic, found: FoundTime | Exception | None) -> None:
-        if isinstance(found, Exception):
-            self._results[number] = Listed(code_of(found))
-        else:
-            self._results[number] = _listed(topic, self._asked[number][1].partition_index, found)
-        self._reading_count -= 1
-        self._end_if_complete()
+    def _listed(self, number: int, topic: Topic, outcome: FoundTime | Exception | None) -> Listed:
+        if isinstance(outcome, Exception):
+            return Listed(code_of(outcome))
+        return _listed(topic, self._asked[number][1].partition_index, outcome)
 
     def _answer(self) -> Steps:
         types = self._request.types

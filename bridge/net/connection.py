@@ -34,6 +34,13 @@ class Log(Protocol):
     def when(self, promise: Promise, done: Callable[[StoreError | None], None]) -> None: ...
 
 
+class HeldRequest(Protocol):
+    """A request in the purgatory."""
+
+    def connection_closed(self) -> None:
+        """End without an answer."""
+
+
 class Connection(asyncio.Protocol):
     """One client. A subclass names its `wire`, takes frames in `received`, and writes to `answers` or an OrderedOutbox.
 
@@ -58,6 +65,7 @@ class Connection(asyncio.Protocol):
         "closed",
         "connections",
         "doing",
+        "held",
         "held_bytes",
         "is_busy",
         "is_holding",
@@ -81,7 +89,8 @@ class Connection(asyncio.Protocol):
         self.doing = self.wire  # The kind of the request that was received last; a subclass sets it.
         self.is_receiving = False  # `received_all` will be called before anything else happens.
         self.is_busy = False  # A request is processed in slices; the next one is received after its end.
-        self.held_bytes = 0  # The bytes of its requests in the purgatory, which counts them.
+        self.held: set[HeldRequest] = set()  # Its requests in the purgatory.
+        self.held_bytes = 0  # The bytes of these requests; the purgatory counts them.
         self.on_close: list[Callable[[], None]] = []
         self.unanswered = 0  # Requests without an answer yet; the subclass or its outbox counts them.
         self.active_mono_ms = 0  # When the last byte came or left, as fine as sweeps are.
@@ -274,11 +283,12 @@ class Connection(asyncio.Protocol):
         self.server.on_closed()
         self.partial_bytes = 0
         self.answers.drop()
-        callbacks, self.on_close = self.on_close, []
+        callbacks = [*(request.connection_closed for request in self.held), *self.on_close]
+        self.on_close = []
         for callback in callbacks:
             try:
                 callback()
-            except Exception as fault:  # noqa: BLE001 - the other callbacks give something back as well
+            except Exception as fault:  # noqa: BLE001 - the other callbacks release something as well
                 self.fault(fault, "connection lost")
 
     def overdue(self, mono_ms: int) -> str:

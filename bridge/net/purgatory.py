@@ -100,7 +100,9 @@ class Purgatory:
 
         `extra_bytes` is the memory of the request besides itself and the queues that it watches.
         """
-        unique = tuple(dict.fromkeys(keys))
+        unique = tuple(keys)
+        if len(unique) > 1:
+            unique = tuple(dict.fromkeys(unique))
         size = max(1, len(unique)) * HELD_UNIT_BYTES + extra_bytes
         if self.held_bytes + size > self._bytes_max or owner.held_bytes + size > self._owner_bytes_max:
             return None

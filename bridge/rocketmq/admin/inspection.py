@@ -18,9 +18,10 @@ from functools import partial
 from typing import Final
 
 from duolog.bridge.data.reading.later import Later
-from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.waiting import UntilCalled, WaitingSteps
 from duolog.bridge.rocketmq.admin import group_stats
+from duolog.bridge.rocketmq.admin.view_message import find_record
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.groups.consumer_group import Client
 from duolog.bridge.rocketmq.requests.background_requests import Steps
@@ -28,6 +29,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps, answer_when
 from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import (
@@ -56,8 +58,6 @@ from duolog.store.entry import Buffer, Stored
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 from duolog.store.log.cold_read import ColdRead
-from duolog.store.log.entry_reader import RecordAddress
-from duolog.store.workers import Failure
 
 # The work of one step of a long request, which takes some two milliseconds.
 GROUPS_AT_ONCE: Final = 1000
@@ -182,62 +182,31 @@ def _producers(context: RocketMQContext, command: RemotingCommand) -> Steps:
 # -- Members
 
 
-def running_info(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
+def running_info(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = ConsumerRequest.parse(command.ext)
-    _ask_member(context, connection, command, request, command.ext, b"")
+    steps = _ask_member(context, command, request, command.ext, b"")
+    return answer_in_steps(connection, command, steps, outlives_connection=True)
 
 
-def consume_directly(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
+def consume_directly(
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
+) -> Answer | None:
     """Make a member consume one message, which the request names by its offsetMsgId, independent of offsets."""
     request = ConsumerRequest.parse(command.ext)
     _member(context, request)
     _, position = parse_message_id(request.msg_id or "")
-    ext = dict(command.ext)
-    connection.begin_read(command)
-    context.store.reader.find_address(position, partial(_have_consumed, context, connection, command, request, ext))
+    ext = {**command.ext, "brokerName": context.options.rocketmq.broker}
+    steps = _have_consumed(context, command, request, ext, position)
+    return answer_in_steps(connection, command, steps, outlives_connection=True)
 
 
 def _have_consumed(
-    context: RocketMQContext,
-    connection: RocketMQConnection,
-    command: RemotingCommand,
-    request: ConsumerRequest,
-    ext: dict[str, str],
-    found: RecordAddress | Failure | None,
-) -> None:
-    """Continue after a reader thread has looked for the message."""
-
-    def ask(records: Records) -> None:
-        if not records.buffers:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message has the id {request.msg_id}")
-        named = {**ext, "brokerName": context.options.rocketmq.broker}
-        _ask_member(context, connection, command, request, named, records.buffers[0])
-
-    def done(records: Records | Exception) -> None:
-        connection.end_read(command)
-        try:
-            if isinstance(records, Exception):
-                raise records
-            ask(records)
-        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-            connection.reply(command, connection.refusal(command, error))
-
-    topic = context.topics.by_number(found.queue.topic) if isinstance(found, RecordAddress) else None
-    if isinstance(found, Exception) or found is None or topic is None:
-        done(StoreError(str(found)) if isinstance(found, Exception) else Records([], 0))
-        return
-    queue, offset = found
-    read: Records | Later[Records] | Exception
-    try:
-        read = context.messages.reader.rocketmq(
-            queue, topic, offset, 1, 1, context.messages.isolation.stable_end(queue)
-        )
-    except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-        read = error  # A StoreError: the message is not committed yet, or retention has removed it.
-    if isinstance(read, Later):
-        read.start(done)
-    else:
-        done(read)
+    context: RocketMQContext, command: RemotingCommand, request: ConsumerRequest, ext: dict[str, str], position: int
+) -> WaitingSteps[Answer]:
+    record = yield from find_record(context, position)
+    if record is None:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message has the id {request.msg_id}")
+    return (yield from _ask_member(context, command, request, ext, record))
 
 
 def _member(context: RocketMQContext, request: ConsumerRequest) -> RocketMQConnection:
@@ -250,26 +219,12 @@ def _member(context: RocketMQContext, request: ConsumerRequest) -> RocketMQConne
 
 
 def _ask_member(
-    context: RocketMQContext,
-    connection: RocketMQConnection,
-    command: RemotingCommand,
-    request: ConsumerRequest,
-    ext: dict[str, str],
-    body: Buffer,
-) -> None:
-    """Send the request on to the member, and the member's answer to the tool."""
-    channel = _member(context, request)
-    connection.unanswered += 1
-
-    def done(given: RemotingCommand | None) -> None:
-        connection.answered()
-        try:
-            reply = _member_answer(command, request, given)
-        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-            reply = connection.refusal(command, error)
-        connection.reply(command, reply)
-
-    channel.calls.ask(RequestCode(command.code), ext, body, done, CALL_MS)
+    context: RocketMQContext, command: RemotingCommand, request: ConsumerRequest, ext: dict[str, str], body: Buffer
+) -> WaitingSteps[Answer]:
+    """Send the request on to the member, and return the member's answer."""
+    calls = _member(context, request).calls
+    ask = partial(calls.ask, RequestCode(command.code), ext, body, timeout_ms=CALL_MS)
+    return _member_answer(command, request, (yield UntilCalled(ask)))
 
 
 def _member_answer(command: RemotingCommand, request: ConsumerRequest, given: RemotingCommand | None) -> Answer:
@@ -372,7 +327,7 @@ def consume_queue(context: RocketMQContext, connection: RocketMQConnection, comm
     count = min(max(request.count, 1), ROWS_MAX)
     found = context.store.reader.read(queue, offset, max_bytes=ROWS_BYTES_MAX, until=until, max_entries=count)
     later: list[Stored] | Later[list[Stored]] = Later(found, _same) if isinstance(found, ColdRead) else found
-    return connection.answer_when(command, later, make)
+    return answer_when(connection, command, later, make)
 
 
 def _same(stored: list[Stored]) -> list[Stored]:

@@ -12,11 +12,13 @@ from typing import Final, NamedTuple
 
 from duolog.bridge.data.reading.rocketmq_reader import place_of
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.waiting import Done, UntilRead, WaitingSteps
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.convert import to_rocketmq
 from duolog.protocol.errors import ProtocolError
@@ -27,10 +29,8 @@ from duolog.protocol.rocketmq.messages import properties
 from duolog.protocol.rocketmq.messages.message import properties_of
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer, Stored
-from duolog.store.errors import StoreError
 from duolog.store.index.key_index import Search
 from duolog.store.index.queue import Queue
-from duolog.store.workers import Failure
 from duolog.txn.isolation import QueueIsolation
 
 MESSAGES_MAX: Final = 64  # `maxMsgsNumBatch`
@@ -57,7 +57,7 @@ class SearchedQueue(NamedTuple):
     isolation: QueueIsolation | None
 
 
-def query_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
+def query_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = QueryRequest.parse(command.ext)
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:
@@ -71,36 +71,27 @@ def query_message(context: RocketMQContext, connection: RocketMQConnection, comm
         partial(keys_of, inflate_bytes_max),
         _matcher(topic, request.key.encode(), context.messages.reader.store_host, inflate_bytes_max),
     )
-    connection.begin_read(command)
     where = [(queue, context.messages.isolation.stable_end(queue)) for queue in topic.queues]
     decided = {queue.key: SearchedQueue(queue, context.messages.isolation.get(queue.key)) for queue in topic.queues}
-    context.store.reader.search(where, search, partial(_searched, context, connection, command, decided))
+    start = partial(context.store.reader.search, where, search)
+    return answer_in_steps(connection, command, _steps(context, command, decided, start))
 
 
-def _searched(
+def _steps(
     context: RocketMQContext,
-    connection: RocketMQConnection,
     command: RemotingCommand,
     decided: Mapping[int, SearchedQueue],
-    found: Search[FoundMessage] | Failure,
-) -> None:
-    """Answer the request; called with the result of the thread's search."""
-    connection.end_read(command)
-    try:
-        given = _answer(context, command, decided, found)
-    except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-        given = connection.refusal(command, error)
-    connection.reply(command, given)
+    start: Callable[[Done], None],
+) -> WaitingSteps[Answer]:
+    return _answer(context, command, decided, (yield UntilRead(start)))
 
 
 def _answer(
     context: RocketMQContext,
     command: RemotingCommand,
     decided: Mapping[int, SearchedQueue],
-    found: Search[FoundMessage] | Failure,
+    found: Search[FoundMessage],
 ) -> Answer:
-    if isinstance(found, Exception):
-        raise found if isinstance(found, StoreError) else StoreError(str(found))
     seen = [each for each in found.found if not _is_aborted(decided[each.queue_key], each)]
     newest = sorted(seen, key=lambda each: each.stored_ms, reverse=True)[: found.max_count]
     if not newest:

@@ -2,83 +2,52 @@
 
 The physical offset is the address of the record in the log, in whichever protocol it was written. Clients send the
 request to the broker whose host is in the id. The topic in the request, which only new clients send, is not needed.
-Other handlers find a message by its physical offset with `answer_with_record`. Source:
-QueryMessageProcessor.java#viewMessageById.
+Other handlers find a message by its physical offset with `read_record`.
+Source: QueryMessageProcessor.java#viewMessageById.
 """
 
-from collections.abc import Callable
+from collections.abc import Generator
 from functools import partial
+from typing import Any
 
-from duolog.bridge.data.reading.later import Later
-from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.waiting import UntilRead, Wait, WaitingSteps
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps, read
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.headers import ViewRequest
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer
-from duolog.store.errors import StoreError
 from duolog.store.log.entry_reader import RecordAddress
-from duolog.store.workers import Failure
-
-MakeAnswer = Callable[[Buffer], Answer]
 
 
-def view_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
+def view_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     position = ViewRequest.parse(command.ext).offset
-    answer_with_record(context, connection, command, position, lambda record: answer(command, body=record))
+    return answer_in_steps(connection, command, _steps(context, command, position))
 
 
-def answer_with_record(
-    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand, position: int, make: MakeAnswer
-) -> None:
-    """Answer with what `make` returns for the record at that position; SYSTEM_ERROR if there is none.
-
-    `make` gets the record as a pull returns it, and may raise ANSWERABLE exceptions. Raises Busy.
-    """
-    connection.begin_read(command)
-    context.store.reader.find_address(position, partial(_found_address, context, connection, command, position, make))
+def _steps(context: RocketMQContext, command: RemotingCommand, position: int) -> WaitingSteps[Answer]:
+    return answer(command, body=(yield from read_record(context, position)))
 
 
-def _found_address(
-    context: RocketMQContext,
-    connection: RocketMQConnection,
-    command: RemotingCommand,
-    position: int,
-    make: MakeAnswer,
-    found: RecordAddress | Failure | None,
-) -> None:
-    """Read the record, after a reader thread has found its queue and offset, as a pull does."""
-    connection.end_read(command)
-    try:
-        records = _records(context, position, found)
-        given = connection.answer_when(command, records, partial(_answer, position, make))
-    except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-        given = connection.refusal(command, error)
-    if given is not None:
-        connection.reply(command, given)
+def read_record(context: RocketMQContext, position: int) -> Generator[Wait, Any, Buffer]:
+    """Read the record at a position of the log, as a pull gives it; raises SYSTEM_ERROR if there is none."""
+    record = yield from find_record(context, position)
+    if record is None:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
+    return record
 
 
-def _records(
-    context: RocketMQContext, position: int, found: RecordAddress | Failure | None
-) -> Records | Later[Records]:
-    if isinstance(found, Exception):
-        raise found if isinstance(found, StoreError) else StoreError(str(found))
-    topic = context.topics.by_number(found.queue.topic) if found is not None else None
-    if found is None or topic is None:
-        raise _not_found(position)
-    queue, offset = found
-    return context.messages.reader.rocketmq(queue, topic, offset, 1, 1, context.messages.isolation.stable_end(queue))
-
-
-def _answer(position: int, make: MakeAnswer, found: Records) -> Answer:
-    if not found.buffers:
-        raise _not_found(position)
-    return make(found.buffers[0])
-
-
-def _not_found(position: int) -> RequestRefused:
-    return RequestRefused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
+def find_record(context: RocketMQContext, position: int) -> Generator[Wait, Any, Buffer | None]:
+    """Read the record at a position of the log, as a pull gives it; None if there is none. Raises StoreError."""
+    address: RecordAddress | None = yield UntilRead(partial(context.store.reader.find_address, position))
+    topic = context.topics.by_number(address.queue.topic) if address is not None else None
+    if address is None or topic is None:
+        return None
+    queue, offset = address
+    end = context.messages.isolation.stable_end(queue)
+    found = yield from read(context.messages.reader.rocketmq(queue, topic, offset, 1, 1, end))
+    return found.buffers[0] if found.buffers else None

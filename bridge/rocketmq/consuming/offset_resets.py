@@ -16,18 +16,20 @@ MQClientInstance.java#resetOffset.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
 
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.waiting import UntilNextTurn, WaitingSteps
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps, read
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
@@ -39,7 +41,6 @@ from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.json.fastjson import MessageQueue, QueueTable
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Promise
-from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 
 QUEUES_AT_ONCE: Final = 500  # Whose positions are moved in one turn of the loop, at some 15 us each.
@@ -62,16 +63,21 @@ def reset_offset(context: RocketMQContext, connection: RocketMQConnection, comma
     if not context.groups.client_protocols.admits(group_of_rocketmq(request.group), ClientProtocol.ROCKETMQ):
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the group {request.group} is active in Kafka")
     queues = _queues(topic, request)
+    reset = _Reset(context, command, request, topic, queues, _finder(context, request, queues))
+    return answer_in_steps(connection, command, reset.steps(), outlives_connection=True)
+
+
+def _finder(
+    context: RocketMQContext, request: ResetOffsetRequest, queues: Sequence[Queue]
+) -> Callable[[Queue], int | Later[int]]:
+    """Return the function that finds the new offset of a queue."""
     if request.offset is not None and request.queue_id >= 0:
         offset = _checked(context, queues[0], request.offset)
-        return _Reset(context, connection, command, request, topic, queues, lambda queue: offset).start()
-    if request.timestamp < 0:
-        return _Reset(
-            context, connection, command, request, topic, queues, context.messages.isolation.stable_end
-        ).start()
+        return lambda queue: offset
     reader, stable_end = context.messages.reader, context.messages.isolation.stable_end
-    find = lambda queue: reader.find_stored(queue, request.timestamp, stable_end(queue))  # noqa: E731
-    return _Reset(context, connection, command, request, topic, queues, find).start()
+    if request.timestamp < 0:
+        return stable_end
+    return lambda queue: reader.find_stored(queue, request.timestamp, stable_end(queue))
 
 
 def _topic(context: RocketMQContext, name: str) -> Topic:
@@ -108,79 +114,31 @@ class _Reset:
     def __init__(
         self,
         context: RocketMQContext,
-        connection: RocketMQConnection,
         command: RemotingCommand,
         request: ResetOffsetRequest,
         topic: Topic,
         queues: Sequence[Queue],
         find: Callable[[Queue], int | Later[int]],
     ) -> None:
-        self._context, self._connection, self._command, self._request = context, connection, command, request
+        self._context, self._command, self._request = context, command, request
         self._topic, self._queues, self._find = topic, queues, find
-        self._left: Iterator[Queue] = iter(queues)
-        self._found: dict[Queue, int] = {}  # What is to be moved next.
         self._rows: list[bytes] = []  # The members of the answer's table.
         self._promise: Promise | None = None
 
-    def start(self) -> Answer | None:
-        """Give the answer, or None if it is sent once all queues are moved."""
-        given = self._step()
-        if isinstance(given, Answer):
-            return given
-        self._connection.unanswered += 1
-        try:
-            self._wait(given)
-        except Exception:
-            self._connection.answered()
-            raise
-        return None
+    def steps(self) -> WaitingSteps[Answer]:
+        queues = iter(self._queues)
+        while batch := list(islice(queues, QUEUES_AT_ONCE)):
+            found = {}
+            for queue in batch:
+                found[queue] = yield from read(self._find(queue))
+            self._move(found)
+            if len(batch) == QUEUES_AT_ONCE:
+                yield UntilNextTurn()
+        return self._end()
 
-    def _step(self) -> Answer | Later[int] | None:
-        """Move some queues; gives the answer when none is left, or what must be waited for; None: the next turn."""
-        for queue in islice(self._left, QUEUES_AT_ONCE - len(self._found)):
-            offset = self._find(queue)
-            self._found[queue] = 0  # Its place, until a thread has looked.
-            if isinstance(offset, Later):
-                return offset
-            self._found[queue] = offset
-        is_last = len(self._found) < QUEUES_AT_ONCE
-        if self._found:
-            self._move()
-        return self._end() if is_last else None
-
-    def _wait(self, later: Later[int] | None) -> None:
-        if later is None:
-            self._context.server.soon("rocketmq reset of positions", self._go_on)
-            return
-        queue = next(reversed(self._found))
-
-        def done(cold: int | StoreError) -> None:
-            self._connection.end_read(self._command)
-            if not isinstance(cold, StoreError):
-                self._found[queue] = cold
-            self._go_on(cold if isinstance(cold, StoreError) else None)
-
-        self._connection.begin_read(self._command)
-        later.start(done)
-
-    def _go_on(self, failure: StoreError | None = None) -> None:
-        given: Answer | Later[int] | None
-        try:
-            if failure is not None:
-                raise failure
-            given = self._step()
-            if not isinstance(given, Answer):
-                self._wait(given)
-                return
-        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-            given = self._connection.refusal(self._command, error)
-        self._connection.answered()
-        self._connection.reply(self._command, given)
-        self._context.server.touch()
-
-    def _move(self) -> None:
-        """Move the group's positions of what was found, and mark these queues."""
-        context, request, found, self._found = self._context, self._request, self._found, {}
+    def _move(self, found: dict[Queue, int]) -> None:
+        """Move the group's positions to the offsets that were found, and mark these queues."""
+        context, request = self._context, self._request
         if context.topics.by_number(self._topic.number) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic[:300]} not exist")
         group, now_ms = group_of_rocketmq(request.group), context.clock.now_ms()

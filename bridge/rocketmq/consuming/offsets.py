@@ -17,6 +17,7 @@ from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_when
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.group_offsets import TooManyGroupOffsets
 from duolog.bridge.state.topic_table import Topic
@@ -59,8 +60,8 @@ def search_offset(context: RocketMQContext, connection: RocketMQConnection, comm
     found = context.messages.reader.find_stored(
         queue, request.timestamp + is_upper, context.messages.isolation.stable_end(queue)
     )
-    return connection.answer_when(
-        command, found, lambda offset: _offset(command, max(offset - is_upper, queue.start_offset))
+    return answer_when(
+        connection, command, found, lambda offset: _offset(command, max(offset - is_upper, queue.start_offset))
     )
 
 
@@ -75,7 +76,7 @@ def earliest_store_time(
     )
     if isinstance(found, ColdRead):
         later: int | Later[int] = Later(found, lambda stored: stored[0].stored_ms if stored else -1)
-        return connection.answer_when(command, later, lambda stored_ms: _timestamp(command, stored_ms))
+        return answer_when(connection, command, later, lambda stored_ms: _timestamp(command, stored_ms))
     return _timestamp(command, found.stored_ms if found is not None else -1)
 
 

@@ -19,16 +19,16 @@ from typing import Final
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.purgatory import Held
+from duolog.bridge.net.waiting import Hold, HoldOutcome, UntilNextTurn, UntilRead, WaitingSteps
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.consuming.expired import may_expire, without_expired
 from duolog.bridge.rocketmq.consuming.offset_resets import TOLD_BY_PULL_VERSION
 from duolog.bridge.rocketmq.consuming.offsets import commit_one_way
 from duolog.bridge.rocketmq.context import RocketMQContext
-from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps, read
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
@@ -38,7 +38,7 @@ from duolog.protocol.rocketmq.headers import PullRequest
 from duolog.protocol.rocketmq.messages import flags
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer, Promise
-from duolog.store.errors import OffsetOutOfRange, StoreError
+from duolog.store.errors import OffsetOutOfRange
 
 # Of one answer. Java's broker gives 32 messages and 256 KiB at most (`maxTransfer*OnMessageInMemory`), whatever the
 # client asks for; clients ask for 32 and take more.
@@ -56,7 +56,8 @@ def pull_message(context: RocketMQContext, connection: RocketMQConnection, comma
     request.subscription = request.expression_type = None  # A held pull need not keep them.
     if request.sys_flag & flags.PULL_COMMIT_OFFSET:
         _commit(context, topic, request)
-    return _Pull(context, connection, command, request, topic, wanted).start()
+    started = _Pull(context, command, request, topic, wanted).start()
+    return started if isinstance(started, Answer) else answer_in_steps(connection, command, started)
 
 
 def bytes_of(wanted: Filter | None) -> int:
@@ -134,39 +135,72 @@ def _commit(context: RocketMQContext, topic: Topic, request: PullRequest) -> Non
 
 
 class _Pull:
-    """A pull on its way: it is being read, waits for a reader thread, or is held."""
+    """One pull. `start` answers at once, or returns the generator of a pull that waits."""
 
-    __slots__ = ("_command", "_connection", "_context", "_held", "_offset", "_queue", "_request", "_topic", "_wanted")
+    __slots__ = ("_command", "_context", "_offset", "_queue", "_request", "_topic", "_wanted")
 
     def __init__(
         self,
         context: RocketMQContext,
-        connection: RocketMQConnection,
         command: RemotingCommand,
         request: PullRequest,
         topic: Topic,
         wanted: Filter | None,
     ) -> None:
-        self._context, self._connection, self._command, self._request = context, connection, command, request
+        self._context, self._command, self._request = context, command, request
         self._topic, self._wanted = topic, wanted
         self._queue = topic.queues[request.queue_id]
-        self._held: Held | None = None
-        self._offset = request.queue_offset  # Moves on over messages that are not wanted.
+        self._offset = request.queue_offset  # Moves over messages that the filter leaves out while the pull is held.
 
-    def start(self) -> Answer | None:
+    def start(self) -> Answer | WaitingSteps[Answer]:
+        """Return the answer, or the steps of a pull that must wait. Most pulls need no steps."""
         moved = self._reset()
         if moved is not None:
             return moved
-        if self._offset == self._end():
-            return None if self._hold() else self._not_found()
+        end = self._end()
+        if self._offset == end:
+            return self._wait_for_messages() if self._request.sys_flag & flags.PULL_SUSPEND else self._not_found()
         try:
-            found = self._read()
+            found = self._read(end)
         except OffsetOutOfRange:
             return self._moved()
-        if isinstance(found, Later):
-            self._defer(found)
-            return None
-        return self._found(found)
+        return self._wait_for_read(found) if isinstance(found, Later) else self._found(found)
+
+    def _wait_for_read(self, later: Later[Records]) -> WaitingSteps[Answer]:
+        try:
+            return self._found((yield UntilRead(later.start)))
+        except OffsetOutOfRange:
+            return self._moved()
+
+    def _wait_for_messages(self) -> WaitingSteps[Answer]:
+        """Hold the pull until there is a message that the filter wants."""
+        hold = self._hold()
+        try:
+            while (outcome := (yield hold)) is HoldOutcome.CHANGED:
+                moved = self._reset()
+                if moved is not None:
+                    return moved
+                end = self._end()
+                found = self._read(end)
+                if isinstance(found, Later):
+                    return self._found((yield UntilRead(found.start)))
+                if found.buffers and self._may_expire():
+                    yield UntilNextTurn()  # Dead letters are appended, but not while the log is being written.
+                    return self._found((yield from read(self._read(self._end()))))
+                if found.buffers or found.next_offset != end:
+                    return self._found(found)
+                self._offset = end
+        except OffsetOutOfRange:
+            return self._moved()
+        if outcome is HoldOutcome.DELETED:
+            raise no_topic(self._request.topic)
+        return self._not_found()
+
+    def _hold(self) -> Hold:
+        wait_ms = max(min(self._request.suspend_timeout_millis, SUSPEND_MS_MAX), 0)
+        return Hold((self._queue.key,), self._context.clock.mono_ms() + wait_ms, bytes_of(self._wanted))
+
+    # -- Reading
 
     def _end(self) -> int:
         """The queue's end for RocketMQ: its last stable offset, so that only what is committed is seen."""
@@ -192,101 +226,15 @@ class _Pull:
         resets.clear(group, key)
         return None
 
-    def _read(self) -> Records | Later[Records]:
+    def _read(self, end: int) -> Records | Later[Records]:
         context, request, queue = self._context, self._request, self._queue
         count = min(max(request.max_msg_nums, 1), MESSAGES_MAX)
         bytes_max = min(BYTES_MAX, context.server.connections.answer_room_bytes())
         if request.max_msg_bytes is not None and 0 < request.max_msg_bytes < bytes_max:
             bytes_max = request.max_msg_bytes
         return context.messages.reader.rocketmq(
-            queue, self._topic, self._offset, count, max(bytes_max, 1), self._end(), self._wanted
+            queue, self._topic, self._offset, count, max(bytes_max, 1), end, self._wanted
         )
-
-    # -- Waiting
-
-    def _hold(self) -> bool:
-        """Park it, if it may be and there is room."""
-        request, context = self._request, self._context
-        if not request.sys_flag & flags.PULL_SUSPEND:
-            return False
-        wait_ms = min(request.suspend_timeout_millis, SUSPEND_MS_MAX)
-        deadline_mono_ms, size = context.clock.mono_ms() + max(wait_ms, 0), bytes_of(self._wanted)
-        self._held = self._connection.hold_request(self, (self._queue.key,), deadline_mono_ms, extra_bytes=size)
-        if self._held is None:
-            return False
-        self._connection.unanswered += 1
-        return True
-
-    def try_complete(self) -> bool:
-        """Records became visible: answer if one of them is wanted. What comes now is not held a second time."""
-        if self._connection.closed:
-            return True
-        moved = self._reset()
-        if moved is not None:
-            self._finish(moved)
-            return True
-        try:
-            found = self._read()
-            if isinstance(found, Later):
-                self._defer(found)
-                self._connection.unanswered -= 1  # `_defer` counted it again.
-                return True
-        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-            self._finish(self._failed(error))
-            return True
-        if not found.buffers and found.next_offset == self._end():
-            self._offset = found.next_offset
-            return False
-        if found.buffers and self._may_expire():
-            # Dead letters are appended, not while the log is written.
-            self._context.server.soon("rocketmq PULL_MESSAGE", self._look_again)
-            return True
-        self._finish(self._found(found))
-        return True
-
-    def _look_again(self) -> None:
-        if self._connection.closed:
-            return
-        try:
-            found = self._read()
-            if isinstance(found, Later):
-                self._defer(found)
-                self._connection.unanswered -= 1  # `_defer` counted it again.
-                return
-            given = self._found(found)
-        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-            given = self._failed(error)
-        self._finish(given)
-
-    def expire(self) -> None:
-        self._finish(self._not_found())
-
-    def deleted(self) -> None:
-        self._finish(self._failed(no_topic(self._request.topic)))
-
-    def fail(self, error: Exception) -> None:
-        self._finish(self._failed(error))
-
-    def _defer(self, read: Later[Records]) -> None:
-        self._connection.begin_read(self._command)
-        read.start(self._on_cold_read)
-
-    def _on_cold_read(self, found: Records | StoreError) -> None:
-        self._context.requests.admission.end_read(Kind.PULL)
-        try:
-            if isinstance(found, StoreError):
-                raise found
-            given = self._found(found)
-        except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-            given = self._failed(error)
-        self._finish(given)
-
-    def _finish(self, given: Answer) -> None:
-        connection = self._connection
-        if self._held is not None:
-            connection.forget_held(self._held)
-        connection.answered()
-        connection.reply(self._command, given)
 
     # -- Answers
 
@@ -317,9 +265,6 @@ class _Pull:
         if self._offset < queue.start_offset:
             return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", queue.start_offset)
         return self._answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", self._end())
-
-    def _failed(self, error: Exception) -> Answer:
-        return self._moved() if isinstance(error, OffsetOutOfRange) else self._connection.refusal(self._command, error)
 
     def _answer(
         self,

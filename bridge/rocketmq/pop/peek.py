@@ -1,11 +1,11 @@
-"""Looking at what could be popped: NOTIFICATION (200054), PEEK_MESSAGE (200052), POLLING_INFO (200055).
+"""Requests about messages that could be popped: NOTIFICATION (200054), PEEK_MESSAGE (200052), POLLING_INFO (200055).
 
-    notification   is there anything for the group? Held until there is, or `pollTime` is over; nothing is popped
-    peek           the group's next messages, which stay where they are
-    polling info   how many pops of the group are held on a queue, or with -1 on all queues
+    notification   whether the group has a message to pop; held until it has one, or until `pollTime` is over
+    peek           the group's next messages, without popping them
+    polling info   the number of the group's pops that are held on a queue, or with -1 on all queues
 
-A proxy asks the first before it pops, tools the others. Source: NotificationProcessor.java, PeekMessageProcessor.java,
-PollingInfoProcessor.java.
+A proxy sends NOTIFICATION before it pops; tools send the other two.
+Source: NotificationProcessor.java, PeekMessageProcessor.java, PollingInfoProcessor.java.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,16 @@ from collections.abc import Sequence
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.purgatory import Held
+from duolog.bridge.net.waiting import Hold, HoldOutcome, RequestDriver, WaitingSteps
 from duolog.bridge.rocketmq.consuming.pull import no_topic
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checks import check_attempt, check_popper, poppable
-from duolog.bridge.rocketmq.pop.pop_message import BYTES_MAX, MESSAGES_MAX, POLL_MS_MAX, Pop
+from duolog.bridge.rocketmq.pop.pop_message import BYTES_MAX, MESSAGES_MAX, POLL_MS_MAX, HeldPop
 from duolog.bridge.rocketmq.pop.pop_sources import retry_sources
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps, answer_when
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -36,11 +37,9 @@ def polling_info(context: RocketMQContext, connection: RocketMQConnection, comma
     request = PollingInfoRequest.parse(command.ext)
     topic = poppable(context, request.topic, request.queue_id)
     check_popper(context, request.consumer_group)
-    group, watched = group_of_rocketmq(request.consumer_group), topic.key(max(request.queue_id, 0))
-    count = sum(
-        isinstance(waiting, Pop) and waiting.is_of(group, request.queue_id)
-        for waiting in context.purgatory.watching(watched)
-    )
+    label = HeldPop(group_of_rocketmq(request.consumer_group), request.queue_id)
+    watching = context.purgatory.watching(topic.key(max(request.queue_id, 0)))
+    count = sum(isinstance(waiting, RequestDriver) and waiting.label == label for waiting in watching)
     return answer(command, ext={"pollingNum": str(count)})
 
 
@@ -48,7 +47,7 @@ def polling_info(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def _places(context: RocketMQContext, group: str, topic: Topic, queue_id: int) -> Sequence[tuple[Topic, Queue]]:
-    """Where the group's next messages may lie: the topic's queues, and those of the group's retry topics for it."""
+    """Return the queues that the group would pop: the topic's own, and those of the group's retry topics for it."""
     own = topic.queues if queue_id < 0 else [topic.queues[queue_id]]
     retries = [(source.topic, source.queue) for source in retry_sources(context, group, topic)]
     return [*((topic, queue) for queue in own), *retries]
@@ -81,13 +80,13 @@ def peek_message(context: RocketMQContext, connection: RocketMQConnection, comma
             return answer(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", ext)
         return answer(command, ResponseCode.SUCCESS, "FOUND", ext, found.buffers)
 
-    return connection.answer_when(command, _peek(context, request, places), make)
+    return answer_when(connection, command, _peek(context, request, places), make)
 
 
 def _peek(
     context: RocketMQContext, request: PeekRequest, places: Sequence[tuple[Topic, Queue]]
 ) -> Records | Later[Records]:
-    """Read what memory has of them; if that is nothing, the first that the disk has."""
+    """Read what memory has; if that is nothing, return the read of the first queue whose messages only the disk has."""
     buffers: list[Buffer] = []
     cold: Later[Records] | None = None
     for topic, queue in places:
@@ -99,7 +98,7 @@ def _peek(
         try:
             found = context.messages.reader.rocketmq(queue, topic, offset, room, bytes_max, end)
         except OffsetOutOfRange:
-            continue  # Retention moves its start just now.
+            continue  # Retention has just raised the log start offset.
         if isinstance(found, Later):
             cold = cold or found
         else:
@@ -115,58 +114,41 @@ def notification(context: RocketMQContext, connection: RocketMQConnection, comma
     topic = poppable(context, request.topic, request.queue_id)
     check_attempt(request.attempt_id)
     check_popper(context, request.consumer_group)
-    return _Notification(context, connection, command, request, topic).start()
+    started = _Notification(context, command, request, topic).start()
+    return started if isinstance(started, Answer) else answer_in_steps(connection, command, started)
 
 
 class _Notification:
-    """One question whether there is anything to pop; it is answered, or held."""
+    """One question whether there is a message to pop. `start` answers at once, or returns a generator that waits."""
 
-    __slots__ = ("_command", "_connection", "_context", "_held", "_places", "_request", "_topic")
+    __slots__ = ("_command", "_context", "_places", "_request", "_topic")
 
     def __init__(
-        self,
-        context: RocketMQContext,
-        connection: RocketMQConnection,
-        command: RemotingCommand,
-        request: NotificationRequest,
-        topic: Topic,
+        self, context: RocketMQContext, command: RemotingCommand, request: NotificationRequest, topic: Topic
     ) -> None:
-        self._context, self._connection, self._command, self._request = context, connection, command, request
-        self._topic = topic
+        self._context, self._command, self._request, self._topic = context, command, request, topic
         self._places = self._find_places()
-        self._held: Held | None = None
 
-    def start(self) -> Answer | None:
+    def start(self) -> Answer | WaitingSteps[Answer]:
+        """Return the answer, or the steps of a request that waits for a message."""
         wait_ms = min(self._request.poll_time, POLL_MS_MAX)
         has_message = self._has_message()
         if has_message or wait_ms <= 0:
             return self._answer(has_message=has_message)
-        keys, deadline_mono_ms = [queue.key for _, queue in self._places], self._context.clock.mono_ms() + wait_ms
-        self._held = self._connection.hold_request(self, keys, deadline_mono_ms)
-        if self._held is None:
-            return self._answer(is_full=True)
-        self._connection.unanswered += 1
-        return None
+        return self._wait(self._context.clock.mono_ms() + wait_ms)
 
-    def try_complete(self) -> bool:
-        if not self._connection.closed:
-            # A retry topic that is made now is not watched; there will be something in it.
-            if not self._has_message() and len(self._find_places()) == len(self._places):
-                return False
-            self._finish(self._answer(has_message=True))
-        return True
+    def _wait(self, until_mono_ms: int) -> WaitingSteps[Answer]:
+        hold = Hold([queue.key for _, queue in self._places], until_mono_ms)
+        outcome = yield hold
+        # The request does not watch a retry topic that is created now; there will be a message in it.
+        while outcome is HoldOutcome.CHANGED and not self._has_message() and not self._has_new_places():
+            outcome = yield hold
+        if outcome is HoldOutcome.DELETED and self._topic.number not in self._context.topics:
+            raise no_topic(self._request.topic)
+        return self._answer(has_message=outcome is HoldOutcome.CHANGED, is_full=outcome is HoldOutcome.NO_ROOM)
 
-    def expire(self) -> None:
-        self._finish(self._answer(has_message=False))
-
-    def deleted(self) -> None:
-        if self._topic.number in self._context.topics:
-            self.expire()  # The group's retry topic is gone; it asks again.
-        else:
-            self.fail(no_topic(self._request.topic))
-
-    def fail(self, error: Exception) -> None:
-        self._finish(self._connection.refusal(self._command, error))
+    def _has_new_places(self) -> bool:
+        return len(self._find_places()) != len(self._places)
 
     def _find_places(self) -> Sequence[tuple[Topic, Queue]]:
         return _places(self._context, self._request.consumer_group, self._topic, self._request.queue_id)
@@ -181,16 +163,10 @@ class _Notification:
         return False
 
     def _is_blocked(self, queue: Queue) -> bool:
-        """Say whether a pop in order must wait for the acks of the one before."""
+        """Say whether a pop in order must wait until the messages of an earlier pop are acknowledged."""
         request, context = self._request, self._context
         before = context.pop.checkpoints.in_order(group_of_rocketmq(request.consumer_group), queue.key)
         return before is not None and not before.may_be_popped_again(context.clock.now_ms(), request.attempt_id)
-
-    def _finish(self, given: Answer) -> None:
-        assert self._held is not None, "it was held"
-        self._connection.forget_held(self._held)
-        self._connection.answered()
-        self._connection.reply(self._command, given)
 
     def _answer(self, *, has_message: bool = False, is_full: bool = False) -> Answer:
         ext = {"hasMsg": str(has_message).lower(), "pollingFull": str(is_full).lower()}

@@ -27,6 +27,7 @@ from duolog.bridge.rocketmq.groups.consumer_group import NAME_CHARACTERS_MAX
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_when
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.transactions.half_properties import check_back_of, half_properties, sent_properties
 from duolog.bridge.transactions.op_messages import HalfDecision
@@ -108,7 +109,8 @@ def end_transaction(
     found = context.messages.halves.read(request.tran_state_table_offset)
     if not isinstance(found, Later):
         return _end(context, command, request, verdict, found, gathers=connection.is_receiving and command.is_oneway)
-    return connection.answer_when(command, found, partial(_end, context, command, request, verdict))
+    decide = partial(_end, context, command, request, verdict)
+    return answer_when(connection, command, found, decide, outlives_connection=True)
 
 
 def _end(

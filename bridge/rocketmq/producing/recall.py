@@ -5,13 +5,16 @@ first when both are due. A message that was delivered to its queue cannot be rec
 RecallMessageProcessor.java.
 """
 
+from functools import partial
 from typing import Final
 
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.waiting import UntilCalled, WaitingSteps
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
 from duolog.delay.cancellations import Verdict
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -19,7 +22,6 @@ from duolog.protocol.rocketmq.headers import RecallRequest
 from duolog.protocol.rocketmq.messages import properties, recall_handle
 from duolog.protocol.rocketmq.messages.recall_handle import RecallHandle
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-from duolog.store.errors import StoreError
 
 _REMARKS: Final = {
     Verdict.DELIVERED: "recall failed, the message is delivered already",
@@ -37,17 +39,13 @@ def recall_message(context: RocketMQContext, connection: RocketMQConnection, com
     except RequestRefused as refused:
         return answer(command, refused.code, str(refused), ext=_REGION)
 
-    def decide(error: StoreError | None) -> None:
-        connection.answered()
-        try:
-            given = _recall(context, command, handle) if error is None else connection.refusal(command, error)
-        except Exception as refused:  # noqa: BLE001 - `refusal` reports faults
-            given = connection.refusal(command, refused)
-        connection.reply(command, given)
+    steps = _steps(context, command, handle)
+    return answer_in_steps(connection, command, steps, outlives_connection=True)
 
-    connection.unanswered += 1
-    context.messages.delay_commands.load(handle.timer_id, decide)
-    return None
+
+def _steps(context: RocketMQContext, command: RemotingCommand, handle: RecallHandle) -> WaitingSteps[Answer]:
+    yield UntilCalled(partial(context.messages.delay_commands.load, handle.timer_id))
+    return _recall(context, command, handle)
 
 
 def _recall(context: RocketMQContext, command: RemotingCommand, handle: RecallHandle) -> Answer:

@@ -5,7 +5,7 @@
     too many unanswered requests         SYSTEM_BUSY; `rocketmq.unanswered_max`, `admission.py`
     the handler returns an Answer        the answer is sent when the log keeps its promise; clients match answers by
                                          `opaque`, so they may be sent in any order
-    the handler returns None             the answer is sent later: a long poll, or a read that waits for a reader thread
+    the handler returns None             the answer is sent later: the request waits (`rocketmq_driver.py`)
     the handler raises an ANSWERABLE     the answer has the error's code and text
     the handler raises anything else     the error is reported as a fault; the answer is SYSTEM_ERROR
     one-way request                      no answer
@@ -15,17 +15,16 @@ The ports of the broker and of the name server serve the same table, because no 
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from duolog.bridge.data.reading.later import Later
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import BUG, Connection, Log
-from duolog.bridge.net.purgatory import Held, Purgatory, Waiting
+from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.namesrv.expected_topics import RouteMisses
 from duolog.bridge.rocketmq.producing.gathered_decisions import GATHERING, append_gathered
@@ -54,12 +53,11 @@ if TYPE_CHECKING:
     import asyncio
 
 
-T = TypeVar("T")
-
 Promised = deque[tuple[Promise, Sequence[Buffer], Kind]]
 
 log = logging.getLogger("bridge")
 
+_NO_FIELDS: Final[dict[str, str]] = {}
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
@@ -92,7 +90,6 @@ class RocketMQConnection(Connection):
         "_written",
         "calls",
         "context",
-        "held",
         "is_member",
         "packed_peer",
         "route_misses",
@@ -106,7 +103,6 @@ class RocketMQConnection(Connection):
         self.calls = ClientCalls(self, context.purgatory)  # The requests of the broker to this client.
         # The connection belongs to a group, from which `heartbeats` removes it when it is closed.
         self.is_member = False
-        self.held: set[Held] = set()  # The client's long polls in the purgatory.
         self.waiting_bytes = 0  # Bytes of the client's requests in background queues.
         self.packed_peer = NO_HOST  # The packed address of the client, the born host of its messages.
         self._durable: Promised = deque()  # Answers that wait for the next fsync.
@@ -118,9 +114,6 @@ class RocketMQConnection(Connection):
             self.packed_peer = pack_host(*self.peer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        for held in self.held:
-            self.context.purgatory.release(held)
-        self.held.clear()
         self.calls.give_up()
         admission = self.context.admission
         for waiting in (self._durable, self._written):
@@ -167,7 +160,7 @@ class RocketMQConnection(Connection):
             given = self.refusal(command, error)
         if given is None:
             # The answer needs none of these fields, and each of them may take 16 MiB.
-            command.ext, command.body, command.remark, command.language = {}, b"", None, ""
+            command.ext, command.body, command.remark, command.language = _NO_FIELDS, b"", None, ""
         elif not command.flag & FLAG_ONEWAY:
             self.send(given, row.kind)
 
@@ -243,23 +236,6 @@ class RocketMQConnection(Connection):
         self.unanswered -= 1
         self.go_on_soon()
 
-    def answer_when(self, asked: RemotingCommand, found: "T | Later[T]", make: Callable[[T], Answer]) -> Answer | None:
-        """Make the answer of what was found, now or when a reader thread has it; raises Busy."""
-        if not isinstance(found, Later):
-            return make(found)
-
-        def done(cold: T | StoreError) -> None:
-            self.end_read(asked)
-            try:
-                given = self.refusal(asked, cold) if isinstance(cold, StoreError) else make(cold)
-            except Exception as error:  # noqa: BLE001 - `refusal` reports faults
-                given = self.refusal(asked, error)
-            self.reply(asked, given)
-
-        self.begin_read(asked)
-        found.start(done)
-        return None
-
     def in_slices(self, asked: RemotingCommand, steps: Steps) -> Answer | None:
         """Take the first step of a long request, and the others in later turns of the loop."""
         try:
@@ -269,28 +245,3 @@ class RocketMQConnection(Connection):
             return given
         self.context.background_queues[self.context.table[asked.code].kind].continue_request(self, asked, steps)
         return None
-
-    def begin_read(self, asked: RemotingCommand) -> None:
-        """Count a request that begins to wait for a reader thread; raises Busy."""
-        self.context.admission.begin_read(self.context.table[asked.code].kind)
-        self.unanswered += 1
-
-    def end_read(self, asked: RemotingCommand) -> None:
-        """Count a request whose reader thread has finished."""
-        self.context.admission.end_read(self.context.table[asked.code].kind)
-        self.answered()
-
-    # -- Held requests
-
-    def hold_request(
-        self, waiting: Waiting, keys: Iterable[int], deadline_mono_ms: int, *, extra_bytes: int = 0
-    ) -> Held | None:
-        """Hold a request in the purgatory; None if the purgatory has no room: then the caller answers at once."""
-        held = self.context.purgatory.hold(waiting, keys, deadline_mono_ms, self, extra_bytes=extra_bytes)
-        if held is not None:
-            self.held.add(held)
-        return held
-
-    def forget_held(self, held: Held) -> None:
-        """Forget a request that the purgatory no longer holds; the request may still be unanswered."""
-        self.held.discard(held)

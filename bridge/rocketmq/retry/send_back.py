@@ -16,19 +16,20 @@ Source: AbstractSendMessageProcessor.java#consumerSendMsgBack, SendMessageProces
 """
 
 import random
-from functools import partial
 from typing import Final
 
 from duolog.bridge.data import expiry
 from duolog.bridge.data.delayed.delay_headers import TIMER_REPLACE
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.waiting import WaitingSteps
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import MessagesExpired
-from duolog.bridge.rocketmq.admin.view_message import answer_with_record
+from duolog.bridge.rocketmq.admin.view_message import read_record
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
 from duolog.bridge.rocketmq.retry.retry_policy import delay_ms_of
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import UnknownTopic
@@ -83,9 +84,19 @@ def send_back(context: RocketMQContext, connection: RocketMQConnection, command:
     if config.retry_queue_nums <= 0:
         return answer(command)  # The group is configured without retries.
     attempts_max = _attempts_max(command, request.max_reconsume_times, config)
-    make = partial(_give_back, context, command, request, config, attempts_max)
-    answer_with_record(context, connection, command, request.offset, make)
-    return None
+    steps = _steps(context, command, request, config, attempts_max)
+    return answer_in_steps(connection, command, steps, outlives_connection=True)
+
+
+def _steps(
+    context: RocketMQContext,
+    command: RemotingCommand,
+    request: SendBackRequest,
+    config: SubscriptionGroupConfig,
+    attempts_max: int,
+) -> WaitingSteps[Answer]:
+    record = yield from read_record(context, request.offset)
+    return _give_back(context, command, request, config, attempts_max, record)
 
 
 def _give_back(
