@@ -29,6 +29,7 @@ from duolog.bridge.rocketmq.consuming.locks import Locks
 from duolog.bridge.rocketmq.consuming.request_modes import RequestModes
 from duolog.bridge.rocketmq.consuming.reset_marks import ResetMarks
 from duolog.bridge.rocketmq.groups.members import GroupMembers
+from duolog.bridge.rocketmq.groups.membership_limits import MembershipLimits
 from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
 from duolog.bridge.rocketmq.namesrv.key_values import KeyValues
 from duolog.bridge.rocketmq.namesrv.write_permission import WritePermission
@@ -53,11 +54,13 @@ class RocketMQState:
     def __init__(self, state_log: StateLog, positions: GroupOffsets, options: Options) -> None:
         rocketmq = options.rocketmq
         self.members: GroupMembers[RocketMQConnection] = GroupMembers(
-            groups_max=rocketmq.groups_max,
-            client_groups_max=rocketmq.client_groups_max,
-            subscriptions_max=rocketmq.subscriptions_max,
-            subscribed_bytes_max=rocketmq.subscribed_bytes_max,
-            client_subscribed_bytes_max=rocketmq.client_subscribed_bytes_max,
+            MembershipLimits(
+                groups_max=rocketmq.groups_max,
+                client_groups_max=rocketmq.client_groups_max,
+                subscriptions_max=rocketmq.subscriptions_max,
+                subscribed_bytes_max=rocketmq.subscribed_bytes_max,
+                client_subscribed_bytes_max=rocketmq.client_subscribed_bytes_max,
+            )
         )
         self.group_configs = GroupConfigs(state_log, options.groups.count_max, rocketmq.group_config_bytes_max)
         self.key_values = KeyValues(state_log)

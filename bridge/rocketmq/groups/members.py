@@ -34,20 +34,15 @@ from duolog.bridge.rocketmq.groups.consumer_group import (
     size_of,
 )
 from duolog.bridge.rocketmq.groups.heartbeat_times import HeartbeatTimes
+from duolog.bridge.rocketmq.groups.membership_limits import MembershipLimits, TooManyMembers
 from duolog.bridge.rocketmq.groups.producer_groups import ProducerGroups
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionData
-
-MEMBERSHIPS_MAX = 200_000  # The number of all memberships of channels in groups.
 
 FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"  # ConsumeFromWhere.java
 
 
 _IN_NO_GROUP: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
-
-
-class TooManyMembers(Exception):
-    """A limit is reached: `rocketmq.groups_max`, another setting, or one of this module; the message says which."""
 
 
 class GroupMembers(Generic[Channel]):
@@ -57,20 +52,8 @@ class GroupMembers(Generic[Channel]):
     of the sums for the limits must be one step. An exception between them would leave wrong sums.
     """
 
-    def __init__(
-        self,
-        *,
-        groups_max: int,
-        client_groups_max: int,
-        subscriptions_max: int,
-        subscribed_bytes_max: int,
-        client_subscribed_bytes_max: int,
-        memberships_max: int = MEMBERSHIPS_MAX,
-    ) -> None:
-        self._groups_max, self._client_groups_max = groups_max, client_groups_max
-        self._subscriptions_max, self._memberships_max = subscriptions_max, memberships_max
-        self._subscribed_bytes_max = subscribed_bytes_max
-        self._client_subscribed_bytes_max = client_subscribed_bytes_max
+    def __init__(self, limits: MembershipLimits) -> None:
+        self._limits = limits
         self.consumers: dict[str, ConsumerGroup[Channel]] = {}
         self.producers: ProducerGroups[Channel] = ProducerGroups()
         self.heartbeats: HeartbeatTimes[Channel] = HeartbeatTimes()
@@ -139,12 +122,13 @@ class GroupMembers(Generic[Channel]):
 
     def note_producer(self, channel: Channel, client: Client, group: str) -> None:
         """Add the channel to the producers of a group, before its first heartbeat, if the limits allow it."""
+        limits = self._limits
         consuming, producing = self._groups_of.setdefault(channel, (set(), set()))
-        if group in producing or len(group) > NAME_CHARACTERS_MAX or self._membership_count >= self._memberships_max:
+        if group in producing or len(group) > NAME_CHARACTERS_MAX or self._membership_count >= limits.memberships_max:
             return
-        if len(consuming) + len(producing) >= self._client_groups_max:
+        if len(consuming) + len(producing) >= limits.client_groups_max:
             return
-        if group not in self.producers.groups and len(self.consumers) + len(self.producers.groups) >= self._groups_max:
+        if group not in self.producers.groups and len(self.consumers) + len(self.producers.groups) >= limits.groups_max:
             return
         producing.add(group)
         self._membership_count += 1
@@ -154,31 +138,18 @@ class GroupMembers(Generic[Channel]):
         """Raise TooManyMembers if `heartbeat` would exceed a limit. Call `check_counts` before."""
         new = len([each for each in data.consumer_data_set if each.group_name not in self.consumers])
         new += len([each for each in data.producer_data_set if each.group_name not in self.producers.groups])
-        if new and len(self.consumers) + len(self.producers.groups) + new > self._groups_max:
-            raise TooManyMembers(f"{new} more groups would exceed rocketmq.groups_max={self._groups_max}")
+        if new and len(self.consumers) + len(self.producers.groups) + new > self._limits.groups_max:
+            raise TooManyMembers(f"{new} more groups would exceed rocketmq.groups_max={self._limits.groups_max}")
         for consumer in data.consumer_data_set:
             self._check_room(consumer)
         consuming, _ = self._groups_of.get(channel, _IN_NO_GROUP)
         others = consuming.difference([each.group_name for each in data.consumer_data_set])
-        self._check_sums(data, sum([self.consumers[name].size_of(channel) for name in others]))
+        others_size = sum([self.consumers[name].size_of(channel) for name in others])
+        self._limits.check_sums(data, others_size, self._membership_count, self._subscribed_bytes)
 
     def check_counts(self, channel: Channel, data: HeartbeatData) -> None:
         """Raise TooManyMembers if a heartbeat names too many groups or topics, before each of them is processed."""
-        named = len(data.consumer_data_set) + len(data.producer_data_set)
-        consuming, producing = self._groups_of.get(channel, _IN_NO_GROUP)
-        count = named + len(consuming) + len(producing)
-        if count > self._client_groups_max:  # Some groups may be counted twice; then they are counted exactly below.
-            count -= len(consuming.intersection([each.group_name for each in data.consumer_data_set]))
-            count -= len(producing.intersection([each.group_name for each in data.producer_data_set]))
-        if count > self._client_groups_max:
-            raise TooManyMembers(f"a client in {count} groups; rocketmq.client_groups_max={self._client_groups_max}")
-        for consumer in data.consumer_data_set:
-            topics = len(consumer.subscription_data_set)
-            if topics > self._subscriptions_max:
-                raise TooManyMembers(
-                    f"group {consumer.group_name[:NAME_CHARACTERS_MAX]} subscribes to {topics} topics;"
-                    f" rocketmq.subscriptions_max={self._subscriptions_max}"
-                )
+        self._limits.check_counts(data, *self._groups_of.get(channel, _IN_NO_GROUP))
 
     def heartbeat(
         self, channel: Channel, client: Client, data: HeartbeatData, mono_ms: int, refusing: Container[str] = ()
@@ -235,26 +206,6 @@ class GroupMembers(Generic[Channel]):
         if group is not None and not group.has_room_for(consumer):
             raise TooManyMembers(
                 f"the members of group {name} have {DIFFERING_MAX} different subscriptions; no more are allowed"
-            )
-
-    def _check_sums(self, data: HeartbeatData, others_size: int) -> None:
-        """Check the sums as if all of the heartbeat were new, so a client close to a limit may be refused too early."""
-        names = [data.client_id, *(producer.group_name for producer in data.producer_data_set)]
-        if max(map(len, names)) > NAME_CHARACTERS_MAX:
-            raise TooManyMembers(f"a name of {max(map(len, names))} characters; {NAME_CHARACTERS_MAX} are allowed")
-        count = self._membership_count + len(data.consumer_data_set) + len(data.producer_data_set)
-        if count > self._memberships_max:
-            raise TooManyMembers(f"{count} members of groups; {self._memberships_max} are allowed")
-        size = sum(size_of(each.subscription_data_set) for each in data.consumer_data_set)
-        if size + others_size > self._client_subscribed_bytes_max:
-            raise TooManyMembers(
-                f"subscriptions of {size + others_size} bytes of one client;"
-                f" rocketmq.client_subscribed_bytes_max={self._client_subscribed_bytes_max}"
-            )
-        if self._subscribed_bytes + size > self._subscribed_bytes_max:
-            raise TooManyMembers(
-                f"subscriptions of {self._subscribed_bytes + size} bytes;"
-                f" rocketmq.subscribed_bytes_max={self._subscribed_bytes_max}"
             )
 
     def _consume(self, channel: Channel, client: Client, data: ConsumerData, *, refuses: bool, keeps: bool) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 from duolog.bridge.data.publishing.refusals import IllegalMessage, NotSupported, ProduceRefused
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
-from duolog.bridge.rocketmq.groups.members import TooManyMembers
+from duolog.bridge.rocketmq.groups.membership_limits import TooManyMembers
 from duolog.bridge.rocketmq.namesrv.key_values import TooManyValues
 from duolog.bridge.rocketmq.pop.pop_checkpoints import TooManyPopped
 from duolog.bridge.rocketmq.requests.admission import Busy

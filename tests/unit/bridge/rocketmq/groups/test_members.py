@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from duolog.bridge.rocketmq.groups.consumer_group import DIFFERING_MAX, Client
 from duolog.bridge.rocketmq.groups.heartbeat_times import CHANNEL_MS, SCAN_INTERVAL_MS
-from duolog.bridge.rocketmq.groups.members import GroupMembers, TooManyMembers
+from duolog.bridge.rocketmq.groups.members import GroupMembers
+from duolog.bridge.rocketmq.groups.membership_limits import MembershipLimits, TooManyMembers
 from duolog.protocol.rocketmq.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -57,7 +58,7 @@ class CheckedMembers(GroupMembers[Any]):
 
 
 def new(**limits: int) -> GroupMembers[Any]:
-    return CheckedMembers(**{**LIMITS, **limits})
+    return CheckedMembers(MembershipLimits(**{**LIMITS, **limits}))
 
 
 # -- Who is in which group
