@@ -39,7 +39,8 @@ from duolog.bridge.net.addresses import Addresses, StartError, bind, endpoint
 from duolog.bridge.net.connections import Bounds
 from duolog.bridge.net.server import Server
 from duolog.bridge.reload import Reload
-from duolog.bridge.rocketmq.namesrv.registration import NameServerRegistration
+from duolog.bridge.rocketmq.namesrv.registration import BrokerIdentity, NameServerRegistration
+from duolog.bridge.rocketmq.namesrv.routes import broker_address
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.hooked_connection import HookedConnection
@@ -134,8 +135,13 @@ class Broker(Core):
         await self._listen(bound)
         self._start_time()
         if addresses := name_servers(self.options.rocketmq.join_namesrv):
+            options = self.options.rocketmq
             self._registration = NameServerRegistration(
-                self.rocketmq_context, partial(self.faults.contain, kind="registration with a name server"), addresses
+                self.topics,
+                self.clock,
+                BrokerIdentity(options.cluster, options.broker, broker_address(self.rocketmq_context)),
+                partial(self.faults.contain, kind="registration with a name server"),
+                addresses,
             )
             self._registration.start()
         self._is_serving = True

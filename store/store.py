@@ -38,7 +38,7 @@ from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.options import StoreOptions
 from duolog.store.recovery.checkpoint_run import CheckpointRun, log_left
 from duolog.store.recovery.checkpointer import Checkpointer
-from duolog.store.recovery.recovery import RecoveryReport, recover
+from duolog.store.recovery.recovery import Recovered, RecoveryReport, recover
 from duolog.store.recovery.replay import Replayer
 from duolog.store.retention.dead_segments import DeadSegments
 from duolog.store.retention.retention import Retention
@@ -82,11 +82,15 @@ class Store:
         self.append = self.appender.append
         self.write, self.promise = self.durability.write, self.durability.promise
         self.when, self.kept = self.durability.when, self.durability.kept
+        self._open_checkpoints(recovered, replayer)
 
+    def _open_checkpoints(self, recovered: Recovered, replayer: Replayer) -> None:
+        """Create the parts that write checkpoints and remove segments."""
+        queues = self._queues
         dead_segments = DeadSegments(self._log.segments, queues)
         self._checkpoints = Checkpointer(
-            files,
-            options,
+            self._files,
+            self.options,
             self._log,
             queues,
             replayer,

@@ -14,7 +14,7 @@ from duolog.bridge.config import HOUR_MS
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.admin.single_broker import read_properties, report_ignored
 from duolog.bridge.rocketmq.context import RocketMQContext
-from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.bridge.rocketmq.requests.admission import Admission, Kind
 from duolog.bridge.rocketmq.requests.background_requests import Steps
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
@@ -133,7 +133,7 @@ def _broker_runtime(context: RocketMQContext, command: RemotingCommand) -> Steps
     metrics, store, now_ms, mono_ms = context.metrics, context.store, context.clock.now_ms(), context.clock.mono_ms()
     written, read = (" ".join(f"{rate:.2f}" for rate in rates) for rates in context.node.rates.per_second(mono_ms))
     used, total = store.write_state.usage
-    admission, rates = context.requests.admission, context.node.rates
+    rates = context.node.rates
     morning, yesterday = rates.this_morning, rates.yesterday_morning
     table = {
         "brokerVersionDesc": "V5_3_3",
@@ -159,18 +159,20 @@ def _broker_runtime(context: RocketMQContext, command: RemotingCommand) -> Steps
         "earliestMessageTimeStamp": str(first_stored_ms or now_ms),
         "dispatchBehindBytes": "0",
         "pageCacheLockTimeMills": "0",
-        "sendThreadPoolQueueSize": str(admission.in_work[Kind.SEND]),
-        "sendThreadPoolQueueCapacity": str(admission.limit_of(Kind.SEND)),
-        "pullThreadPoolQueueSize": str(admission.in_work[Kind.PULL]),
-        "pullThreadPoolQueueCapacity": str(admission.limit_of(Kind.PULL)),
-        "queryThreadPoolQueueSize": str(admission.in_work[Kind.QUERY]),
-        "queryThreadPoolQueueCapacity": str(admission.limit_of(Kind.QUERY)),
-        "sendThreadPoolQueueHeadWaitTimeMills": "0",
-        "pullThreadPoolQueueHeadWaitTimeMills": "0",
-        "queryThreadPoolQueueHeadWaitTimeMills": "0",
+        **_request_queues(context.requests.admission),
         "remainHowManyDataToFlush": f"{store.next_position - store.durable} B",
     }
     return answer(command, body=KVTable(table=table))
+
+
+def _request_queues(admission: Admission) -> dict[str, str]:
+    """Return the figures that stand for the queues of a RocketMQ broker's thread pools."""
+    table = {}
+    for name, kind in (("send", Kind.SEND), ("pull", Kind.PULL), ("query", Kind.QUERY)):
+        table[f"{name}ThreadPoolQueueSize"] = str(admission.in_work[kind])
+        table[f"{name}ThreadPoolQueueCapacity"] = str(admission.limit_of(kind))
+        table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    return table
 
 
 def _first_stored_ms(context: RocketMQContext) -> Generator[None, None, int]:

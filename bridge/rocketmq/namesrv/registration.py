@@ -19,11 +19,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Final
+from typing import Final, NamedTuple
 
+from duolog.bridge.clock import Clock
 from duolog.bridge.rocketmq.admin.topics import config_of
-from duolog.bridge.rocketmq.context import RocketMQContext
-from duolog.bridge.rocketmq.namesrv.routes import MASTER_ID, broker_address
+from duolog.bridge.rocketmq.namesrv.routes import MASTER_ID
+from duolog.bridge.state.topics import Topics
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader
 from duolog.protocol.rocketmq import remoting
@@ -51,13 +52,27 @@ _NO_PERM: Final = 0
 log = logging.getLogger("bridge")
 
 
+class BrokerIdentity(NamedTuple):
+    """What name servers know the broker by."""
+
+    cluster: str
+    name: str
+    address: str  # The advertised host and the port for RocketMQ clients, joined by a colon.
+
+
 class NameServerRegistration:
     """Keeps this broker registered, with one task for each name server."""
 
     def __init__(
-        self, context: RocketMQContext, contain: Callable[[BaseException], object], addresses: list[tuple[str, int]]
+        self,
+        topics: Topics,
+        clock: Clock,
+        broker: BrokerIdentity,
+        contain: Callable[[BaseException], object],
+        addresses: list[tuple[str, int]],
     ) -> None:
-        self._context, self._contain, self._addresses = context, contain, addresses
+        self._topics, self._clock, self._broker = topics, clock, broker
+        self._contain, self._addresses = contain, addresses
         self._tasks: list[asyncio.Task[None]] = []
         # Set when there is a newer version of the topics; each version has its own event.
         self._changed = asyncio.Event()
@@ -74,7 +89,7 @@ class NameServerRegistration:
 
     def notice(self) -> None:
         """Start a new registration if the topics have changed. Called at the end of each turn of the loop."""
-        if self._context.topics.version != self._version:
+        if self._topics.version != self._version:
             self._changed.set()
 
     async def stop(self) -> None:
@@ -117,7 +132,7 @@ class NameServerRegistration:
         while True:
             body, changed = await self._registration()
             ext = self._identity() | {
-                "haServerAddr": broker_address(self._context),
+                "haServerAddr": self._broker.address,
                 "enableActingMaster": "false",
                 "compressed": "false",
                 "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
@@ -133,11 +148,10 @@ class NameServerRegistration:
     # -- The content of a registration
 
     def _identity(self) -> dict[str, str]:
-        options = self._context.options.rocketmq
         return {
-            "brokerName": options.broker,
-            "brokerAddr": broker_address(self._context),
-            "clusterName": options.cluster,
+            "brokerName": self._broker.name,
+            "brokerAddr": self._broker.address,
+            "clusterName": self._broker.cluster,
             "brokerId": str(MASTER_ID),
         }
 
@@ -147,16 +161,16 @@ class NameServerRegistration:
         Many topics are encoded in slices. A change in the meantime makes a newer version.
         """
         async with self._writing:
-            if self._context.topics.version != self._version:
-                self._version, self._changed = self._context.topics.version, asyncio.Event()
+            if self._topics.version != self._version:
+                self._version, self._changed = self._topics.version, asyncio.Event()
                 for _ in self._write():
                     await asyncio.sleep(0)  # The loop runs other tasks.
             return self._body, self._changed
 
     def _write(self) -> Iterator[None]:
         """Encode the body; yields between slices."""
-        topics = self._context.topics
-        version = DataVersion(timestamp=self._context.clock.now_ms(), counter=topics.version)
+        topics = self._topics
+        version = DataVersion(timestamp=self._clock.now_ms(), counter=topics.version)
         listed = {topic.rocketmq_name: topic for topic in topics.all()}
         if not topics.auto_create:
             listed.pop(AUTO_CREATE_TOPIC, None)

@@ -13,10 +13,14 @@ from duolog.bridge.config import (
     TopicsOptions,
     name_servers,
 )
-from duolog.bridge.rocketmq.namesrv.registration import TOPICS_AT_ONCE, NameServerRegistration
+from duolog.bridge.rocketmq.namesrv.registration import TOPICS_AT_ONCE, BrokerIdentity, NameServerRegistration
 from tests.kit.faults import reraise
 from tests.unit.adversary.budget import counted
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
+
+
+def registration_of(broker: RocketMQBroker) -> NameServerRegistration:
+    return NameServerRegistration(broker.topics, broker.clock, BrokerIdentity("c", "b", "h:1"), reraise, [])
 
 
 def told(fleet: NameServerRegistration) -> dict[str, Any]:
@@ -43,7 +47,7 @@ def by_steps(
 
 def test_a_new_version_comes_with_each_change_and_only_then() -> None:
     broker = RocketMQBroker()
-    fleet = NameServerRegistration(broker.rocketmq_context, reraise, [])
+    fleet = registration_of(broker)
     first, changed = told(fleet), asyncio.run(fleet._registration())[1]
     broker.clock.pass_ms(1000)
     fleet.notice()
@@ -62,7 +66,7 @@ def test_a_new_version_comes_with_each_change_and_only_then() -> None:
 
 def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanwhile_follows() -> None:
     broker = RocketMQBroker()
-    fleet = NameServerRegistration(broker.rocketmq_context, reraise, [])
+    fleet = registration_of(broker)
     for number in range(8 * TOPICS_AT_ONCE):
         broker.topics.create(f"t{number}", 1, {}, broker.clock.now_ms())
     (body, changed), slices = by_steps(fleet, lambda: broker.topic("new"))
@@ -78,7 +82,7 @@ def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanw
 @pytest.mark.parametrize("auto_create", [True, False])
 def test_the_template_is_offered_if_topics_are_made_of_it(auto_create: bool) -> None:
     broker = RocketMQBroker(options=Options(topics=TopicsOptions(auto_create=auto_create)))
-    assert ("TBW102" in told(NameServerRegistration(broker.rocketmq_context, reraise, []))) is auto_create
+    assert ("TBW102" in told(registration_of(broker))) is auto_create
 
 
 @pytest.mark.parametrize(
