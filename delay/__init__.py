@@ -1,4 +1,4 @@
-"""Everything about time to come: decides what is due when, names its next deadline, and never asks a clock.
+"""Delayed and recurring messages, without wire formats: what is due when, and the next deadline. Never asks a clock.
 
 May import `store`. The main names:
 
@@ -6,7 +6,7 @@ May import `store`. The main names:
     Timers                   delay/timers.py     all delayed messages: pending, held by transactions, cancelled
     PendingTimers            delay/pending.py    what is in memory, merged and in turns of topics
     TimerTree                delay/tree/         the log-structured merge tree: flush, cursors, compaction
-    Memtable                 delay/memtable/     timers whose messages lie in the log, 32 bytes for each
+    Memtable                 delay/memtable/     timers whose messages are in the log, 32 bytes for each
     Tables, SortedTable      delay/tables/       timers that are due late, in files; the manifest, tombstones
     DeliverySchedules        delay/schedules.py  recurring messages and their next runs
     Schedule                 delay/recurring.py  the rule that says when a message recurs

@@ -1,6 +1,6 @@
-"""The ids of timers that were moved: an id is the key under which a timer was first known, and it stays.
+"""The ids of rescheduled timers: an id is the first key of a timer, and it stays when the key changes.
 
-Of all other timers id and key are equal, so they take no memory here.
+The id and the key of all other timers are equal, so these take no memory here.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ class Ids:
         self._keys: dict[TimerId, TimerKey] = {}
 
     def key_of(self, timer_id: TimerId) -> TimerKey:
-        """Return the present key of a timer, wherever the timer is."""
+        """Return the present key of a timer, in memory or in a sorted table."""
         return self._keys.get(timer_id, timer_id)
 
     def id_at(self, key: TimerKey) -> TimerId:

@@ -1,14 +1,14 @@
-"""Timers by the sender's own key, in memory: 24 bytes for each, no object.
+"""An index of timers by the sender's own key, in memory: 24 bytes for each, and no object.
 
     part 0         hash u64 | due u64 | address u64 ...          in the order of adding
     ...
     part 4095
 
-A hash of topic and key names the part by its first bits; within it the bytes of the hash are searched. So a look costs
-the search of one part, a few microseconds for a million timers. Rows of timers that are pending no more stay until
-their part has doubled: then all but the newest of them go. Meanwhile they say that there was such a timer.
+A hash of topic and key names the part by its first bits; within it the bytes of the hash are searched. So `find`
+searches one part, which takes a few microseconds for a million timers. Rows of timers that are not pending any more say
+that there was such a timer; when their part has doubled in size, all but the newest of them are removed.
 
-Two keys with one hash (one pair in 2**64) would be taken for each other; whoever must be sure reads the message.
+Two keys with one hash (one pair in 2**64) are not distinguished.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +31,7 @@ def name_hash(topic: int, name: bytes) -> int:
 
 
 class Names:
-    """`is_pending` tells which rows must stay; of the others about `past_max` are kept."""
+    """`is_pending` says which rows must stay; about `past_max` of the others are kept."""
 
     def __init__(self, is_pending: Callable[[TimerId], bool], past_max: int) -> None:
         self._is_pending = is_pending
@@ -49,7 +49,7 @@ class Names:
             self._sweep(number)
 
     def find(self, hashed: int) -> list[TimerId]:
-        """Return all that were added under this hash and are not forgotten, the latest last."""
+        """Return the ids that were added under this hash and not removed since, the latest last."""
         part = self._parts.get(hashed >> 64 - _PART_BITS, b"")
         wanted = hashed.to_bytes(_HASH_BYTES, "big")
         found: list[TimerId] = []
@@ -83,7 +83,7 @@ class Names:
             self.add(hashed, (due_ms, address))
 
     def _sweep(self, number: int) -> None:
-        """Forget all but the newest of what is pending no more."""
+        """Remove all but the newest rows of timers that are not pending any more."""
         rows = list(_ROW.iter_unpack(self._parts[number]))
         past = [row for row in rows if not self._is_pending((row[1], row[2]))]
         gone = set(past[: max(0, len(past) - self._past_max)])

@@ -4,7 +4,7 @@
                   Cron(expression, zone)          5 fields as in crontab(5), or 6 with the seconds in front; or @hourly,
                                                   @daily, @midnight, @weekly, @monthly, @yearly, @annually
     bounds        until_ms, count                 of runs that were done
-    missed        skip | once | all               what to do about runs whose time passed while nobody could do them
+    missed        skip | once | all               what is done about runs that were not done in time
 
                                       down from here to here
     runs               a   b   c   d   e   f   g   h   i
@@ -12,8 +12,8 @@
     once               a   b   c |              g  h   i         the latest of them
     skip               a   b   c |                 h   i         g only if it is late by less than MISSED_AFTER_MS
 
-A run is (number, due): it is the so-manieth to be done, and when. Whoever owns the schedule keeps the next run, as one
-timer; `step` says, when that is due, whether to do it and which one is next.
+A run is (number, due): its number among the runs that are done, and its time. `delay/schedules.py` keeps the next run
+of each schedule; when that is due, `step` says whether to do it and which run is next.
 
 Daylight saving, as Debian's cron has it. A time of day (neither the minute nor the hour begins with `*`) comes once a
 day: where the clock jumps over it, as soon as the jump is done; where it comes twice, the first time. What recurs
@@ -36,8 +36,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-PERIOD_MIN_MS: Final = 10  # each run is a unit of the log
-MISSED_AFTER_MS: Final = 60_000  # Quartz's misfireThreshold
+PERIOD_MIN_MS: Final = 10  # Each run is a unit of the log.
+MISSED_AFTER_MS: Final = 60_000  # The default of Quartz's misfireThreshold.
 EXPRESSION_CHARS_MAX: Final = 256
 COUNT_MAX: Final = (1 << 31) - 1
 TIME_MAX_MS: Final = 250_000_000_000_000  # the year 9892; calendars end with 9999

@@ -2,9 +2,9 @@
 
     due u64 | address u64 | queue key u64 | frame size u32 | name size u16 | form u8 | 0    32 bytes, big-endian
 
-`address` is where the pending entry lies in the log: unique, and rising with the order of arrival. (due, address) is
-the *key* of a timer in the ordered map: timers are delivered in the order of their keys. As the fields are big-endian,
-rows sort as bytes. A queue key of 0 marks a deleted row.
+`address` is the position of the pending entry in the log: unique, and rising with the order of arrival. (due, address)
+is the *key* of a timer in the ordered map: timers are delivered in the order of their keys. As the fields are
+big-endian, rows sort as bytes. A queue key of 0 marks a deleted row.
 """
 
 from struct import Struct

@@ -1,8 +1,8 @@
-"""Timer ids as clients get them: 24 letters, with a check sum in which the cluster's id is.
+"""Timer ids as clients get them: 24 characters, with a checksum that covers the cluster's id.
 
     due u64, without the first two bytes, which no time needs | address u64 | CRC-32C u32         base64, URL-safe
 
-So an id that this cluster never gave is told from one whose message was delivered.
+So an id that this cluster never gave is distinguished from the id of a message that was delivered.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode

@@ -2,13 +2,13 @@
 
     state      event                               next state
     idle       something is due                    waiting
-    waiting    `take` gives the topic a turn       away
+    waiting    `take` gives the topic a turn       delivering
     waiting    its cursor has not read so far      blocked
     waiting    nothing of it is ready any more     idle
     blocked    its cursor has moved                waiting
-    away       `give_back`                         waiting
+    delivering `give_back`                         waiting
 
-A paused topic is not waiting, whatever it has.
+A paused topic is never waiting.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Turns:
         self.on_blocked: Callable[[], None] | None = None  # Called when a topic must wait for its cursor.
         self._source = source
         self._waiting: dict[int, None] = {}  # In the order of their turns.
-        self._away: set[int] = set()
+        self._delivering: set[int] = set()
         self._blocked: set[int] = set()
         self._earliest_ms = NEVER_MS  # No waiting topic has anything due before.
 
@@ -56,7 +56,7 @@ class Turns:
 
     def offer(self, topic: int, due_ms: int) -> None:
         """A topic has something that is due then."""
-        if topic not in self.paused and topic not in self._away and topic not in self._blocked:
+        if topic not in self.paused and topic not in self._delivering and topic not in self._blocked:
             self._waiting.setdefault(topic)
             self._earliest_ms = min(self._earliest_ms, due_ms)
 
@@ -89,7 +89,7 @@ class Turns:
             self._earliest_ms = earliest_ms
         else:
             del self._waiting[turn.topic]
-            self._away.add(turn.topic)
+            self._delivering.add(turn.topic)
         return turn
 
     def _block(self, topic: int) -> None:
@@ -106,7 +106,7 @@ class Turns:
 
     def give_back(self, topic: int) -> None:
         """Let a topic that had its turn wait for the next one."""
-        self._away.discard(topic)
+        self._delivering.discard(topic)
         self.line_up(topic)
 
     def pause(self, topic: int) -> None:

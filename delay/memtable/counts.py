@@ -1,4 +1,4 @@
-"""How many timers the memtable has: in all, by topic, and by the part of the log in which their messages lie."""
+"""How many timers the memtable has: in all, by topic, and by the part of the log in which their messages are."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -59,13 +59,13 @@ class Counts:
 
 
 def topics_of(rows: Sequence[bytes]) -> Counter[int]:
-    """Count rows by topic, which is what lies above the queue id in the bytes of the queue key."""
+    """Count rows by topic, whose number is above the queue id in the bytes of the queue key."""
     found = Counter([row[16:22] for row in rows])
     return Counter({int.from_bytes(topic, "big"): count for topic, count in found.items()})
 
 
 def parts_of(rows: Sequence[bytes]) -> Counter[int]:
-    """Count rows by the part of the log in which their messages lie."""
+    """Count rows by the part of the log in which their messages are."""
     found = Counter([row[8:14] for row in rows])
     return Counter({int.from_bytes(part, "big"): count for part, count in found.items()})
 

@@ -13,11 +13,11 @@ from duolog.delay.memtable.counts import (
     parts_of,
     topics_of,
 )
-from duolog.delay.memtable.packs import DuePack
+from duolog.delay.memtable.row_arrays import RowsByKey
 from duolog.delay.rows import ROW, Timer, TimerKey
 
 
-class FrozenPack(DuePack):
+class FrozenRows(RowsByKey):
     """Some of the rows, in due order, with their counts."""
 
     __slots__ = ("bits", "last_ms", "parts", "start_ms", "topics")
@@ -36,51 +36,51 @@ class Frozen:
     def __init__(self) -> None:
         self.deleted: dict[TimerKey, None] = {}  # Keys of rows that were deleted since they were frozen.
         self.bytes = 0  # Of their messages.
-        self._packs: list[FrozenPack] = []
-        # By the part of the log: there are hundreds of packs, and most keys that are searched for are in none.
-        self._by_part: defaultdict[int, list[FrozenPack]] = defaultdict(list)
+        self._arrays: list[FrozenRows] = []
+        # By the part of the log: there are hundreds of arrays, and most keys that are searched for are in none.
+        self._by_part: defaultdict[int, list[FrozenRows]] = defaultdict(list)
 
-    def __iter__(self) -> Iterator[FrozenPack]:
-        return iter(self._packs)
+    def __iter__(self) -> Iterator[FrozenRows]:
+        return iter(self._arrays)
 
     def add(self, rows: list[bytes]) -> None:
         rows.sort()
-        pack = FrozenPack(rows)
-        self._packs.append(pack)
-        self.bytes += sum([row[3] for row in ROW.iter_unpack(pack.rows)])
-        for part in pack.parts:
-            self._by_part[part].append(pack)
+        array = FrozenRows(rows)
+        self._arrays.append(array)
+        self.bytes += sum([row[3] for row in ROW.iter_unpack(array.rows)])
+        for part in array.parts:
+            self._by_part[part].append(array)
 
-    def find(self, due_ms: int, address: int) -> tuple[FrozenPack, int] | None:
-        for pack in self._by_part.get(address >> LOG_PART_BITS, ()):
-            if pack.start_ms <= due_ms <= pack.last_ms and (at := pack.find(due_ms, address)) >= 0:
-                return pack, at
+    def find(self, due_ms: int, address: int) -> tuple[FrozenRows, int] | None:
+        for array in self._by_part.get(address >> LOG_PART_BITS, ()):
+            if array.start_ms <= due_ms <= array.last_ms and (at := array.find(due_ms, address)) >= 0:
+                return array, at
         return None
 
-    def note_deleted(self, pack: FrozenPack, timer: Timer) -> None:
-        lower(pack.topics, timer.topic, 1)
-        lower(pack.parts, timer.address >> LOG_PART_BITS, 1)
+    def note_deleted(self, array: FrozenRows, timer: Timer) -> None:
+        lower(array.topics, timer.topic, 1)
+        lower(array.parts, timer.address >> LOG_PART_BITS, 1)
         self.deleted[timer.due_ms, timer.address] = None
 
     def clear(self) -> tuple[Counter[int], Counter[int]]:
         """Forget all rows, for a table has them; returns their counts by topic and by part of the log."""
         topics: Counter[int] = Counter()
         parts: Counter[int] = Counter()
-        for pack in self._packs:
-            topics.update(pack.topics)
-            parts.update(pack.parts)
-        self._packs, self.bytes = [], 0
+        for array in self._arrays:
+            topics.update(array.topics)
+            parts.update(array.parts)
+        self._arrays, self.bytes = [], 0
         self._by_part.clear()
         self.deleted.clear()
         return topics, parts
 
-    def thaw(self) -> bytes:
+    def unfreeze(self) -> bytes:
         """Give back some rows, for the flush has failed; none when there are no more."""
         self.deleted.clear()
         self.bytes = 0
-        if not self._packs:
+        if not self._arrays:
             return b""
-        pack = self._packs.pop()
-        for part in pack.parts:  # A part that is not among them any more has no row of the pack.
-            self._by_part[part].remove(pack)
-        return pack.bytes_from_head() or self.thaw()
+        array = self._arrays.pop()
+        for part in array.parts:  # A part that is not among them any more has no row of the array.
+            self._by_part[part].remove(array)
+        return array.bytes_from_head() or self.unfreeze()

@@ -1,4 +1,4 @@
-"""The memtable: all pending timers whose messages lie in the log, 32 bytes for each and no object.
+"""The memtable: all pending timers whose messages are in the log, 32 bytes for each and no object.
 
     add -> windows -------- the hand reaches their time --------> ready, by topic --- delivered ---> (gone)
 
@@ -9,9 +9,9 @@
                                        |
                                        `--> written to a sorted table, then forgotten; after a failure put back
 
-A ready row stays until it is delivered: up to that moment it may be deleted. Adding and deleting do not depend on how
-many timers there are, but for the bisection of one pack. If the clock is set back, ready rows wait in their order until
-the clock says again that they are due; those that are due late may be frozen.
+A ready row stays until it is delivered, and may be deleted until then. The time of adding and deleting does not depend
+on the number of timers, but for the bisection of one array. If the clock is set back, ready rows wait in their order
+until they are due again; those that are due late may be frozen.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -19,8 +19,8 @@ from itertools import chain
 from typing import Final
 
 from duolog.delay.memtable.counts import Counts, parts_of, topics_of
-from duolog.delay.memtable.frozen import Frozen, FrozenPack
-from duolog.delay.memtable.packs import AddressPack, DuePack
+from duolog.delay.memtable.frozen import Frozen, FrozenRows
+from duolog.delay.memtable.row_arrays import RowsByAddress, RowsByKey
 from duolog.delay.memtable.windows import Windows
 from duolog.delay.rows import (
     KEY,
@@ -40,19 +40,19 @@ def _ignore(topic: int, due_ms: int) -> None:
 
 
 class Memtable:
-    """Knows no clock. `on_ready` is told of each topic that has rows that are due, and when the first of them is.
+    """Knows no clock. `on_ready` is called with each topic that has ready rows, and the due time of the first of them.
 
-    The class has more than 20 methods, because each timer is in a window, in a pack of due rows or in a flush, and
+    The class has more than 20 methods, because each timer is in a window, in an array of ready rows or in a flush, and
     every operation must look into all three.
     """
 
     def __init__(self, start_ms: int = 0, on_ready: Callable[[int, int], None] = _ignore) -> None:
         self.counts = Counts()
-        self.windows = Windows(start_ms, self._let_out)
+        self.windows = Windows(start_ms, self._release)
         self.frozen = Frozen()
         self._on_ready = on_ready
-        self._ready: dict[int, DuePack] = {}  # By topic.
-        self._flushed: set[bytes] = set()  # During recovery: packed keys of rows that are in tables by now.
+        self._ready: dict[int, RowsByKey] = {}  # By topic.
+        self._flushed: set[bytes] = set()  # During recovery: packed keys of rows that a later manifest has in tables.
 
     def __len__(self) -> int:
         return self.counts.total
@@ -72,41 +72,41 @@ class Memtable:
         found = self._find(key, topic)
         if found is None:
             return None
-        pack, at = found
-        timer = pack.at(at)
-        pack.mark(at)
+        array, at = found
+        timer = array.at(at)
+        array.delete(at)
         self.counts.remove(timer)
-        if isinstance(pack, FrozenPack):
-            self.frozen.note_deleted(pack, timer)
+        if isinstance(array, FrozenRows):
+            self.frozen.note_deleted(array, timer)
         return timer
 
-    def _find(self, key: TimerKey, topic: int | None) -> tuple[AddressPack | DuePack, int] | None:
+    def _find(self, key: TimerKey, topic: int | None) -> tuple[RowsByAddress | RowsByKey, int] | None:
         if self._flushed and KEY.pack(*key) in self._flushed:
             return None
         due_ms, address = key
         if due_ms <= self.windows.hand_max_ms:
-            packs = self._ready.values() if topic is None else filter(None, [self._ready.get(topic)])
-            for pack in packs:
-                if (at := pack.find(due_ms, address)) >= 0:
-                    return pack, at
+            arrays = self._ready.values() if topic is None else filter(None, [self._ready.get(topic)])
+            for array in arrays:
+                if (at := array.find(due_ms, address)) >= 0:
+                    return array, at
         return self.windows.find(due_ms, address) or self.frozen.find(due_ms, address)
 
     # -- Ready rows
 
-    def _let_out(self, rows: bytes, due_ms: int, topic: int) -> None:
-        pack = self._ready.get(topic)
-        if pack is None:
-            pack = self._ready[topic] = DuePack()
-        pack.extend(rows)
+    def _release(self, rows: bytes, due_ms: int, topic: int) -> None:
+        array = self._ready.get(topic)
+        if array is None:
+            array = self._ready[topic] = RowsByKey()
+        array.extend(rows)
         self._on_ready(topic, due_ms)
 
     def first_ready(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]:
         """Return the first timers of a topic that are due, within these limits; the first one may have more bytes."""
-        pack = self._ready.get(topic)
-        if pack is None:
+        array = self._ready.get(topic)
+        if array is None:
             return NOTHING
         found: list[Timer] = []
-        for timer in pack.timers():
+        for timer in array.timers():
             if timer.due_ms > now_ms or len(found) >= count_max or (found and timer.size > bytes_max):
                 break
             found.append(timer)
@@ -115,21 +115,21 @@ class Memtable:
 
     def next_ready_ms(self, topic: int) -> int | None:
         """Return when the first ready row of a topic is due; None if the topic has none."""
-        pack = self._ready.get(topic)
-        if pack is None:
+        array = self._ready.get(topic)
+        if array is None:
             return None
-        if not len(pack):
+        if not len(array):
             del self._ready[topic]
             return None
-        return next(pack.timers()).due_ms
+        return next(array.timers()).due_ms
 
     def remove_first(self, topic: int, keys: bytes) -> bool:
         """Remove the first ready rows of a topic if their keys are these; false if they are not."""
-        pack = self._ready.get(topic)
-        if pack is None or pack.gone or self._flushed or not pack.drop_first(keys):
+        array = self._ready.get(topic)
+        if array is None or array.deleted_count or self._flushed or not array.drop_first(keys):
             return False
         self.counts.remove_keys(topic, keys)
-        if not len(pack):
+        if not len(array):
             del self._ready[topic]
         return True
 
@@ -138,7 +138,7 @@ class Memtable:
     def late_count(self, from_ms: int, topics: Iterable[int]) -> int:
         """Count the rows that `freeze_late` and `freeze_ready` may take."""
         late = sum(map(len, self.windows.later(from_ms)))
-        late += sum([len(pack) for pack in self._late_ready(from_ms)])
+        late += sum([len(array) for array in self._late_ready(from_ms)])
         return late + sum([len(self._ready[topic]) for topic in topics if topic in self._ready])
 
     def freeze_late(self, from_ms: int, rows_max: int, stay: Container[TimerKey]) -> bytes:
@@ -147,23 +147,23 @@ class Memtable:
         Rows stay whose keys are among `stay`: a table has a deleted timer of the same key.
         """
         for window in self.windows.later(from_ms):
-            if frozen := self._freeze(window.drop_tail(rows_max), stay):
+            if frozen := self._freeze(window.take_tail(rows_max), stay):
                 return frozen
-        for pack in self._late_ready(from_ms):
-            if frozen := self._freeze(pack.drop_later(from_ms, rows_max), stay):
+        for array in self._late_ready(from_ms):
+            if frozen := self._freeze(array.take_later(from_ms, rows_max), stay):
                 return frozen
         return b""
 
-    def _late_ready(self, from_ms: int) -> Iterator[DuePack]:
-        """Yield packs of ready rows of which some are due late, for the clock was set back."""
+    def _late_ready(self, from_ms: int) -> Iterator[RowsByKey]:
+        """Yield arrays of ready rows of which some are due late, for the clock was set back."""
         if self.windows.is_set_back and self.windows.hand_max_ms >= from_ms:
-            yield from (pack for pack in [*self._ready.values()] if pack.last_due_ms() >= from_ms)
+            yield from (array for array in [*self._ready.values()] if array.last_due_ms() >= from_ms)
 
     def freeze_ready(self, topics: Iterable[int], rows_max: int, stay: Container[TimerKey]) -> bytes:
         """Freeze up to so many ready rows of one of these topics; returns them in due order."""
         for topic in topics:
-            pack = self._ready.get(topic)
-            if pack is not None and len(pack) and (frozen := self._freeze(pack.drop_tail(rows_max), stay)):
+            array = self._ready.get(topic)
+            if array is not None and len(array) and (frozen := self._freeze(array.take_tail(rows_max), stay)):
                 return frozen
         return b""
 
@@ -188,9 +188,9 @@ class Memtable:
         self.counts.remove_many(topics, parts)
         return topics
 
-    def thaw_some(self) -> bool:
+    def unfreeze_some(self) -> bool:
         """Put some frozen rows back, for the flush has failed; false when no more are frozen."""
-        rows = self.frozen.thaw()
+        rows = self.frozen.unfreeze()
         self.windows.put_rows(rows)
         return bool(rows)
 
@@ -204,7 +204,7 @@ class Memtable:
 
     def clear_flushed(self) -> None:
         if self._flushed:
-            taken = [row for pack in self.packs() for row in pack.take_out(self._flushed)]
+            taken = [row for array in self.arrays() for row in array.take_out(self._flushed)]
             self._flushed = set()
             self.counts.remove_many(topics_of(taken), parts_of(taken))
 
@@ -213,11 +213,11 @@ class Memtable:
         self.windows.put_rows(rows)
         self.counts.add_rows(rows_of(rows))
 
-    # -- All packs
+    # -- All arrays
 
-    def packs(self) -> Iterator[AddressPack | DuePack]:
+    def arrays(self) -> Iterator[RowsByAddress | RowsByKey]:
         return chain(self.windows, self._ready.values(), self.frozen)
 
-    def ready_packs(self, topic: int | None) -> list[tuple[int, DuePack]]:
+    def ready_arrays(self, topic: int | None) -> list[tuple[int, RowsByKey]]:
         """Return the ready rows of a topic, or of all, by topic."""
-        return [(number, pack) for number, pack in self._ready.items() if topic in (None, number)]
+        return [(number, array) for number, array in self._ready.items() if topic in (None, number)]

@@ -1,8 +1,8 @@
 """Reads over the whole memtable: lists and counts by topic and time, snapshots, and the search for deleted topics.
 
-Rows lie in windows in the order of the log. So a list or a count *files* the rows of the windows that it meets by topic
-and time (`filing.py`), a slice at a time; rows that came since the last one are filed by the next. Ready rows lie by
-topic and in order. `prepare`, and then `due` or `histogram` in the same turn of the loop, see one moment.
+Windows have their rows in the order of the log. So `prepare` indexes the rows of the windows that a list or a count
+meets (`row_index.py`), a slice at a time. Ready rows are by topic and in order. A call of `due` or `histogram` in the
+turn of the loop in which `prepare` has returned false sees all rows of that moment.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,10 +10,10 @@ from heapq import merge
 from itertools import chain
 from typing import Final, NamedTuple
 
-from duolog.delay.memtable.filing import Filing
-from duolog.delay.memtable.frozen import FrozenPack
+from duolog.delay.memtable.frozen import FrozenRows
 from duolog.delay.memtable.memtable import Memtable
-from duolog.delay.memtable.pack_snapshot import PackSnapshot
+from duolog.delay.memtable.row_index import RowIndex
+from duolog.delay.memtable.row_snapshot import RowSnapshot
 from duolog.delay.memtable.windows import Window, start_of
 from duolog.delay.rows import Timer, TimerKey
 from duolog.delay.wheel import NEVER_MS
@@ -22,7 +22,7 @@ ROWS_IN_PART: Final = 1 << 13  # Of a snapshot: 256 KiB.
 
 
 class SweepCursor(NamedTuple):
-    """Where a sweep goes on: in the window that begins then, from an address on."""
+    """Where a sweep continues: in the window that begins then, from an address on."""
 
     start_ms: int
     address: int
@@ -37,58 +37,60 @@ def prepare(memtable: Memtable, by_topic: bool, start_ms: int, until_ms: int, ro
     False: all is prepared, until the loop turns. True: there is more to do.
     """
     while memtable.windows.is_moving and rows_max > 0:
-        rows_max -= memtable.windows.move_some(rows_max)  # Rows of a half moved window would be filed again and again.
-    for pack in _meeting(memtable, start_ms, until_ms):
+        rows_max -= memtable.windows.move_some(
+            rows_max
+        )  # Rows of a window that is half moved would be indexed in each slice.
+    for array in _meeting(memtable, start_ms, until_ms):
         if rows_max <= 0:
             return True
-        rows_max -= _filing_of(pack, by_topic).file(rows_max)
+        rows_max -= _index_of(array, by_topic).add_new(rows_max)
     return rows_max <= 0
 
 
 def due(memtable: Memtable, topic: int | None, start: TimerKey, until_ms: int) -> Iterator[Timer]:
     """Yield the timers of a topic, or of all, in due order from this key on.
 
-    All must be filed, and nothing may change until the last one was taken.
+    `prepare` must have returned false, and nothing may change until the last one was taken.
     """
     by_topic = topic is not None
-    found = [pack.timers_from(start, until_ms) for _, pack in memtable.ready_packs(topic)]
-    found += [_filing_of(frozen, by_topic).timers(topic, start, until_ms) for frozen in memtable.frozen]
+    found = [array.timers_from(start, until_ms) for _, array in memtable.ready_arrays(topic)]
+    found += [_index_of(frozen, by_topic).timers(topic, start, until_ms) for frozen in memtable.frozen]
     windows = [window for window in memtable.windows if _meets(window, start[0], until_ms)]
     if memtable.windows.is_set_back:
-        found += [_filing_of(window, by_topic).timers(topic, start, until_ms) for window in windows]
+        found += [_index_of(window, by_topic).timers(topic, start, until_ms) for window in windows]
         return merge(*found)
     windows.sort(key=start_of)
-    in_windows = (_filing_of(window, by_topic).timers(topic, start, until_ms) for window in windows)
+    in_windows = (_index_of(window, by_topic).timers(topic, start, until_ms) for window in windows)
     return merge(chain.from_iterable(in_windows), *found)
 
 
 def histogram(memtable: Memtable, topic: int | None, edges_ms: Sequence[int]) -> list[int]:
-    """Count the same between each two neighbours of these times. All must be filed."""
+    """Count the same between each two neighbours of these times. `prepare` must have returned false."""
     counts = [0] * (len(edges_ms) - 1)
-    for number, ready in memtable.ready_packs(topic):
+    for number, ready in memtable.ready_arrays(topic):
         ready.count_due(number, edges_ms, counts)
-    for pack in _meeting(memtable, edges_ms[0], edges_ms[-1]):
-        _filing_of(pack, topic is not None).count(topic, edges_ms, counts)
+    for array in _meeting(memtable, edges_ms[0], edges_ms[-1]):
+        _index_of(array, topic is not None).count(topic, edges_ms, counts)
     return counts
 
 
-def _meeting(memtable: Memtable, start_ms: int, until_ms: int) -> list[Window | FrozenPack]:
-    """Return the packs in which timers that are due in this time may lie, but for ready ones."""
-    packs: list[Window | FrozenPack] = [*memtable.windows, *memtable.frozen]
-    return [pack for pack in packs if _meets(pack, start_ms, until_ms)]
+def _meeting(memtable: Memtable, start_ms: int, until_ms: int) -> list[Window | FrozenRows]:
+    """Return the windows and frozen rows that may have timers due in this time."""
+    arrays: list[Window | FrozenRows] = [*memtable.windows, *memtable.frozen]
+    return [array for array in arrays if _meets(array, start_ms, until_ms)]
 
 
-def _meets(pack: Window | FrozenPack, start_ms: int, until_ms: int) -> bool:
-    return pack.start_ms < until_ms and pack.start_ms + (1 << pack.bits) > start_ms
+def _meets(array: Window | FrozenRows, start_ms: int, until_ms: int) -> bool:
+    return array.start_ms < until_ms and array.start_ms + (1 << array.bits) > start_ms
 
 
-def _filing_of(pack: Window | FrozenPack, by_topic: bool) -> Filing:
-    for filing in pack.filings:
-        if filing.by_topic == by_topic:
-            return filing
-    filing = Filing(pack, pack.start_ms, pack.bits, by_topic=by_topic)
-    pack.filings += (filing,)
-    return filing
+def _index_of(array: Window | FrozenRows, by_topic: bool) -> RowIndex:
+    for index in array.indexes:
+        if index.by_topic == by_topic:
+            return index
+    index = RowIndex(array, array.start_ms, array.bits, by_topic=by_topic)
+    array.indexes += (index,)
+    return index
 
 
 class Sweep:
@@ -140,15 +142,15 @@ class Sweep:
 
 
 class MemtableSnapshot:
-    """All rows of one moment in parts, for `Memtable.restore`; timers may come and go while they are taken."""
+    """All rows of one moment in parts, for `Memtable.restore`; timers may be added and removed while they are read."""
 
     def __init__(self, memtable: Memtable) -> None:
-        self._packs = [PackSnapshot(pack) for pack in memtable.packs()]
+        self._arrays = [RowSnapshot(array) for array in memtable.arrays()]
 
     def parts(self) -> Iterator[bytes]:
-        return chain.from_iterable(rows.parts(ROWS_IN_PART) for rows in self._packs)
+        return chain.from_iterable(rows.parts(ROWS_IN_PART) for rows in self._arrays)
 
     def close(self) -> None:
-        """No more parts are wanted."""
-        for rows in self._packs:
+        """Stop copying rows before they change."""
+        for rows in self._arrays:
             rows.close()

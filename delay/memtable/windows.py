@@ -1,20 +1,20 @@
 """The timers of the memtable that are not due: rows in the slots of a hierarchical timing wheel.
 
 A *window* holds the rows of all timers that are due within it. There is one window for each slot of the wheel, by the
-rule of `delay/wheel.py`: a timer lies at the level of the highest byte in which its time differs from the hand. A
+rule of `delay/wheel.py`: a timer is at the level of the highest byte in which its time differs from the hand. A
 wheel whose items are windows says which window begins next. When the hand reaches a window of more than a
 millisecond, its rows move down to smaller windows; rows of one millisecond become ready, by topic
 (`delay/memtable/memtable.py`):
 
-    hand 0x0000     rows due 0x0102 and 0x0103 lie in the window 0x0100..0x01ff
-    hand 0x0100     the window opens: its rows now lie in the windows 0x0102 and 0x0103, one millisecond each
+    hand 0x0000     rows due 0x0102 and 0x0103 are in the window 0x0100..0x01ff
+    hand 0x0100     the window opens: its rows now are in the windows 0x0102 and 0x0103, one millisecond each
     hand 0x0102     the first of these opens: its row is ready
 
 So there are never more than 256 windows for each of eight levels, whatever the number of timers. Rows move a bounded
 number at a time; while a window is half moved the hand stands just before the window.
 
 A window is a span of absolute time, so nothing moves when the clock is set back: only the wheel is built anew, and a
-row may then lie in a larger or a smaller window than the hand would give it now. A search asks the window of each
+row may then be in a larger or a smaller window than the hand would give it now. A search asks the window of each
 level.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
-from duolog.delay.memtable.packs import AddressPack
+from duolog.delay.memtable.row_arrays import RowsByAddress
 from duolog.delay.rows import ROW_SIZE, TOPIC_SHIFT
 from duolog.delay.wheel import (
     DIGIT_BITS,
@@ -38,7 +38,7 @@ _LEVEL_BITS: Final = 4
 _LEVEL_MASK: Final = (1 << _LEVEL_BITS) - 1
 
 
-class Window(AddressPack):
+class Window(RowsByAddress):
     """The rows that are due within 2**bits ms from `start_ms`."""
 
     __slots__ = ("bits", "name", "start_ms")
@@ -51,12 +51,12 @@ class Window(AddressPack):
 
 
 class Windows:
-    """All windows. `let_out` takes rows that are due, with the due time of the first and their topic."""
+    """All windows. `release` is called with rows that are due, the due time of the first and their topic."""
 
-    def __init__(self, start_ms: int, let_out: Callable[[bytes, int, int], None]) -> None:
+    def __init__(self, start_ms: int, release: Callable[[bytes, int, int], None]) -> None:
         self.hand_ms = start_ms  # Invariant: all windows begin later.
         self.hand_max_ms = start_ms  # The latest time at which the hand has been: no row is ready that is due later.
-        self._let_out = let_out
+        self._release = release
         self._windows: dict[int, Window] = {}  # By name.
         self._calendar: Wheel[Window] = Wheel(start_ms)
         self._moving: Window | None = None  # The window that is half moved down.
@@ -68,7 +68,7 @@ class Windows:
 
     def put(self, row: bytes, due_ms: int, queue_key: int) -> None:
         if due_ms <= self.hand_ms:
-            self._let_out(row, due_ms, queue_key >> TOPIC_SHIFT)
+            self._release(row, due_ms, queue_key >> TOPIC_SHIFT)
         else:
             self._put_in_window(row, _name_of(due_ms, self.hand_ms))
 
@@ -92,7 +92,7 @@ class Windows:
                 to = -(key >> TOPIC_SHIFT)
             else:
                 to = _name_of(due_ms, hand_ms)
-            # A run is in the order of the pack to which it goes: by address, or by due time and address.
+            # A run is in the order of the array to which it goes: by address, or by due time and address.
             if to != place or (address <= last_address if to > 0 or due_ms == last_due_ms else due_ms < last_due_ms):
                 self._put_run(rows[begin:at], place, first_due_ms)
                 place, begin, first_due_ms = to, at, due_ms
@@ -106,7 +106,7 @@ class Windows:
         if place > 0:
             self._put_in_window(rows, place)
         elif place < 0:
-            self._let_out(rows, due_ms, -place)
+            self._release(rows, due_ms, -place)
 
     def _put_in_window(self, rows: bytes, name: int) -> None:
         window = self._windows.get(name)
@@ -143,7 +143,7 @@ class Windows:
                 self._moving = max(opened, key=_bits_of)
                 self._reach(self._moving.start_ms - 1)
                 for window in opened:
-                    if window is not self._moving:  # The clock was set back, and small windows lie in a large one.
+                    if window is not self._moving:  # The clock was set back, and small windows are inside a large one.
                         window.sort()
                         self._moving.extend(window.bytes_from_head())
                         del self._windows[window.name]
@@ -163,7 +163,7 @@ class Windows:
 
     @property
     def is_set_back(self) -> bool:
-        """The hand was farther once: ready rows may be due later, and windows may lie in others."""
+        """The hand was farther once: ready rows may be due later, and windows may be inside others."""
         return self.hand_ms + 1 < self.hand_max_ms
 
     @property
@@ -174,12 +174,12 @@ class Windows:
         """Move rows of the open window to where they belong when it begins; returns how many were examined."""
         window = self._moving
         assert window is not None, "no window is open"
-        window.filings = ()
+        window.indexes = ()
         window.sort()
         start_ms, rows = window.start_ms, window.rows
         end = min(len(rows), window.head + moves_max * ROW_SIZE)
         chunk = bytes(memoryview(rows)[window.head : end])
-        window.gone -= self.put_rows(chunk, start_ms)
+        window.deleted_count -= self.put_rows(chunk, start_ms)
         if end < len(rows):
             window.drop_head(end)
         else:

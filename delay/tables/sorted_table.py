@@ -35,7 +35,7 @@ log = logging.getLogger("delay")
 
 
 class RowRef(NamedTuple):
-    """Where a timer lies in a table, without its message."""
+    """The ordinal of a timer in a table, without its message."""
 
     key: TimerKey
     ordinal: int
@@ -116,7 +116,7 @@ class SortedTable:
     def lower(self, due_ms: int, address: int = 0) -> int:
         """Return the ordinal of the first timer that is not before this key; `count` if none is.
 
-        In a damaged block nobody is found, so it is the first one there.
+        In a damaged block no timer is found, so the result is the first ordinal of the block.
         """
         if (due_ms, address) <= self.first:
             return 0

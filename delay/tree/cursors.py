@@ -2,7 +2,7 @@
 
 A *cursor* is a position in the order of keys: all timers that tables have before it, of the cursor's topics, are
 deleted or in the prefetch. One cursor is shared by all topics; it reads ahead of the clock, as far as memory goes, so
-that a timer is in memory before it is due. A topic has a cursor of its own while it goes another way:
+that a timer is in memory before it is due. A topic has a cursor of its own in these cases:
 
     paused          its cursor stands at its first timer that is not delivered; nothing of it is prefetched
     resumed         its cursor reads on, until it reaches the shared one and the topic joins the others again; where
@@ -28,7 +28,7 @@ from duolog.delay.tree.prefetch import TIMER_COST_BYTES, Prefetch
 PREFETCH_BYTES: Final = 32 << 20  # Of timers that the shared cursor has read.
 READ_ROWS: Final = 2_048  # In one read; a topic's own cursor reads no more while it has so many prefetched.
 READ_BYTES: Final = 4 << 20
-FEW_ROWS: Final = 64  # Read for a topic of its own that has none, though memory is used up.
+FEW_ROWS: Final = 64  # Read by a topic's own cursor if nothing of the topic is prefetched, although memory is used up.
 OWN_MAX: Final = 32  # Topics that read by themselves; if more are behind, one scan costs less.
 BEGINNING: Final[TimerKey] = (0, 0)
 
@@ -107,7 +107,7 @@ class Cursors:
         first = self._prefetch.first_key()
         return min(keys if first is None else [*keys, first])
 
-    # -- Topics that go another way
+    # -- Topics with a cursor of their own
 
     def stop(self, topic: int) -> None:
         """The topic is paused."""

@@ -1,4 +1,4 @@
-"""Deleted timers of sorted tables, as far as only the log says so; and how many timers are left, by topic."""
+"""Deletions that the files of sorted tables may not have yet, and the number of pending timers in tables by topic."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -10,17 +10,17 @@ KEYS_IN_RECORD = 10_000
 
 
 class Deletions:
-    """Belongs to the loop. `log_position` is that of the record which says so."""
+    """Belongs to the loop. `log_position` is the position of the record that deletes the timers."""
 
     def __init__(self, prefetch: Prefetch) -> None:
         self.pending = 0  # Timers of tables that are not deleted. Invariant: the sum of `by_topic`.
         self.by_topic: dict[int, int] = {}
-        self.gone: set[int] = set()  # Deleted topics of which tables may have timers, which nobody sees any more.
+        self.deleted_topics: set[int] = set()  # Those of which tables may have timers; these timers are hidden.
         self._prefetch = prefetch
         self._positions: dict[TimerKey, int] = {}  # Log positions, the lowest first.
 
     def __len__(self) -> int:
-        """How many no manifest counts yet."""
+        """Return the number of deletions that no manifest counts yet."""
         return len(self._positions)
 
     def __contains__(self, key: object) -> bool:
@@ -74,16 +74,16 @@ class Deletions:
     def add(self, topic: int, count: int, *, is_gone: bool) -> None:
         """Tables have so many more timers of a topic."""
         if is_gone:
-            self.gone.add(topic)
+            self.deleted_topics.add(topic)
         else:
             self.by_topic[topic] = self.by_topic.get(topic, 0) + count
             self.pending += count
 
     def forget_topic(self, topic: int) -> None:
-        """A topic is deleted: its timers are seen no more, and dropped when they are due."""
+        """Hide the timers of a deleted topic; they are dropped when they are due."""
         if count := self.by_topic.pop(topic, 0):
             self.pending -= count
-            self.gone.add(topic)
+            self.deleted_topics.add(topic)
 
 
 def packed(keys: Iterable[TimerKey]) -> bytes:

@@ -1,7 +1,7 @@
 """The part of a flush that blocks, for a worker: reads messages from the log, and writes them to a sorted table.
 
-Rows come in packs as the memtable has frozen them, each in due order, and each of about one stretch of the log. So the
-messages of a pack are read together, in the order in which they lie there; then packs are merged into the table's.
+Rows come in sorted runs, as the memtable has frozen them. The messages of a run lie in one stretch of the log, and are
+read together in the order of their positions. The runs are then merged into the rows of the table.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,20 +23,20 @@ Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # May block; raises OS
 class Flush:
     """Made in the loop, `run` in a worker. The hash of a name is in the `extra` field, which lies behind the frame."""
 
-    def __init__(self, packs: Sequence[bytes], read: Read, begin: Callable[[], TableWriter]) -> None:
+    def __init__(self, runs: Sequence[bytes], read: Read, begin: Callable[[], TableWriter]) -> None:
         self.table: SortedTable | None = None
         self.keys = b""  # Of all timers in the table, packed, in order.
-        self._packs, self._read, self._begin = packs, read, begin
+        self._runs, self._read, self._begin = runs, read, begin
 
     def run(self) -> None:
         """Write the table and make it durable. Blocks; raises OSError and StoreError, and then leaves no file."""
         frames: dict[int, tuple[bytes, bytes]] = {}
-        for pack in self._packs:
-            self._read_pack(pack, frames)
+        for run in self._runs:
+            self._read_run(run, frames)
         writer = self._begin()
         try:
             keys = bytearray()
-            for row in in_order(*map(rows_of, self._packs)):
+            for row in in_order(*map(rows_of, self._runs)):
                 due_ms, address, queue_key, _, _, form = ROW.unpack(row)
                 name, frame = frames[address]  # Of a timer that was moved meanwhile there may be two rows.
                 writer.add(TableTimer(due_ms, address, queue_key, form, name, frame))
@@ -47,9 +47,9 @@ class Flush:
             raise
         self.keys = bytes(keys)
 
-    def _read_pack(self, pack: bytes, frames: dict[int, tuple[bytes, bytes]]) -> None:
-        """Read the messages of a pack: by address, (name, frame)."""
-        rows = sorted(ROW.iter_unpack(pack), key=_address_of)
+    def _read_run(self, run: bytes, frames: dict[int, tuple[bytes, bytes]]) -> None:
+        """Read the messages of a run: by address, (name, frame)."""
+        rows = sorted(ROW.iter_unpack(run), key=_address_of)
         for first in range(0, len(rows), READ_AT_ONCE):
             some = rows[first : first + READ_AT_ONCE]
             places = [

@@ -1,10 +1,11 @@
-"""The flush: what of the memtable is due late, or due while its topic is paused, goes to a sorted table.
+"""The flush: rows of the memtable that are due late, or due while their topic is paused, are written to a sorted table.
 
-idle        enough waits, or something waits for long                        -> freezing
-freezing    a slice of rows is frozen in each turn; enough are, or all       -> writing
-writing     a worker has written the table, one record names it              -> idle
-writing     the disk failed                                                  -> thawing
-thawing     a slice of rows is put back in each turn; none is left           -> idle
+state        event                                                          next state
+idle         there are rows for a table, or some have waited for long       freezing
+freezing     enough rows are frozen, a slice in each turn, or all           writing
+writing      a worker has written the table, and a manifest names it        idle
+writing      the disk failed                                                unfreezing
+unfreezing   all rows are put back, a slice in each turn                    idle
 """
 
 from collections.abc import Callable
@@ -20,24 +21,25 @@ from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
 
-TABLE_ROWS: Final = 1 << 16  # Of one table; their frames are in memory while it is written.
+TABLE_ROWS: Final = 1 << 16  # Of one table; their frames are in memory while the table is written.
 FLUSH_BYTES: Final = 32 << 20
-FLUSH_MS: Final = 30_000  # A table gets fewer rows when so much time has passed since the one before.
+FLUSH_MS: Final = 30_000  # After this time since the last flush, a table may have fewer rows.
 ROWS_IN_SLICE: Final = 1_024
 FLUSH_RETRY_MS: Final = 10_000  # A flush reads and writes some 30 MB.
 
 
 class FlushJob:
     def __init__(self, context: Context, near_ms: int) -> None:
-        self.waiting = 0  # Rows that are in memory, though they are due late.
-        self.is_behind = False  # More comes than is flushed: workers should not pause.
-        self.from_ms: int | None = None  # What is due before stays, but for paused topics; None: no flush is under way.
-        self.has_paused = False  # Rows of paused topics are frozen.
+        self.waiting = 0  # Rows that are in memory, and due late.
+        self.is_behind = False  # More rows arrive than are flushed: workers should not pause.
+        # Ready rows of paused topics are flushed, and all rows that are due then or later; None: no flush is under way.
+        self.from_ms: int | None = None
+        self.has_paused = False  # Whether rows of paused topics are frozen.
         self.count = 0  # Flushes that are over.
         self._context, self._near_ms = context, near_ms
-        self._packs: list[bytes] = []
+        self._runs: list[bytes] = []
         self._flush: Flush | None = None  # While a worker has it.
-        self._is_thawing = False
+        self._is_unfreezing = False
         self._begun_mono_ms = 0
         self._retry_mono_ms = 0  # No flush begins before.
 
@@ -47,39 +49,39 @@ class FlushJob:
     @property
     def is_busy(self) -> bool:
         """Whether `step` has something to do."""
-        return self._is_thawing or (self.from_ms is not None and self._flush is None)
+        return self._is_unfreezing or (self.from_ms is not None and self._flush is None)
 
     def is_of(self, flushed: bytes) -> bool:
         """Whether these keys, of a manifest that is replayed, are those of the flush that is under way."""
         return self._flush is not None and self._flush.keys is flushed
 
     def begin(self) -> None:
-        """Begin if there is enough for a table, or if something waits for long."""
+        """Begin a flush if there are rows for a table, or if some have waited for long."""
         context, turns = self._context, self._context.pending.turns
         from_ms = 1 + max(context.now_ms + self._near_ms, context.cursors.read_to_ms)
         self.waiting = waiting = context.pending.memtable.late_count(from_ms, turns.paused)
         self.is_behind = waiting > 2 * self._rows_max
         is_late = context.mono_ms - self._begun_mono_ms >= min(FLUSH_MS, self._near_ms)
-        if self.from_ms is not None or self._is_thawing or context.mono_ms < self._retry_mono_ms:
+        if self.from_ms is not None or self._is_unfreezing or context.mono_ms < self._retry_mono_ms:
             return
         if waiting >= self._rows_max or (waiting and is_late):
             self.from_ms, self._begun_mono_ms = from_ms, context.mono_ms
             self.step()
 
     def step(self) -> None:
-        """Freeze, or thaw, a slice of rows."""
-        if self._is_thawing:
-            self._is_thawing = self._context.pending.memtable.thaw_some()
-            self.has_paused = self.has_paused and self._is_thawing
+        """Freeze, or unfreeze, a slice of rows."""
+        if self._is_unfreezing:
+            self._is_unfreezing = self._context.pending.memtable.unfreeze_some()
+            self.has_paused = self.has_paused and self._is_unfreezing
             self._context.wake()
             return
         rows = self._freeze_some()
         memtable = self._context.pending.memtable
         if rows:
-            self._packs.append(rows)
-            if sum(map(len, self._packs)) < self._rows_max * ROW_SIZE and memtable.frozen.bytes < FLUSH_BYTES:
+            self._runs.append(rows)
+            if sum(map(len, self._runs)) < self._rows_max * ROW_SIZE and memtable.frozen.bytes < FLUSH_BYTES:
                 return
-        if self._packs:
+        if self._runs:
             self._write()
         else:
             self.from_ms = None
@@ -100,8 +102,8 @@ class FlushJob:
     def _write(self) -> None:
         """Have a worker write the table, as soon as all messages are written to the log."""
         context = self._context
-        flush = Flush(self._packs, context.store.reader.read_written, context.tables.new_writer())
-        self._flush, self._packs = flush, []
+        flush = Flush(self._runs, context.store.reader.read_written, context.tables.new_writer())
+        self._flush, self._runs = flush, []
 
         def run(error: StoreError | None) -> None:
             end: Callable[[Failure | None], None] = partial(self._end, flush)
@@ -113,7 +115,7 @@ class FlushJob:
         context.store.when(Promise(context.store.next_position, durable=False), run)
 
     def _end(self, flush: Flush, outcome: Failure | None) -> None:
-        """Let the table count; what was deleted or moved meanwhile is deleted in the table."""
+        """Commit a manifest with the table; timers that were deleted or moved meanwhile are deleted in the table."""
         context = self._context
         if outcome is None:
             assert flush.table is not None, "the flush has run"
@@ -128,6 +130,6 @@ class FlushJob:
             self.has_paused = False
             context.wake()  # There may be more.
         else:
-            self._is_thawing = True
+            self._is_unfreezing = True
             self._retry_mono_ms = context.mono_ms + FLUSH_RETRY_MS
             context.failed("flush of delayed messages", outcome)

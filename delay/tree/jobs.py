@@ -22,7 +22,7 @@ log = logging.getLogger("delay")
 
 
 class TreeStore(Protocol):
-    """What this asks of the store."""
+    """What the jobs use of the store."""
 
     options: StoreOptions
     reader: EntryReader
@@ -37,7 +37,7 @@ class CommitManifest(Protocol):
     """Appends a manifest to the log, and replays it. Raises StoreError, and then nothing has changed.
 
     `flushed` are the keys of timers that a new table has instead of the memtable, `deleted` those of timers that new
-    tables have and that are deleted; the files have all deletions that the log says below `counted_to`.
+    tables have and that are deleted; the files have all deletions of the log below the position `counted_to`.
     """
 
     def __call__(
@@ -55,16 +55,16 @@ class Context:
         self.executor: Executor = Inline()
         self.is_closed = False
         self.now_ms = self.mono_ms = 0
-        self.look_mono_ms = 0  # When the jobs are asked again whether there is something to do.
-        self._retry_mono_ms = 0  # Not before, for the disk has failed.
+        self.check_mono_ms = 0  # When `TimerTree.run` next begins jobs that have become necessary.
+        self._retry_mono_ms = 0  # No job begins before, because the disk has failed.
         self.pending = pending
         self.deletions = Deletions(pending.prefetch)
         self.cursors = Cursors(pending.prefetch)
         self._commit = commit
 
     def wake(self) -> None:
-        """Have the jobs asked again as soon as possible."""
-        self.look_mono_ms = min(self.look_mono_ms, self._retry_mono_ms)
+        """Let `TimerTree.run` begin jobs as soon as possible."""
+        self.check_mono_ms = min(self.check_mono_ms, self._retry_mono_ms)
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
         def post(outcome: T | Failure) -> None:
@@ -81,7 +81,7 @@ class Context:
             self.store.when(durable, lambda error: None if error else self.submit(removal.run, log_failure))
 
     def failed(self, what: str, error: Exception) -> None:
-        self.look_mono_ms = self._retry_mono_ms = self.mono_ms + RETRY_MS
+        self.check_mono_ms = self._retry_mono_ms = self.mono_ms + RETRY_MS
         if not self.is_closed:
             log.warning("put off what=%s retry_ms=%d reason=%r", what, RETRY_MS, str(error))
 

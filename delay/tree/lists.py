@@ -54,7 +54,7 @@ class PendingLists:
         """Give `done` the first timers from the key `start` on, in due order; `prepare` must have returned false."""
         in_memory = memtable_scan.due(self._context.pending.memtable, topic, start, until_ms)
         first = [*islice((timer for timer in in_memory if self._topic_exists(timer.topic)), count_max)]
-        gone = frozenset(self._context.deletions.gone)
+        gone = frozenset(self._context.deletions.deleted_topics)
 
         def read(view: TablesView, deleted: frozenset[TimerKey]) -> list[Timer]:
             found = view.scan(start, until_ms, topic)
@@ -73,7 +73,7 @@ class PendingLists:
         in_memory = memtable_scan.histogram(self._context.pending.memtable, topic, edges_ms)
         for hidden in self._hidden() if topic is None else ():
             in_memory = _less(in_memory, memtable_scan.histogram(self._context.pending.memtable, hidden, edges_ms))
-        gone = frozenset(self._context.deletions.gone)
+        gone = frozenset(self._context.deletions.deleted_topics)
 
         def read(view: TablesView, deleted: frozenset[TimerKey]) -> list[int]:
             counts = view.histogram(edges_ms, topic)

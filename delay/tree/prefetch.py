@@ -1,7 +1,7 @@
 """Timers that were read from sorted tables before they are due: a cache of blocks, and never state.
 
-Whatever is in here is in a table as well. So it may be dropped at any moment, if the cursor that has read it goes back
-(`delay/tree/cursors.py`). Timers wait in a heap until they are due, then in a queue of their topic.
+Each prefetched timer is in a table as well. So it may be dropped at any moment, if the cursor that has read it goes
+back (`delay/tree/cursors.py`). Timers are in a heap until they are due, then in a queue of their topic.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ TIMER_COST_BYTES: Final = 500  # Of memory, beside the frame.
 
 
 class Prefetch:
-    """`on_ready` is told of each topic that has timers that are due, and when the first of them is."""
+    """`on_ready` is called with each topic that has timers that are due, and the due time of the first of them."""
 
     def __init__(self, on_ready: Callable[[int, int], None]) -> None:
         self.bytes = 0
@@ -24,7 +24,7 @@ class Prefetch:
         self._timers: dict[TimerKey, TableTimer] = {}
         self._of_topic: dict[int, dict[TimerKey, TableTimer]] = {}  # The same; each topic's in due order.
         self._bytes_of: dict[int, int] = {}  # By topic.
-        # Timers stay in these two when they are dropped, and are passed over: `_timers` has another one, or none.
+        # A dropped timer stays in these two, and is skipped, because `_timers` has another object for its key, or none.
         self._waiting: list[TableTimer] = []
         self._ready: dict[int, deque[TableTimer]] = {}
 

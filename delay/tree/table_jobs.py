@@ -1,4 +1,4 @@
-"""Two jobs that keep the sorted tables small: the writing of tombstones, and compaction."""
+"""Two jobs that keep the sorted tables small: writing tombstones, and compaction."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -22,7 +22,7 @@ COMPACTION_RETRY_MS: Final = 60_000  # A compaction reads and writes a gigabyte 
 
 
 class _Marks(NamedTuple):
-    """What a manifest will count."""
+    """The deletions that the next manifest will count."""
 
     counted_to: int  # Position: of the deletions that the log has below it.
     starts: dict[int, int]  # By table: the timers before are deleted.
@@ -32,7 +32,7 @@ class _Marks(NamedTuple):
 class TombstoneJob:
     """Writes deletions that only the log has to the tables' files.
 
-    What is deleted before the key up to which all is deleted needs no tombstone: the table's start says so.
+    A table's start says that all timers before it are deleted, so these need no tombstones.
 
         idle        many deletions, or late ones            -> finding
         finding     a worker knows where they lie           -> marking
@@ -130,7 +130,7 @@ def _run_all(writes: Sequence[TombstoneWrite]) -> None:
 
 
 class CompactionJob:
-    """Compacts tables when `Tables` names some; what is deleted meanwhile is deleted in the results."""
+    """Compacts the tables that `Tables` names; timers that are deleted meanwhile are deleted in the results."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -14,12 +14,12 @@
     table               delivered, cancelled: the log says so, then a tombstone or the table's start      (deleted)
                         rescheduled: pending in the log again under its old id, deleted in the table      memtable
 
-Only what the log says is state: which tables count, which timers they have instead of the memtable, and what is
-deleted. Cursors and prefetched timers are not; the next start reads again.
+State is what the log says: which tables count, which timers they have instead of the memtable, and which timers are
+deleted. Cursors and prefetched timers are a cache, which each start fills anew.
 
-Jobs have their own files: `flush_job.py`, `table_jobs.py`, `lookups.py`. Reads and the writing of
-tombstones exclude each other: so what a cursor has read is deleted only if `Deletions` says so. A topic's own cursor
-does not read while rows of paused topics are frozen, for these may belong before it.
+Jobs have files of their own: `flush_job.py`, `table_jobs.py`, `lookups.py`, `lists.py`. A read of a cursor and the
+writing of tombstones exclude each other; so a timer that a cursor has read is deleted only if `Deletions` has its key.
+A topic's own cursor does not read while rows of paused topics are frozen, because these may belong before it.
 """
 
 import logging
@@ -41,7 +41,7 @@ from duolog.store.errors import StoreError
 from duolog.store.files import Files
 from duolog.store.workers import Failure
 
-LOOK_MS: Final = 1_000  # Between two questions whether there is something to do.
+CHECK_INTERVAL_MS: Final = 1_000  # Between two checks whether a job is necessary.
 DELETIONS_MAX: Final = 1 << 14  # Some 300 bytes each; cursors stop here until tombstones are written.
 
 log = logging.getLogger("delay")
@@ -65,20 +65,20 @@ class TimerTree:
         self._tombstones, self._compaction = TombstoneJob(context), CompactionJob(context)
         self._topic_exists = topic_exists
         self._ahead_ms = max(1, near_ms // 2)
-        self._look_ms = max(1, min(LOOK_MS, self._ahead_ms // 8))
+        self._check_interval_ms = max(1, min(CHECK_INTERVAL_MS, self._ahead_ms // 8))
         self._is_reading = False
-        self._is_failing = False  # The last read failed: what is in memory goes on without the tables.
+        self._is_failing = False  # The last read failed: topics are delivered from memory, without the tables.
         self._is_set_back = False
         pending.limit_of, pending.turns.on_blocked = self._limit_of, context.wake
 
     # -- Opening and closing
 
     def begin(self, files: Files) -> None:
-        """Name the disk, before the log is recovered."""
+        """Set the disk, before the log is recovered."""
         self.context.tables = Tables(files)
 
     def open(self, store: TreeStore) -> None:
-        """Open what the log names. Blocks; raises OSError."""
+        """Open the tables that the log names. Blocks; raises OSError."""
         context, tables = self.context, self.context.tables
         context.store = store
         self.pending.memtable.clear_flushed()
@@ -98,7 +98,7 @@ class TimerTree:
                 log.warning("the next start will report the damaged tables again reason=%r", str(error))
 
     def close(self) -> None:
-        """Close the files, after the workers have ended; what they post from then on does nothing."""
+        """Close the files, after the workers have ended; results that they post later are ignored."""
         self.context.is_closed = True
         self.context.tables.close()
 
@@ -134,7 +134,7 @@ class TimerTree:
 
     def next_deadline_ms(self) -> int:
         """When `run` has something to do; monotonic."""
-        return 0 if self.flush.is_busy or self._tombstones.is_busy else self.context.look_mono_ms
+        return 0 if self.flush.is_busy or self._tombstones.is_busy else self.context.check_mono_ms
 
     def run(self, now_ms: int, mono_ms: int) -> None:
         """Do a slice of what is under way, and begin what is wanted. Raises StoreError."""
@@ -144,8 +144,8 @@ class TimerTree:
         for job in (self.flush, self._tombstones):
             if job.is_busy:
                 job.step()
-        if mono_ms >= context.look_mono_ms:
-            context.look_mono_ms = mono_ms + self._look_ms
+        if mono_ms >= context.check_mono_ms:
+            context.check_mono_ms = mono_ms + self._check_interval_ms
             if self._is_set_back:
                 self._is_set_back = False
                 self.cursors.reset()
@@ -159,14 +159,14 @@ class TimerTree:
                 self._compaction.begin()
 
     def set_back(self) -> None:
-        """The clock was ahead, and is right again: what is due between the two times shall be flushed again."""
+        """Read the tables anew, because the clock was ahead: rows that are due late again are flushed again."""
         self._is_set_back = True
         self.context.wake()
 
     # -- Reading
 
     def read_more(self, now_ms: int) -> None:
-        """Something was delivered, so there may be room for more."""
+        """Read ahead after a delivery, because the prefetch may have room."""
         if self.context.tables.manifest and not self._is_reading and not self._is_failing and not self._is_set_back:
             self.context.now_ms = now_ms
             self._begin_read()
@@ -213,13 +213,13 @@ class TimerTree:
     ) -> None:
         self.context.tables.switch(manifest)
         if not manifest:
-            self.deletions.gone.clear()
+            self.deletions.deleted_topics.clear()
         if flushed and self.flush.is_of(flushed):
             self.flush.count += 1
             for topic, count in self.pending.memtable.clear_frozen().items():
                 self.deletions.add(topic, count, is_gone=not self._topic_exists(topic))
         else:
-            stay = KEY.iter_unpack(deleted)  # They may be in the memtable again, for they were moved back.
+            stay = KEY.iter_unpack(deleted)  # They may be in the memtable again, because they were moved back.
             self.pending.memtable.forget_flushed(flushed, stay)
         self.deletions.flushed(flushed)
         self.deletions.note_late(deleted, log_position)

@@ -1,4 +1,4 @@
-"""The delivery of delayed messages that are due: slices of what topics have in turn, each one read and one unit.
+"""The delivery of pending messages that are due, in slices: each slice is one read of the log and one unit.
 
     PendingTimers.advance, take --> frames read --> one unit: the messages in their queues, TimersDelivered
 
@@ -32,10 +32,10 @@ from duolog.store.state_log import StateLog
 from duolog.store.unit import FrameRun
 
 DELIVERED_IN_SLICE: Final = 256
-SHARE_OF_TOPIC_MIN: Final = 64  # Of a slice, while a topic has so many: fewer at a time cost more each.
+SHARE_OF_TOPIC_MIN: Final = 64  # Of a slice, while a topic has so many: delivering fewer at a time costs more for each.
 DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # Unless the first message alone has more.
 MOVED_IN_SLICE: Final = 1024  # Rows, at half a microsecond each.
-GATHER_MS: Final = 2  # From one delivery to the next: one of ten messages costs as much as two of three.
+GATHER_MS: Final = 2  # Between two deliveries: one of ten messages costs as much as two of three messages each.
 RETRY_MS: Final = 1_000  # When messages could not be read.
 
 _address_of: Final = attrgetter("address")
@@ -56,8 +56,8 @@ class Deliveries:
         self._state_log, self._topics = state_log, topics
         self._pending, self._tree = timers.pending, timers.tree
         self._metrics, self._poison = metrics, poison
-        self._unread: dict[int, int] = {}  # Topics whose messages could not be read -> when to try again.
-        self._was_read: list[tuple[Turn, list[Stored]]] = []  # By a thread, to be delivered by the next `run`.
+        self._unread: dict[int, int] = {}  # By topic whose messages could not be read: when the read is repeated.
+        self._was_read: list[tuple[Turn, list[Stored]]] = []  # Read by a thread; delivered by the next `run`.
         self._run_ms = 0  # When `run` ran last.
         self._delivered_ms = 0  # When messages were delivered last.
 
@@ -91,12 +91,12 @@ class Deliveries:
             self._tree.read_more(now_ms)
 
     def set_back(self, now_ms: int) -> None:
-        """The clock was ahead, and is right again: nothing waits for a time that follows from the wrong one."""
+        """Correct the times of the next delivery and of repeated reads, because the clock was ahead."""
         self._delivered_ms = 0
         self._read_again(max(self._unread.values(), default=now_ms))
 
     def drop(self, timers: Sequence[Timer], now_ms: int) -> None:
-        """Never deliver these: their topic is deleted, or nobody can."""
+        """Drop messages whose topic is deleted, or that cannot be delivered."""
         self._state_log.free([TimersCancelled(self._pending.ids.packed(timers), now_ms, is_dropped=True)], now_ms)
         self._metrics.timers["dropped"] += len(timers)
 
@@ -117,7 +117,7 @@ class Deliveries:
         return turns
 
     def _begin(self, taken: list[Turn], now_ms: int) -> None:
-        """Deliver at once what is in memory, and have the rest read."""
+        """Deliver messages that are in memory at once, and start a read of the others."""
         reading: set[int] = set()
         try:
             turns = [turn for turn in taken if not self._was_dropped(turn, now_ms)]
@@ -132,7 +132,7 @@ class Deliveries:
                     self._pending.turns.give_back(turn.topic)
 
     def _was_dropped(self, turn: Turn, now_ms: int) -> bool:
-        """Drop what waits for a deleted topic."""
+        """Drop the messages of a deleted topic."""
         if self._topics.by_number(turn.topic) is not None:
             return False
         self.drop(turn.timers, now_ms)
@@ -141,7 +141,7 @@ class Deliveries:
     # -- Reading
 
     def _read(self, turns: Sequence[Turn]) -> list[Stored] | ColdEntries:
-        """Read what the log has, of all these topics in the order of the log: what came together lies together."""
+        """Read the messages that are in the log, for all these topics in the order of their positions."""
         timers = [timer for turn in turns for timer in turn.timers]
         if len(self._pending.prefetch):
             stored = self._pending.prefetch.get
@@ -151,7 +151,7 @@ class Deliveries:
         return self._store.reader.read_at(places) if places else []
 
     def _read_each(self, turns: Sequence[Turn], reading: set[int]) -> tuple[list[Turn], list[Stored]]:
-        """Read topic by topic, so that those in memory need not wait for the others, which are added to `reading`."""
+        """Read topic by topic, to deliver what is in memory; topics with a read under way are added to `reading`."""
         in_memory: list[Turn] = []
         found_in_all: list[Stored] = []
         for turn in turns:
@@ -165,7 +165,7 @@ class Deliveries:
         return in_memory, found_in_all
 
     def _finish_read(self, turn: Turn, found: list[Stored] | StoreError) -> None:
-        """Take what a thread has read."""
+        """Keep the messages that a thread has read, or plan to read them again."""
         if isinstance(found, StoreError):
             log.warning("delayed messages not read topic=%d retry_ms=%d reason=%r", turn.topic, RETRY_MS, str(found))
             self._unread[turn.topic] = self._run_ms + RETRY_MS
@@ -173,7 +173,7 @@ class Deliveries:
             self._was_read.append((turn, found))
 
     def _deliver_read(self, turn: Turn, found: list[Stored], now_ms: int) -> None:
-        """Deliver of a turn what is still pending, and still due: the read took a while."""
+        """Deliver the messages of a turn that are still pending, and still due, after the read."""
         topic, pending = turn.topic, self._pending
         try:
             if topic in pending.turns.paused or self._topics.by_number(topic) is None:
@@ -194,7 +194,7 @@ class Deliveries:
     # -- Units
 
     def _deliver(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
-        """Append these messages to their queues, in order, as one unit with what says so."""
+        """Append these messages to their queues, in order, as one unit with the records TimersDelivered."""
         try:
             frames_at: dict[int, Buffer] = {stored.position: stored.frame for stored in found}
             if len(self._pending.prefetch):
@@ -203,7 +203,7 @@ class Deliveries:
             runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms) if run.frames]
         except NOT_CAUSED_BY_RECORD:
             raise
-        except Exception as error:  # noqa: BLE001 - the one that raises is set aside
+        except Exception as error:  # noqa: BLE001 - the message that raises is set aside
             self._deliver_parts(turns, found, now_ms, error)
             return
         records = [TimersDelivered(topic, self._pending.ids.packed(timers)) for topic, timers in turns]
@@ -217,7 +217,7 @@ class Deliveries:
         self._metrics.timers["dropped"] += sum([len(timers) for _, timers in turns]) - delivered
 
     def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int, error: Exception) -> None:
-        """Deliver less at once: together they do not fit into a segment, or one of them raised `error`."""
+        """Deliver fewer at once, because together they do not fit into a segment, or one of them raised `error`."""
         if len(turns) > 1:
             for turn in turns:
                 self._deliver([turn], found, now_ms)
@@ -241,7 +241,7 @@ class Deliveries:
         self._poison.set_aside("delayed message", place, error)
 
     def _runs_of(self, turn: Turn, frames_at: Mapping[int, Buffer], now_ms: int) -> Iterator[FrameRun]:
-        """Give a topic's messages the form of their queues: a run for each queue, or more where the form changes."""
+        """Make the frames of a topic's messages: a run for each queue, and a new one where the frame format changes."""
         topic, mask = self._topics.by_number(turn.topic), (1 << QUEUE_ID_BITS) - 1
         assert topic is not None, f"topic {turn.topic} is deleted"
         queues: defaultdict[int, list[Timer]] = defaultdict(list)

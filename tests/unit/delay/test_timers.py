@@ -18,8 +18,8 @@ import pytest
 from duolog.delay.cancellations import Cancelled
 from duolog.delay.memtable import scan as memtable_scan
 from duolog.delay.memtable.counts import LOG_PART_BITS
-from duolog.delay.memtable.pack_snapshot import PackSnapshot
-from duolog.delay.memtable.packs import AddressPack, DuePack
+from duolog.delay.memtable.row_arrays import RowsByAddress, RowsByKey
+from duolog.delay.memtable.row_snapshot import RowSnapshot
 from duolog.delay.memtable.scan import MemtableSnapshot, Sweep
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import (
@@ -68,7 +68,7 @@ class Timers(PendingTimers):
         return len(self.memtable)
 
     def all(self) -> list[Timer]:
-        return [Timer(*row) for pack in self.memtable.packs() for row in ROW.iter_unpack(b"".join(pack.live()))]
+        return [Timer(*row) for array in self.memtable.arrays() for row in ROW.iter_unpack(b"".join(array.live()))]
 
     def begin_snapshot(self) -> Iterator[bytes]:
         if self.snapshot is not None:
@@ -184,7 +184,7 @@ class History:
             self.look()
         for step in (self.cancel, self.look, self.add, self.cancel, self.look):
             step()
-        while self.timers.memtable.thaw_some():
+        while self.timers.memtable.unfreeze_some():
             self.look()
 
     def look(self) -> None:
@@ -414,13 +414,13 @@ def test_what_moves_back_to_a_key_that_a_table_has_deleted_is_not_frozen(has_gon
 
 
 def test_what_is_frozen_is_found_until_it_is_gone() -> None:
-    """In packs of all windows, of which some stay after all, and some is removed meanwhile."""
+    """In arrays of all windows, of which some stay after all, and some is removed meanwhile."""
     rng = Random(7)
     timers = Timers(0)
     places = {(rng.randrange(300_000, 5_000_000), number * 1000) for number in range(1, 601)}
     for due_ms, address in places:
         timers.memtable.add(Timer(due_ms, address, 1 << 16, 10, 0, 3))
-    packs = [*iter(lambda: timers.memtable.freeze_late(1_000, 16, ()), b"")]
+    arrays = [*iter(lambda: timers.memtable.freeze_late(1_000, 16, ()), b"")]
     removed = set(rng.sample(sorted(places), 60))
     for place in removed:
         assert timers.remove(place) is not None
@@ -432,8 +432,8 @@ def test_what_is_frozen_is_found_until_it_is_gone() -> None:
 
     check(places - removed)
     left = places - removed
-    assert timers.memtable.thaw_some()
-    stayed = {row[:2] for row in ROW.iter_unpack(packs[-1])} & left
+    assert timers.memtable.unfreeze_some()
+    stayed = {row[:2] for row in ROW.iter_unpack(arrays[-1])} & left
     check(left)
     place = stayed.pop()
     assert timers.remove(place) is not None
@@ -478,8 +478,8 @@ def test_sweep_finds_all_of_a_topic_however_little_it_looks_at_and_whatever_is_r
     assert found == wanted
 
 
-class Counted(AddressPack):
-    """A pack that counts how many rows it has sorted."""
+class Counted(RowsByAddress):
+    """An array that counts how many rows it has sorted."""
 
     sorted_rows = 0
 
@@ -492,40 +492,40 @@ class Counted(AddressPack):
 def test_rows_out_of_order_are_merged_a_few_times_however_often_somebody_searches(searches_each: int) -> None:
     """Loaded timers come between parked ones; sorting a window for each look took the loop for a tenth of a second."""
     rng = Random(7)
-    pack, count = Counted(), 1 << 13
+    array, count = Counted(), 1 << 13
     addresses = rng.sample(range(1, 1 << 40), count)
     gone: set[int] = set()
     for number, address in enumerate(addresses):
-        pack.extend(pack_row(Timer(address % 1000, address, 1 << 16, 10, 0, 3)))
+        array.extend(pack_row(Timer(address % 1000, address, 1 << 16, 10, 0, 3)))
         if number % searches_each == 0:
             wanted = rng.choice(addresses[: number + 1])
-            at = pack.find(wanted % 1000, wanted)
+            at = array.find(wanted % 1000, wanted)
             assert (at < 0) == (wanted in gone)
             if at >= 0 and rng.random() < 0.3:
-                pack.mark(at)
+                array.delete(at)
                 gone.add(wanted)
-    assert all((pack.find(address % 1000, address) < 0) == (address in gone) for address in addresses)
-    assert len(pack) == count - len(gone)
-    assert pack.sorted_rows <= count * (count.bit_length() + 2)
+    assert all((array.find(address % 1000, address) < 0) == (address in gone) for address in addresses)
+    assert len(array) == count - len(gone)
+    assert array.sorted_rows <= count * (count.bit_length() + 2)
 
 
 def test_what_a_snapshot_copies_is_what_changes_and_not_the_pack() -> None:
     count = 100_000
-    pack = DuePack()
-    pack.extend(b"".join(ROW.pack(number, number, 1 << 16, 0, 0, 0) for number in range(count)))
-    expected, reading = rows_of(bytes(pack.rows)), PackSnapshot(pack)
+    array = RowsByKey()
+    array.extend(b"".join(ROW.pack(number, number, 1 << 16, 0, 0, 0) for number in range(count)))
+    expected, reading = rows_of(bytes(array.rows)), RowSnapshot(array)
     parts = reading.parts(1000)
     taken = rows_of(next(parts))
     for number in (5, 1000, 70_000, 99_999):
-        pack.mark(number * ROW_SIZE)
+        array.delete(number * ROW_SIZE)
     assert sum(map(len, reading._marked.values())) == 3, "rows that are read already are not copied"
-    pack.drop_head(60_000 * ROW_SIZE)
-    pack.drop_tail(10)
-    assert reading._rows is pack.rows
+    array.drop_head(60_000 * ROW_SIZE)
+    array.take_tail(10)
+    assert reading._rows is array.rows
     assert sum(map(len, reading._behind)) == 10 * ROW_SIZE
     taken += rows_of(next(parts))
-    pack._lay_out(pack.live())
-    assert reading._rows is not pack.rows, "the pack has left its rows to the snapshot"
+    array._replace_rows(array.live())
+    assert reading._rows is not array.rows, "the array has left its rows to the snapshot"
     for part in parts:
         taken += rows_of(part)
     assert taken == expected

@@ -1,11 +1,11 @@
-"""Packs of rows in one order, by address or by key, searched by bisection: what the memtable is made of."""
+"""Arrays of rows in one order, by address or by key, searched by bisection: what the memtable is made of."""
 
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from duolog.delay.memtable.pack_snapshot import PackSnapshot
+from duolog.delay.memtable.row_snapshot import RowSnapshot
 from duolog.delay.rows import (
     KEY,
     KEY_SIZE,
@@ -20,39 +20,39 @@ from duolog.delay.rows import (
 from duolog.store.entry import new_tuple
 
 if TYPE_CHECKING:
-    from duolog.delay.memtable.filing import Filing
+    from duolog.delay.memtable.row_index import RowIndex
 
-RUNS_MAX: Final = 256  # Runs that no search has merged.
-SWEPT_FROM: Final = 64  # Deleted rows, from which on a pack may be written anew without them.
+RUNS_MAX: Final = 256  # Sorted runs of one array; beyond, they are merged without a search.
+REWRITE_MIN: Final = 64  # Deleted rows, from which on an array may be rewritten without them.
 _U64: Final = Struct(">Q")
 
 
-class Pack:
-    """Rows in one order: by address (`AddressPack`) or by due time and address (`DuePack`).
+class RowArray:
+    """Rows in one order: by address (`RowsByAddress`) or by due time and address (`RowsByKey`).
 
-    Rows mostly come in order; where one does not, a new *run* begins. Who searches merges the last runs, until each is
-    twice as long as the one behind it: so a search looks into a few, and a row is merged a few times, whatever comes
-    between. Who needs all in order merges all.
+    Rows mostly come in order; where a row does not, a new sorted *run* begins. A search merges the last runs until each
+    run is twice as long as the run after it. So a search bisects a few runs, and each row is merged a few times. A read
+    in order merges all runs.
 
-    The class has more than 20 methods, because adding, finding and removing rows keep the runs sorted together.
+    The class has more than 20 methods, because rows, runs, indexes and the snapshot change together.
     """
 
-    __slots__ = ("_last", "_starts", "filings", "gone", "head", "reading", "rows")
+    __slots__ = ("_last", "_starts", "deleted_count", "head", "indexes", "reading", "rows")
 
-    _from = 0  # of a row, the bytes that it is sorted by
+    _from = 0  # Rows are sorted by their bytes from here up to `_until`.
     _until = 16
 
     def __init__(self) -> None:
         self.rows = bytearray()
-        self.head = 0  # rows before this byte were taken out
-        self.gone = 0  # marked rows behind it
-        self._starts: list[int] = []  # the bytes at which runs begin, but for the first
-        self.filings: tuple[Filing, ...] = ()  # of its rows where they lie; none before somebody looks
+        self.head = 0  # Rows before this byte were removed.
+        self.deleted_count = 0  # Deleted rows behind `head`.
+        self._starts: list[int] = []  # The bytes at which runs begin, but for the first run.
+        self.indexes: tuple[RowIndex, ...] = ()  # Made by the first list or count that reads these rows.
         self._last = b""
-        self.reading: PackSnapshot | None = None  # what reads the rows for a snapshot
+        self.reading: RowSnapshot | None = None  # The snapshot that reads these rows.
 
     def __len__(self) -> int:
-        return (len(self.rows) - self.head) // ROW_SIZE - self.gone
+        return (len(self.rows) - self.head) // ROW_SIZE - self.deleted_count
 
     @property
     def has_rows(self) -> bool:
@@ -64,7 +64,7 @@ class Pack:
         return not self._starts
 
     def extend(self, rows: bytes) -> None:
-        """Add rows that are in this pack's order among themselves."""
+        """Add rows that are in this array's order among themselves."""
         start, until = self._from, self._until
         if rows[start:until] <= self._last:
             if len(self._starts) == RUNS_MAX:
@@ -75,7 +75,7 @@ class Pack:
         self.rows += rows
 
     def find(self, due_ms: int, address: int) -> int:
-        """Return the byte at which the row of this timer begins, -1 if it is not here or gone."""
+        """Return the byte at which the row of this timer begins, -1 if there is none or it is deleted."""
         key = KEY.pack(due_ms, address)
         wanted, rows = key[self._from :], self.rows
         self._merge()
@@ -108,22 +108,22 @@ class Pack:
     def at(self, at: int) -> Timer:
         return new_tuple(Timer, ROW.unpack_from(self.rows, at))
 
-    def mark(self, at: int) -> None:
-        """Let the row that begins at this byte be gone."""
+    def delete(self, at: int) -> None:
+        """Delete the row that begins at this byte: its queue key becomes 0."""
         if self.reading is not None:
             self.reading.keep_row(at)
-        for filing in self.filings:
-            filing.unfile(at)
+        for index in self.indexes:
+            index.remove(at)
         self.rows[at + QUEUE_KEY_AT : at + QUEUE_KEY_END] = NO_QUEUE_KEY
-        self.gone += 1
-        if self.gone > SWEPT_FROM and self.gone * ROW_SIZE > (len(self.rows) - self.head) // 2:
-            self._sweep()
+        self.deleted_count += 1
+        if self.deleted_count > REWRITE_MIN and self.deleted_count * ROW_SIZE > (len(self.rows) - self.head) // 2:
+            self._rewrite()
 
-    def _sweep(self) -> None:
-        self._lay_out(self.live())
+    def _rewrite(self) -> None:
+        self._replace_rows(self.live())
 
-    def _lay_out(self, rows: list[bytes]) -> None:
-        """Have these rows instead, none of which is gone; they come as they lay here."""
+    def _replace_rows(self, rows: list[bytes]) -> None:
+        """Replace all rows by these, which are not deleted and in the order in which they were here."""
         if self.reading is not None:
             self.reading.keep_all()
         if self._starts:
@@ -131,14 +131,14 @@ class Pack:
             self._starts = []
         self.rows = bytearray(b"".join(rows))
         self._last = bytes(self.rows[-ROW_SIZE:][self._from : self._until])
-        self.head = self.gone = 0
-        self.filings = ()
+        self.head = self.deleted_count = 0
+        self.indexes = ()
 
     def _order(self, row: bytes) -> bytes:
         return row[self._from : self._until]
 
     def _merge(self) -> None:
-        """Merge the last runs, until each is twice as long as the one behind it."""
+        """Merge the last runs, until each is twice as long as the one after it."""
         starts, end, count = self._starts, len(self.rows), len(self._starts)
         while starts and 2 * (end - starts[-1]) > starts[-1] - (starts[-2] if len(starts) > 1 else self.head):
             starts.pop()
@@ -147,52 +147,52 @@ class Pack:
         at = starts[-1] if starts else self.head
         if self.reading is not None:
             self.reading.keep_from(at)
-        for filing in self.filings:
-            filing.cut(at)
+        for index in self.indexes:
+            index.cut(at)
         rows = sorted(self._live_from(at), key=self._order)
-        self.gone -= (end - at) // ROW_SIZE - len(rows)
+        self.deleted_count -= (end - at) // ROW_SIZE - len(rows)
         self.rows[at:] = b"".join(rows)
         if starts and not rows:
             starts.pop()
         self._last = self._order(bytes(self.rows[-ROW_SIZE:]))
 
     def take_out(self, keys: Container[bytes]) -> list[bytes]:
-        """Take out the rows whose first 16 bytes are among these, and return them."""
+        """Remove the rows whose keys are among these, and return them."""
         found: list[bytes] = []
         kept: list[bytes] = []
         for row in self.live():
             (found if row[:KEY_SIZE] in keys else kept).append(row)
         if found:
-            self._lay_out(kept)
+            self._replace_rows(kept)
         return found
 
     def sort(self) -> None:
-        """Have all rows in order."""
+        """Merge all runs."""
         if self._starts:
-            self._lay_out(self.live())
+            self._replace_rows(self.live())
 
     def live(self) -> list[bytes]:
-        """Return the rows that are not gone."""
+        """Return the rows that are not deleted."""
         return self._live_from(self.head)
 
     def _live_from(self, at: int) -> list[bytes]:
         rows = rows_of(bytes(memoryview(self.rows)[at:]))
-        return [row for row in rows if row[QUEUE_KEY_AT:QUEUE_KEY_END] != NO_QUEUE_KEY] if self.gone else rows
+        return [row for row in rows if row[QUEUE_KEY_AT:QUEUE_KEY_END] != NO_QUEUE_KEY] if self.deleted_count else rows
 
     def bytes_from_head(self) -> bytes:
-        """Return the live rows as they lie there."""
-        return b"".join(self.live()) if self.gone else bytes(memoryview(self.rows)[self.head :])
+        """Return the rows that are not deleted, joined, in their present order."""
+        return b"".join(self.live()) if self.deleted_count else bytes(memoryview(self.rows)[self.head :])
 
     def drop_head(self, until: int) -> None:
-        """Take out the rows before this byte; those that were gone among them must be counted off by the caller."""
+        """Remove the rows before this byte; the caller subtracts deleted ones among them from `deleted_count`."""
         self.head = until
-        self.filings = ()
+        self.indexes = ()
         if self.head > len(self.rows) // 2 and self.reading is None:  # Else a later call does it.
             del self.rows[: self.head]
             self.head = 0
 
     def drop_first(self, keys: bytes) -> bool:
-        """Take out the first rows if their keys are these, else none. No row may be deleted."""
+        """Remove the first rows if their keys are these, else none. No row may be deleted."""
         self.sort()
         end = self.head + len(keys) // KEY_SIZE * ROW_SIZE
         rows = bytes(memoryview(self.rows)[self.head : end])
@@ -203,35 +203,35 @@ class Pack:
         self.drop_head(end)
         return True
 
-    def drop_tail(self, rows_max: int) -> bytes:
-        """Take out up to so many rows from the end, in whatever order; those that are gone are counted off."""
+    def take_tail(self, rows_max: int) -> bytes:
+        """Remove and return up to so many rows from the end, in any order; some may be deleted."""
         at = max(self.head, len(self.rows) - rows_max * ROW_SIZE)
         if self.reading is not None:
             self.reading.keep_from(at)
         taken = bytes(memoryview(self.rows)[at:])
-        for filing in self.filings:
-            filing.cut(at)
+        for index in self.indexes:
+            index.cut(at)
         del self.rows[at:]
         while self._starts and self._starts[-1] >= at:
             self._starts.pop()
         self._last = self._order(bytes(self.rows[-ROW_SIZE:])) if at > self.head else b""
-        if self.gone:
-            self.gone -= sum(1 for row in ROW.iter_unpack(taken) if not row[2])
+        if self.deleted_count:
+            self.deleted_count -= sum(1 for row in ROW.iter_unpack(taken) if not row[2])
         return taken
 
 
-class AddressPack(Pack):
+class RowsByAddress(RowArray):
     __slots__ = ()
     _from = 8
 
     def some_from(self, address: int, count_max: int) -> list[Timer]:
-        """Return up to so many rows from an address on; the key of one that is gone is 0."""
+        """Return up to so many rows from an address on; the key of a deleted one is 0."""
         low = self._first_at(_U64.pack(address)) * ROW_SIZE
         rows = memoryview(self.rows)[low : low + count_max * ROW_SIZE]
         return [new_tuple(Timer, row) for row in ROW.iter_unpack(rows)]
 
 
-class DuePack(Pack):
+class RowsByKey(RowArray):
     __slots__ = ()
 
     def timers(self) -> Iterator[Timer]:
@@ -246,10 +246,10 @@ class DuePack(Pack):
         self.sort()
         return int.from_bytes(self.rows[-ROW_SIZE:][:8], "big") if self.has_rows else -1
 
-    def drop_later(self, due_ms: int, rows_max: int) -> bytes:
-        """Take out up to so many rows that are due then or later, from the end; those that are deleted are counted."""
+    def take_later(self, due_ms: int, rows_max: int) -> bytes:
+        """Remove and return up to so many rows that are due then or later, from the end."""
         at = self._first_at(_U64.pack(due_ms))
-        return self.drop_tail(min(rows_max, len(self.rows) // ROW_SIZE - at))
+        return self.take_tail(min(rows_max, len(self.rows) // ROW_SIZE - at))
 
     def timers_from(self, key: tuple[int, int], until_ms: int) -> Iterator[Timer]:
         """Yield the timers from this key on that are due before `until_ms`."""
@@ -274,6 +274,6 @@ class DuePack(Pack):
             if bin == len(counts):
                 return
             end = self._first_at(_U64.pack(edges_ms[bin + 1])) * ROW_SIZE
-            gone = rows[at + byte_at : end : ROW_SIZE].count(0)
-            counts[bin] += (end - at) // ROW_SIZE - gone
+            deleted = rows[at + byte_at : end : ROW_SIZE].count(0)
+            counts[bin] += (end - at) // ROW_SIZE - deleted
             at = end

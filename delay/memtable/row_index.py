@@ -1,21 +1,21 @@
-"""The rows of a pack by topic and time: made when somebody looks, so that the next look costs what it finds.
+"""An index of an array's rows by topic and time, made by the first list or count that reads the array.
 
-A pack has its rows in the order in which they came, whatever their topic: so a timer is found by its key alone, and
-a row costs 32 bytes. A look asks for one topic, or for some milliseconds of a minute. So the first one *files* the rows
-of each pack that it meets: their numbers go into a tree, a digit of the topic or the time for each level.
+An array of the memtable has its rows in the order of their addresses, whatever their topic; so a timer is found by its
+key alone, and a row takes 32 bytes. A list or a count asks for one topic, or for some milliseconds of a minute. So the
+first one adds the numbers of the rows to a tree, which has a level for each digit of the topic and of the due time:
 
     topic, low byte    07                          1f
     topic, the rest    0 -> [3 9 14]               0          20 -> [2 5]
     due, by 4 bits                          1 -> [0 4 8]  f
                                                           3 -> [1 6 7]
 
-Only what has too many rows for a leaf is split. Without a topic to look for, the tree has the digits of time alone.
-Rows that came since the last look are filed by the next one, rows that go are taken out at once: so each row is filed
-once for each window that it comes to, and a look then reads leaves of `LEAF_ROWS` rows at its edges, and the counts
-of all between them. Some 15 bytes for each row, in packs that are looked at.
+A leaf is split when it has more than `LEAF_ROWS` rows. An index for all topics has the digits of time alone. Rows that
+were added since are indexed by the next list or count, and deleted rows are removed at once. So each row is indexed
+once for each window in which it is, and a list or a count reads the leaves at its edges and the counts of nodes between
+them. An index takes about 15 bytes for each row.
 
-A tree is derived, and dropped when its pack is laid out anew. Turned down: a pack for each topic. A timer's id says
-nothing of its topic, so each cancel would have to search all of them, and many topics with few rows would cost ten
+An index is derived, and dropped when the array's rows are replaced. Turned down: an array for each topic. The id of a
+timer does not name its topic, so each cancel would search all arrays, and many topics with few rows would take ten
 times the memory.
 """
 
@@ -33,18 +33,18 @@ from duolog.delay.rows import (
 )
 from duolog.store.entry import new_tuple
 
-LEAF_ROWS: Final = 32  # A look without a result reads one leaf in each of the windows, some hundreds.
-DIGIT_BITS: Final = 4  # of time; wider ones would make many leaves of one row
+LEAF_ROWS: Final = 32  # An empty list reads one leaf in each window, and there are some hundreds.
+DIGIT_BITS: Final = 4  # Of time; wider digits would make many leaves of one row.
 
-_FILED: Final = Struct(">Q8xQ8x")  # Of a row: due, queue key.
+_INDEXED: Final = Struct(">Q8xQ8x")  # Of a row: due time, queue key.
 _TOPIC_LOW_BITS: Final = 8
 _TOPIC_DIGITS: Final = 2
 
-Digits = tuple[tuple[int, int], ...]  # shift and mask of each, the first one first
+Digits = tuple[tuple[int, int], ...]  # Shift and mask of each, the first digit first.
 
 
-class Rows(Protocol):
-    """What this asks of a pack."""
+class RowSource(Protocol):
+    """What `RowIndex` needs of a `RowArray`."""
 
     rows: bytearray
     head: int
@@ -57,16 +57,16 @@ class _Node:
     __slots__ = ("children", "count", "numbers")
 
     def __init__(self) -> None:
-        self.count = 0  # of the rows below it
-        self.numbers = array("I")  # of a leaf, rising
-        self.children: dict[int, _Node] | None = None  # by digit; None: it is a leaf
+        self.count = 0  # Of the rows below this node.
+        self.numbers = array("I")  # Of a leaf: the numbers of its rows, rising.
+        self.children: dict[int, _Node] | None = None  # By digit; None: this node is a leaf.
 
 
-class Filing:
-    """One tree for a pack whose rows are due within 2**bits ms from `start_ms`."""
+class RowIndex:
+    """The index of an array whose rows are due within 2**bits ms from `start_ms`."""
 
-    def __init__(self, pack: Rows, start_ms: int, bits: int, *, by_topic: bool) -> None:
-        self._pack, self._bits = pack, -(-bits // DIGIT_BITS) * DIGIT_BITS
+    def __init__(self, rows: RowSource, start_ms: int, bits: int, *, by_topic: bool) -> None:
+        self._array, self._bits = rows, -(-bits // DIGIT_BITS) * DIGIT_BITS
         self._time_mask = (1 << self._bits) - 1
         self._start_ms = start_ms & ~self._time_mask
         of_time = tuple((shift, (1 << DIGIT_BITS) - 1) for shift in range(self._bits - DIGIT_BITS, -1, -DIGIT_BITS))
@@ -74,24 +74,24 @@ class Filing:
         self.by_topic = by_topic
         self._digits: Digits = of_topic + of_time if by_topic else of_time
         self._root = _Node()
-        self._until = pack.head // ROW_SIZE  # number of the first row that is not filed
+        self._until = rows.head // ROW_SIZE  # The number of the first row that is not indexed.
 
-    # -- Filing
+    # -- Following the array
 
-    def file(self, rows_max: int) -> int:
-        """File up to so many rows that are not yet; returns how many it has looked at."""
-        first, pack_rows = self._until, self._pack.rows
-        self._until = min(len(pack_rows) // ROW_SIZE, first + rows_max)
-        chunk = bytes(memoryview(pack_rows)[first * ROW_SIZE : self._until * ROW_SIZE])
-        for number, (due_ms, key) in enumerate(_FILED.iter_unpack(chunk), first):
+    def add_new(self, rows_max: int) -> int:
+        """Index up to so many rows that were added since; returns how many rows were examined."""
+        first, rows = self._until, self._array.rows
+        self._until = min(len(rows) // ROW_SIZE, first + rows_max)
+        chunk = bytes(memoryview(rows)[first * ROW_SIZE : self._until * ROW_SIZE])
+        for number, (due_ms, key) in enumerate(_INDEXED.iter_unpack(chunk), first):
             if key:
-                self._file(self._key(due_ms, key), number)
+                self._insert(self._key(due_ms, key), number)
         return self._until - first
 
-    def unfile(self, at: int) -> None:
-        """The row that begins at this byte is about to be gone."""
+    def remove(self, at: int) -> None:
+        """Remove the row that begins at this byte, before the array deletes it."""
         number = at // ROW_SIZE
-        due_ms, key = _FILED.unpack_from(self._pack.rows, at)
+        due_ms, key = _INDEXED.unpack_from(self._array.rows, at)
         if number >= self._until or not key:
             return
         wanted = self._key(due_ms, key)
@@ -110,15 +110,15 @@ class Filing:
         del node.numbers[bisect_left(node.numbers, number)]
 
     def cut(self, at: int) -> None:
-        """The rows from this byte on are about to be gone, and others may take their places."""
+        """Remove the rows from this byte on, before the array removes or moves them."""
         for number in range(self._until - 1, at // ROW_SIZE - 1, -1):
-            self.unfile(number * ROW_SIZE)
+            self.remove(number * ROW_SIZE)
         self._until = min(self._until, at // ROW_SIZE)
 
     def _key(self, due_ms: int, key: int) -> int:
         return key >> TOPIC_SHIFT << self._bits | due_ms & self._time_mask
 
-    def _file(self, key: int, number: int) -> None:
+    def _insert(self, key: int, number: int) -> None:
         node, depth = self._root, 0
         node.count += 1
         while node.children is not None:
@@ -132,26 +132,29 @@ class Filing:
             depth += 1
 
     def _split(self, node: _Node, shift: int, mask: int) -> _Node:
-        """Make a leaf's rows leaves of their own; returns the largest, which may have all of them."""
+        """Give a leaf children, with its rows; returns the largest child, which may have all of them."""
         children = node.children = {}
         for number in node.numbers:
-            due_ms, key = _FILED.unpack_from(self._pack.rows, number * ROW_SIZE)
+            due_ms, key = _INDEXED.unpack_from(self._array.rows, number * ROW_SIZE)
             child = _child(children, self._key(due_ms, key) >> shift & mask)
             child.numbers.append(number)
             child.count += 1
         node.numbers = array("I")
         return max(children.values(), key=_count_of)
 
-    # -- Looking
+    # -- Reading
 
     def timers(self, topic: int | None, start: tuple[int, int], until_ms: int) -> Iterator[Timer]:
-        """Yield the timers of a topic, or of all, in due order from this key on. All must be filed."""
+        """Yield the timers of a topic, or of all, in due order from this key on. All rows must be indexed."""
         found = self._of_topic(topic)
         if found is not None:
             yield from self._walk(*found, self._start_ms, topic, start, until_ms)
 
     def count(self, topic: int | None, edges_ms: Sequence[int], counts: list[int]) -> None:
-        """Add to `counts` how many timers are due between each two neighbours of these times. All must be filed."""
+        """Add to `counts` how many timers are due between each two neighbours of these times.
+
+        All rows must be indexed.
+        """
         found = self._of_topic(topic)
         if found is None:
             return
@@ -194,9 +197,9 @@ class Filing:
 
     def _leaf(self, leaf: _Node, topic: int | None, start: tuple[int, int], until_ms: int) -> Iterator[Timer]:
         numbers = leaf.numbers
-        if len(numbers) > LEAF_ROWS and self._pack.is_sorted:
-            # All are due in one millisecond, perhaps a million; and they lie in the order of their addresses.
-            for index in range(bisect_left(numbers, start, key=self._place_at), len(numbers)):
+        if len(numbers) > LEAF_ROWS and self._array.is_sorted:
+            # All are due in one millisecond, perhaps a million, and are in the order of their addresses.
+            for index in range(bisect_left(numbers, start, key=self._key_at), len(numbers)):
                 yield self._timer_at(numbers[index])
             return
         timers = map(self._timer_at, numbers)
@@ -222,14 +225,14 @@ class Filing:
 
     def _count_leaf(self, leaf: _Node, topic: int | None, edges_ms: Sequence[int], counts: list[int]) -> None:
         for number in leaf.numbers:
-            due_ms, key = _FILED.unpack_from(self._pack.rows, number * ROW_SIZE)
+            due_ms, key = _INDEXED.unpack_from(self._array.rows, number * ROW_SIZE)
             if edges_ms[0] <= due_ms < edges_ms[-1] and topic in (None, key >> TOPIC_SHIFT):
                 counts[bisect_right(edges_ms, due_ms) - 1] += 1
 
     def _timer_at(self, number: int) -> Timer:
-        return new_tuple(Timer, ROW.unpack_from(self._pack.rows, number * ROW_SIZE))
+        return new_tuple(Timer, ROW.unpack_from(self._array.rows, number * ROW_SIZE))
 
-    def _place_at(self, number: int) -> tuple[int, int]:
+    def _key_at(self, number: int) -> tuple[int, int]:
         timer = self._timer_at(number)
         return timer.due_ms, timer.address
 

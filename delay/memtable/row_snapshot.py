@@ -1,4 +1,4 @@
-"""The rows that a pack has at one moment, read some at a time for a snapshot while the pack goes on changing."""
+"""The rows that an array has at one moment, read some at a time for a snapshot while the array changes."""
 
 from collections.abc import Iterator
 from typing import Final, Protocol
@@ -11,59 +11,58 @@ from duolog.delay.rows import (
     rows_of,
 )
 
-_STRETCH_SHIFT: Final = 16  # Of the bytes of a pack: 2,048 rows.
+_STRETCH_SHIFT: Final = 16  # Of the bytes of an array: 2,048 rows.
 
 
-class ReadPack(Protocol):
-    """What this needs of a pack."""
+class SnapshotSource(Protocol):
+    """What `RowSnapshot` needs of a `RowArray`."""
 
     rows: bytearray
     head: int
-    gone: int
-    reading: "PackSnapshot | None"
+    deleted_count: int
+    reading: "RowSnapshot | None"
 
 
-class PackSnapshot:
-    """The rows that a pack has at one moment, read some at a time while the pack goes on changing.
+class RowSnapshot:
+    """The rows that an array has at one moment, read some at a time while the array changes.
 
-    What is read is what lies in the pack from `_at` to `_end`, but for rows that were marked since; then what was
-    behind `_end` and was copied before it changed. So a change costs a copy of what it changes, and at most that of
-    what it moves itself.
+    The snapshot reads the rows of the array from `_at` to `_end`, with the copies of rows that were deleted since, and
+    then the rows behind `_end`, which were copied before they changed. So a change of the array copies what it changes.
     """
 
-    def __init__(self, pack: ReadPack) -> None:
-        self._pack: ReadPack | None = pack  # None: it has other rows by now, and those of the moment are left to this
-        self._rows = pack.rows
-        self._at, self._end = pack.head, len(pack.rows)
-        self._marked: dict[int, dict[int, bytes]] = {}  # by stretch, and by their bytes: rows as they were
-        self._behind: list[bytes] = []  # the last first
-        self._has_gone = pack.gone > 0
-        pack.reading = self
+    def __init__(self, array: SnapshotSource) -> None:
+        self._array: SnapshotSource | None = array  # None: the array has left its rows to the snapshot.
+        self._rows = array.rows
+        self._at, self._end = array.head, len(array.rows)
+        self._marked: dict[int, dict[int, bytes]] = {}  # Copies of deleted rows, by stretch and by byte.
+        self._behind: list[bytes] = []  # Copies, the last rows first.
+        self._has_deleted = array.deleted_count > 0
+        array.reading = self
 
     def keep_row(self, at: int) -> None:
-        """The pack is about to change the row that begins at this byte."""
+        """The array is about to change the row that begins at this byte."""
         if self._at <= at < self._end:
             marked = self._marked.setdefault(at >> _STRETCH_SHIFT, {})
             marked.setdefault(at, bytes(self._rows[at : at + ROW_SIZE]))
 
     def keep_from(self, at: int) -> None:
-        """The pack is about to change or move what lies from this byte on."""
+        """The array is about to change or move its bytes from this one on."""
         start = max(at, self._at)
         if start < self._end:
             self._behind.append(self._as_it_was(start, self._end))
             self._end = start
 
     def keep_all(self) -> None:
-        """The pack is about to take other rows, and will not touch these any more."""
+        """The array is about to take other rows, and will not touch these any more."""
         self.close()
 
     def close(self) -> None:
-        if self._pack is not None:
-            self._pack.reading = None
-            self._pack = None
+        if self._array is not None:
+            self._array.reading = None
+            self._array = None
 
     def parts(self, rows_max: int) -> Iterator[bytes]:
-        """Yield the rows that are not deleted, so many at a time or fewer."""
+        """Yield the rows that are not deleted, at most so many at a time."""
         size = rows_max * ROW_SIZE
         while self._at < self._end:
             start, self._at = self._at, min(self._end, self._at + size)
@@ -87,7 +86,7 @@ class PackSnapshot:
         return bytes(changed)
 
     def _part(self, rows: bytes) -> Iterator[bytes]:
-        if self._has_gone:
+        if self._has_deleted:
             rows = b"".join([row for row in rows_of(rows) if row[QUEUE_KEY_AT:QUEUE_KEY_END] != NO_QUEUE_KEY])
         if rows:
             yield rows
