@@ -1,9 +1,10 @@
-"""The data pipeline: PySpark on the broker's topics. Needs the extra `.[spark]`; the broker never loads it.
+"""The data pipeline: PySpark on the topics of a broker. It needs the extra `.[spark]`; the broker does not import it.
 
-Imports `protocol` (codecs) and `store` (its read-only reader). Messages come and go over the wire, through Spark's own
+The package imports `protocol` (codecs) and `store` (the class LogReader). Messages are read and written through Spark's
 Kafka connector. The main names:
 
-    messages, as_messages    spark/messages.py      a topic as rows, with RocketMQ's meaning as columns
+    messages, as_messages    spark/messages.py      a topic as a DataFrame, with columns for RocketMQ's properties
+    DuologLog                spark/log_source.py    a data source that reads the files of the log
 
 A first look:
 

@@ -1,4 +1,4 @@
-"""`python -m duolog.spark JOB ...`, which `duolog pipeline run` starts; and the file that `spark-submit` is given."""
+"""The entry point of Spark jobs: for `python -m duolog.spark JOB ...`, `duolog pipeline run` and `spark-submit`."""
 
 import signal
 import sys

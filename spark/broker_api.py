@@ -1,4 +1,4 @@
-"""The broker's HTTP port, as jobs ask it: JSON in and out, every failure one line."""
+"""The class BrokerApi: calls of the broker's HTTP API with JSON bodies, for Spark jobs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-CONNECT_WITHIN_S: Final = 2.5  # So that a command says within three seconds that no broker is there.
+CONNECT_WITHIN_S: Final = 2.5  # A command reports within three seconds that no broker answers.
 TIMEOUT_S: Final = 60.0
 
 
 class ApiError(Exception):
-    """The broker refused, or is not there."""
+    """The broker has refused a request, or no broker answers. The message has one line."""
 
 
 class BrokerApi:
-    """Calls to one broker, `HOST:PORT`; with a token, if it asks for one."""
+    """Calls the HTTP API of the broker at `HOST:PORT`. `token` is sent as a bearer token unless it is empty."""
 
     def __init__(self, address: str, token: str = "") -> None:
         host, _, port = address.rpartition(":")
@@ -29,7 +29,7 @@ class BrokerApi:
         self._host, self._port = host.strip("[]"), int(port)
 
     def kafka_address(self) -> str:
-        """Say where its Kafka port is: on the host that its HTTP port was reached by, for it listens on one address."""
+        """Return HOST:PORT of the broker's Kafka port. HOST is that of the HTTP port, as all ports have one host."""
         port = self.get("/api/status")["listeners"]["kafka"].rpartition(":")[2]
         return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
 
@@ -64,6 +64,6 @@ class BrokerApi:
 
 
 def _target(path: tuple[str, ...], query: dict[str, object]) -> str:
-    """Join the path's parts, names among them, and what is asked."""
+    """Return the target of a request: the parts of the path, quoted, and the query."""
     joined = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
     return f"{joined}?{urlencode(query)}" if query else joined

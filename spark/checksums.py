@@ -1,4 +1,4 @@
-"""`protocol/checksum.py` as a column expression, over rows of `messages` or of the archive."""
+"""The checksum of a record (`protocol/checksum.py`) as a column expression over rows of `messages` or of an archive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def record_checksum() -> Column:
-    """Give the checksum of a row."""
+    """Return the column with the checksum of each row."""
     headers = F.coalesce("headers", F.array())
     timestamp_ms = F.coalesce(F.unix_millis("timestamp"), F.lit(-1))
     sizes = [F.col("offset"), timestamp_ms, _size(F.col("key")), _size(F.col("body")), F.size(headers)]
@@ -34,5 +34,5 @@ def _bytes(content: Column) -> Column:
 
 
 def _text(*numbers: Column) -> Column:
-    """Write numbers as decimal text, a comma behind each."""
+    """Return the numbers as decimal text, with a comma after each."""
     return F.concat(*(F.concat(number.cast("string"), F.lit(",")) for number in numbers)).cast("binary")

@@ -1,7 +1,9 @@
-"""The command line of the jobs: options, a progress bar, a summary.
+"""The command line of the Spark jobs: options, a progress bar, a summary.
 
-Exit status: 0 done; 1 a state of affairs (no broker, no archive, a difference found); 2 a bad option; 128 + the number
-of the signal that ended the job (`spark/stopping.py`).
+exit status     0                              the job is done
+                1                              the job failed, or reconcile has found a difference
+                2                              an option is wrong
+                128 + number of the signal     a signal has stopped the job (`spark/stopping.py`)
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 REFUSED = 1
 
 _PYTHON_STACK: Final = "Traceback (most recent call last):"
-_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+")  # Spark's messages end with it; behind it are plans and places.
+_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+")  # After it, Spark's messages have query plans and call sites.
 
 app = typer.Typer(
     help="Spark jobs on the broker's topics.",
@@ -69,7 +71,7 @@ HTTP, MASTER = "127.0.0.1:9644", "local[*]"
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line; everything that a user can cause ends in one line on standard error."""
+    """Run the command line and exit. Errors that a user can cause are one line on standard error."""
     arguments = sys.argv[1:] if arguments is None else arguments
     sys.exit(run_until_signal(lambda stop: _run(arguments or ["--help"], stop)))
 
@@ -85,7 +87,8 @@ def _run(arguments: list[str], stop: Stop) -> int:
     except (TableError, ApiError, KafkaPortError, SessionError) as error:
         _say(str(error))
     except (PySparkException, Py4JError, OSError) as error:
-        if not (stop.is_requested and isinstance(error, Py4JNetworkError | OSError)):  # The JVM got the signal, too.
+        # After a signal the JVM may have ended, too, and calls into it fail.
+        if not (stop.is_requested and isinstance(error, Py4JNetworkError | OSError)):
             _say(_reason(error))
     except Stopped:
         pass
@@ -100,10 +103,10 @@ def _say(message: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Give what Spark says, without its plans, and the stacks of either language."""
+    """Return the message of an error of Spark, without query plans and stack traces."""
     text = str(_root_cause(error) if isinstance(error, Py4JJavaError) else error)
     head, is_python, frames = text.partition(_PYTHON_STACK)
-    if is_python:  # Of a worker: its frames are indented, then comes what was raised.
+    if is_python:  # The traceback of a Python worker: its frames are indented, and the exception follows them.
         text = head + "\n".join(line for line in frames.splitlines() if not line.startswith(" "))
     text = _SQLSTATE.split(text, maxsplit=1)[0]
     lines = [line for line in text.splitlines() if line.strip()]
@@ -112,7 +115,7 @@ def _reason(error: Exception) -> str:
 
 
 def _root_cause(error: Py4JJavaError) -> str:
-    """Give what made a task fail, which Spark wraps into the failure of a stage and a job."""
+    """Return the message of the innermost cause: Spark wraps the error of a task into errors of a stage and a job."""
     cause = error.java_exception
     while (deeper := cause.getCause()) is not None:
         cause = deeper
@@ -298,16 +301,16 @@ def schedule(
     return 0
 
 
-# -- What all jobs share
+# -- Functions of all jobs
 
 
 def _formats(format_: str) -> list[str]:
-    """Give the format if it needs packages of its own."""
+    """Return the format in a list if it needs further packages; otherwise an empty list."""
     return [] if format_ == "parquet" else [format_]
 
 
 def _names(topics: str | None) -> list[str] | None:
-    """Split the value of --topics; raises BadParameter if it names none."""
+    """Split the value of --topics. Raises BadParameter if it has no name."""
     if topics is None:
         return None
     names = [name.strip() for name in topics.split(",") if name.strip()]
@@ -321,9 +324,9 @@ def _ms(at: datetime | None) -> int | None:
 
 
 def _broker(http: str, topics: Sequence[str] = ()) -> BrokerApi:
-    """Give the broker behind an HTTP port that answers and has these topics. Raises ApiError.
+    """Return the API of the broker at an HTTP port, after checking that it answers and has these topics.
 
-    A job asks before Spark starts, which takes its time.
+    A job calls it before it starts Spark, which takes seconds. Raises ApiError.
     """
     api = BrokerApi(http)
     api.get("/api/status")
@@ -333,14 +336,17 @@ def _broker(http: str, topics: Sequence[str] = ()) -> BrokerApi:
 
 
 def _kafka_port(kafka: str | None, http: str, topics: Sequence[str] = (), *, may_create: bool = False) -> str:
-    """Say where the Kafka port is that answers and has these topics. Raises ApiError and KafkaPortError."""
+    """Return HOST:PORT of the Kafka port, after checking that it answers and has these topics.
+
+    Raises ApiError and KafkaPortError.
+    """
     bootstrap = kafka or BrokerApi(http).kafka_address()
     check_kafka(bootstrap, topics, may_create=may_create)
     return bootstrap
 
 
 class Running(NamedTuple):
-    """What a job works with."""
+    """The Spark session of a job, the function that reports its progress, and whether it was asked to stop."""
 
     session: SparkSession
     told: Told
@@ -351,7 +357,7 @@ class Running(NamedTuple):
 def _running(
     context: typer.Context, name: str, master: str, as_json: bool, formats: Sequence[str] = ()
 ) -> Iterator[Running]:
-    """Give a session, whom to tell about progress (a bar on a terminal), and whether to stop."""
+    """Open a Spark session and a progress bar, and yield what a job needs. Closes the session at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,6 +1,6 @@
-"""The one door to the archive's files: whatever Hadoop's FileSystem reaches (a disk, HDFS, an object store).
+"""The files of an archive, through Hadoop's FileSystem: on a disk, in HDFS or in an object store.
 
-Paths are relative to the archive's root. `write_text` puts a whole file in place or none. One process writes at a time.
+Paths are relative to the root of the archive. Only one process may write to an archive at a time.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ class File(NamedTuple):
 
 
 class TableFiles(Protocol):
-    """What a table asks of its storage. A test's fails at the n-th operation."""
+    """The file operations that tables use. Tests replace them by operations that fail."""
 
     def list(self, folder: str) -> list[File]:
-        """All files below a folder, however deep, by path; none if it does not exist."""
+        """Return all files below a folder and its subfolders, sorted by path; none if the folder does not exist."""
 
     def read_text(self, path: str) -> str | None:
-        """The content of a file; None if it does not exist."""
+        """Return the content of a file; None if it does not exist."""
 
-    def write_text(self, path: str, text: str) -> None: ...
+    def write_text(self, path: str, text: str) -> None:
+        """Write a whole file. After an error, the file is not there or has its old content."""
 
     def move(self, old: str, new: str) -> None:
-        """Put a file in the place of another, which may exist."""
+        """Rename a file to `new`, and replace the file of that name if it exists."""
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder, if it exists."""
 
 
 class HadoopFiles:
-    """Files below a root, through the session's Hadoop configuration."""
+    """The files below a root, through the Hadoop configuration of a Spark session."""
 
     def __init__(self, session: SparkSession, root: str) -> None:
         jvm: Any = session._jvm
@@ -76,7 +77,7 @@ class HadoopFiles:
     def move(self, old: str, new: str) -> None:
         target = self._path(new)
         self._files.mkdirs(target.getParent())
-        self._files.delete(target, False)  # Hadoop renames onto nothing.
+        self._files.delete(target, False)  # Hadoop does not rename to the name of an existing file.
         if not self._files.rename(self._path(old), target):
             raise OSError(f"{self._path(old)} could not be moved to {target}")
 

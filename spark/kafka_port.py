@@ -1,6 +1,6 @@
-"""Ask the Kafka port what a job needs of it, before Spark starts: a broker that answers, and its topics.
+"""Checks before Spark starts that a broker answers on the Kafka port and has the topics of a job.
 
-One Metadata request, version 4: the first that may say whether topics are to be created.
+The check is one Metadata request, version 4, the first version with the field `allow_auto_topic_creation`:
 
     request     size i32 | key i16 | version i16 | correlation i32 | client id | [topic] | may create i8
     response    size i32 | correlation i32 | throttle i32 | [node i32, host, port i32, rack] | cluster id |
@@ -22,27 +22,29 @@ from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.primitive_types import CLASSIC, MALFORMED
 from duolog.protocol.names import is_kafka_topic, is_rocketmq_topic, kafka_name
 
-WITHIN_S: Final = 2.5  # All of it, so that a command says what is missing within three seconds.
+WITHIN_S: Final = 2.5  # The time for all checks, so that a command reports an error within three seconds.
 _METADATA, _VERSION, _CORRELATION = 3, 4, 1
 _ANSWER_BYTES_MAX: Final = 64 << 20
-_NONE, _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE = 0, 3, 5  # The last of a topic that is just being created.
-_PARTITION: Final = struct.Struct(">hii")  # error, index, leader; then two arrays of i32
+_NONE, _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE = 0, 3, 5  # Error codes; the last one means that a topic is being created.
+_PARTITION: Final = struct.Struct(">hii")  # error, index, leader; two arrays of i32 follow.
 
 
 class KafkaPortError(Exception):
-    """The Kafka port is not what the job needs; the message says why."""
+    """No broker answers on the Kafka port, or it does not have a topic. The message has the reason."""
 
 
 class Metadata(NamedTuple):
-    """What the broker answered."""
+    """The decoded Metadata response."""
 
-    brokers: list[tuple[str, int]]
-    errors: dict[str, int]  # By topic, in Kafka's spelling; 0: none.
+    brokers: list[tuple[str, int]]  # (host, port)
+    errors: dict[str, int]  # Topic, in Kafka's spelling -> error code; 0 for no error.
 
 
 def check_kafka(bootstrap: str, topics: Sequence[str] = (), *, may_create: bool = False) -> None:
-    """Raise KafkaPortError unless a broker of `bootstrap`, `HOST:PORT,...`, answers, is where it says that it is, and
-    has these topics, in either spelling. With `may_create` it creates those that it has not, if it does so for clients.
+    """Raise KafkaPortError unless a broker of `bootstrap` (`HOST:PORT,...`) answers and has these topics.
+
+    The topics may have Kafka's or RocketMQ's spelling. With `may_create`, missing topics are created if the broker does
+    so for clients. The check also connects to the address that the broker advertises.
     """
     for topic in topics:
         if not (is_kafka_topic(topic) or is_rocketmq_topic(topic)):
@@ -84,7 +86,7 @@ def _first_answer(
 
 
 def _check_advertised(bootstrap: str, brokers: Sequence[tuple[str, int]], until: float) -> None:
-    """Connect to where the broker tells its clients to connect: Spark would try that until its own retries end."""
+    """Connect to an advertised address. Spark would retry an address that cannot be reached for minutes."""
     reasons = []
     for host, port in brokers:
         try:
@@ -119,7 +121,7 @@ def _receive(connection: socket.socket, size: int, until: float) -> bytes:
         connection.settimeout(max(0.01, until - time.perf_counter()))
         part = connection.recv(min(1 << 20, size - len(received)))
         if not part:
-            raise ProtocolError("it closed the connection unasked; this is no Kafka port")
+            raise ProtocolError("the connection was closed without an answer; this is no Kafka port")
         received += part
     return bytes(received)
 
@@ -132,7 +134,7 @@ def _request(topics: Sequence[str], may_create: bool) -> bytes:
 
 
 def read_metadata(answer: bytes) -> Metadata:
-    """Read an answer behind its size. Raises ProtocolError, and what MALFORMED names."""
+    """Decode a response without its size. Raises ProtocolError, and the exceptions in MALFORMED."""
     if answer[:4] != struct.pack(">i", _CORRELATION):
         raise ProtocolError("the answer is none of Kafka's")
     brokers, at = [], 8

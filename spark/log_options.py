@@ -1,6 +1,6 @@
-"""The options of `format("duolog-log")`; `spark/log_source.py` says what they mean.
+"""Parses the options of the data source "duolog-log", which `spark/log_source.py` describes.
 
-Spark gives options with lower-case names, and takes any: one that is misspelled is refused here, with the known ones.
+Spark accepts options with any name and converts the names to lower case. This module refuses unknown names.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ NAMES: Final = (
     "withTimes",
 )  # fmt: skip
 SPLIT_BYTES: Final = 64 << 20
-SPLIT_BYTES_MIN: Final = 4096  # A task for each few bytes of a large log would be millions of tasks.
+SPLIT_BYTES_MIN: Final = 4096  # Smaller ranges would make millions of tasks of a large log.
 
-Offsets = Mapping[str, Mapping[str, int]]  # topic, in Kafka's spelling -> queue -> offset
+Offsets = Mapping[str, Mapping[str, int]]  # Topic, in Kafka's spelling -> queue id as text -> offset.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class LogOptions:
     token: str
     starting: Offsets
     ending: Offsets
-    directory: str  # "": what the broker says.
+    directory: str  # Empty: the path that the broker returns.
     split_bytes: int
-    lease_ms: int | None  # None: the broker's default.
+    lease_ms: int | None  # None: the default of the broker.
     with_times: bool
 
 
 def read_options(options: Mapping[str, str]) -> LogOptions:
-    """Read and check the options. Raises ValueError, with the option, its value and what it may be."""
+    """Parse the options. Raises ValueError, whose message has the option, its value and the expected values."""
     given = {name.lower(): value for name, value in options.items()}
     unknown = sorted(given.keys() - {name.lower() for name in NAMES})
     if unknown:
@@ -61,7 +61,7 @@ def read_options(options: Mapping[str, str]) -> LogOptions:
 
 
 def with_times(options: Mapping[str, str]) -> bool:
-    """Tell whether the columns of `withTimes` are asked for: the schema needs no other option."""
+    """Return the option `withTimes`, the only one on which the schema depends. Raises ValueError."""
     value = {name.lower(): value for name, value in options.items()}.get("withtimes", "false")
     if value.lower() not in ("true", "false"):
         raise ValueError(f"duolog-log: withTimes={value}: expected true or false")

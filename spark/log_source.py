@@ -1,30 +1,32 @@
-"""`format("duolog-log")`: a Spark source that reads the log's files beside the broker, in parallel, for back-fills.
+"""The Spark data source "duolog-log": reads the files of the log in parallel, without the broker, for back-fills.
 
     session.dataSource.register(DuologLog)
     session.read.format("duolog-log").option("http", "127.0.0.1:9644").option("topics", "orders").load()
 
-    planning      POST /api/leases: which files, which offsets are visible and committed, and a hold on the files
-    a task        one piece of a file of the log (`store/log/log_reader.py`), every unit checked by its CRC
-    rows          those of Spark's Kafka source with `includeHeaders`, so `spark.messages.as_messages` takes them
+For the plan, POST /api/leases returns the files, the visible and committed offsets, and a lease, which prevents the
+removal of the files. A task reads a range of positions of one segment file (`store/log/log_reader.py`), and verifies
+each unit by its CRC. The rows have the columns of Spark's Kafka source with `includeHeaders`, so
+`spark.messages.as_messages` accepts them.
 
-    option            default
-    http              127.0.0.1:9644             the broker's HTTP port; tasks renew the lease there
-    token                                        for a broker that has `http.readers_file`: a topic is planned for whom
-                                                 it may be read by
-    topics                                       names, separated by commas; "subscribe" means the same
-    startingOffsets   earliest                   or {"topic": {"queue": offset}}; -2 the first, -1 the last, as in Kafka
-    endingOffsets     latest                     the same
-    directory         what the broker says       the data directory, where tasks see it under another path
-    splitBytes        67108864                   of a file, for one task
-    leaseMs           the broker's, 600000       how long files are held behind a task's last sign of life
-    withTimes         false                      three more columns: `stored`, when the broker appended the message
-                                                 where it can be seen; `due`, when a delayed one was to be delivered,
-                                                 which is not known of RocketMQ's delay levels, nor of Kafka's messages
-                                                 in a topic of LogAppendTime; `born`, its producer's own timestamp,
-                                                 of a delayed one
+    option            default                   meaning
+    http              127.0.0.1:9644            the HTTP port of the broker, where tasks also renew the lease
+    token                                       the reader's token, if the broker has `http.readers_file`; it must allow
+                                                all topics
+    topics                                      topic names, separated by commas; `subscribe` has the same meaning
+    startingOffsets   earliest                  earliest or {"topic": {"queue": offset}}; -2 is the log start offset, -1
+                                                the end, as in Kafka
+    endingOffsets     latest                    latest or offsets as above
+    directory         the broker's              the path of the data directory on the machines where tasks run
+    splitBytes        67108864                  bytes of a file that one task reads
+    leaseMs           the broker's, 600000      how long the lease lasts after it was last renewed
+    withTimes         false                     three more columns: `stored`, the store time; `due`, the due time of a
+                                                delayed message, null for RocketMQ's delay levels and Kafka messages in
+                                                a topic with LogAppendTime; `born`, the original timestamp of a delayed
+                                                message
 
-The files must be readable where tasks run. Every task reads its piece whole, so a topic that is a small part of the log
-is read faster over the network. Rows are what was there at planning; for a stream take the Kafka source.
+The files must be readable where tasks run. A task reads all messages in its range, so a topic that is a small part of
+the log is read faster through the Kafka source. The rows are the messages at the time of planning; to read a stream,
+use the Kafka source.
 """
 
 from __future__ import annotations
@@ -58,15 +60,15 @@ SCHEMA: Final = """
     headers array<struct<key: string, value: binary>>
 """
 TIMES: Final = ", stored timestamp, due timestamp, born timestamp"
-ROWS_MAX: Final = 8192  # of one Arrow batch
-ROW_BYTES_MAX: Final = 16 << 20  # of keys and values of one Arrow batch, unless one row is larger
+ROWS_MAX: Final = 8192  # Rows of one Arrow batch.
+ROW_BYTES_MAX: Final = 16 << 20  # Bytes of keys and values in one Arrow batch, unless a single row is larger.
 _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
-_TIME: Final = re.compile(r"[0-9]{1,15}")  # milliseconds that a timestamp of Arrow can be
+_TIME: Final = re.compile(r"[0-9]{1,15}")  # Milliseconds within the range of Arrow's timestamps.
 _ENDS: Final = {-2: "start", -1: "end"}
 
 
 class DuologLog(DataSource):
-    """The source, as Spark knows it."""
+    """The data source, which Spark registers by its name."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,7 +78,7 @@ class DuologLog(DataSource):
         return SCHEMA + TIMES if with_times(self.options) else SCHEMA
 
     def reader(self, schema: StructType) -> LogScan:
-        # Here, and not with the partitions: Spark pickles the reader before it asks for those.
+        # The plan is made here and not in `partitions`, because Spark pickles the reader before it calls `partitions`.
         return LogScan(plan(self.options))
 
 
@@ -85,38 +87,39 @@ class DuologLog(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """What is to be read of one queue, and what was aborted in it."""
+    """The offsets to read from one queue, and the transactions that were aborted in it."""
 
     topic: str
-    queue: int
-    start: int
-    end: int
+    queue: int  # The queue id.
+    start: int  # The first offset to read.
+    end: int  # The offset after the last one to read.
     is_log_append_time: bool
-    aborted: Mapping[int, Sequence[tuple[int, int]]]  # producer id -> (first offset, offset of the marker)
+    aborted: Mapping[int, Sequence[tuple[int, int]]]  # Producer id -> (first offset, marker offset) of transactions.
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
+        """Return whether the record of a transactional producer at this offset was aborted."""
         return any(first <= offset < marker for first, marker in self.aborted.get(producer_id, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all tasks of a scan know."""
+    """The plan of a scan, which all its tasks receive."""
 
-    http: str
-    token: str  # For `http.readers_file`; "": none.
-    lease: str
+    http: str  # HOST:PORT of the broker's HTTP port.
+    token: str  # The reader's token; empty for none.
+    lease: str  # The id of the lease.
     lease_ms: int
     directory: str
     inflate_bytes_max: int
     kafka_form: int
     rocketmq_form: int
     with_times: bool
-    queues: Mapping[int, QueueRange]  # by the queue's key in the log
+    queues: Mapping[int, QueueRange]  # By queue key.
     pieces: Sequence[Piece]
 
 
 class Piece(InputPartition):
-    """A part of a file of the log: the units that begin in [start, end)."""
+    """The input of one task: the units of a segment file that begin at the positions [start, end)."""
 
     def __init__(self, path: str, first: int, start: int, end: int) -> None:
         super().__init__(None)
@@ -249,7 +252,7 @@ def _unreadable(what: str, range_: QueueRange, entry: Entry, error: ProtocolErro
 
 
 class Times(NamedTuple):
-    """When a message was appended where it can be seen; and of a delayed one when it was due, when it was made."""
+    """The values of the columns `stored`, `due` and `born` of one message, in milliseconds."""
 
     stored_ms: int
     due_ms: int | None = None
@@ -257,15 +260,16 @@ class Times(NamedTuple):
 
 
 def _times_of_record(record: Record, stored_ms: int, is_log_append_time: bool) -> Times:
-    """Give the times of a Kafka message: of a delayed one the timestamp is the due time, its own is in a header.
+    """Return the times of a Kafka message. The timestamp of a delayed message is its due time.
 
-    In a topic of LogAppendTime the timestamp is the store time, and the due time is not known.
+    Its original timestamp is in the header __BORN_TIMESTAMP. In a topic with LogAppendTime the timestamp is the store
+    time, and the due time is not stored.
     """
     if is_log_append_time:
         return Times(stored_ms)
     for name, value in record.headers:
         if name == BORN_TIMESTAMP:
-            born = (value or b"").decode("latin-1")  # Who copies headers may have changed it.
+            born = (value or b"").decode("latin-1")  # A producer may have set any value.
             return Times(stored_ms, record.timestamp_ms, int(born) if _TIME.fullmatch(born) else None)
     return Times(stored_ms)
 
@@ -284,11 +288,10 @@ class _Rows:
         self.records: list[Record] = []
         self._bytes = 0
         self._with_times = with_times
-        self._runs: list[
-            tuple[QueueRange, int]
-        ] = []  # whose, and the timestamp's type, of records that follow each other
-        self._starts: list[int] = []  # of the runs
-        self._last: QueueRange | None = None  # that of the last run
+        # (range, timestamp type) of each run: consecutive records with the same queue and timestamp type.
+        self._runs: list[tuple[QueueRange, int]] = []
+        self._starts: list[int] = []  # The index of the first record of each run.
+        self._last: QueueRange | None = None  # The range of the last run.
         self._times: list[Times] = []
 
     @property
@@ -298,7 +301,7 @@ class _Rows:
     def add(
         self, range_: QueueRange, records: Sequence[Record], timestamp_type: int, size: int, times: Sequence[Times]
     ) -> None:
-        """Add records of one queue, of so many bytes together."""
+        """Add records of one queue, which have `size` bytes in total."""
         if range_ is not self._last or timestamp_type != self._runs[-1][1]:
             self._last = range_
             self._runs.append((range_, timestamp_type))
@@ -308,7 +311,7 @@ class _Rows:
         self._bytes += size
 
     def batch(self) -> pa.RecordBatch:
-        """Give the rows as Arrow has them, and begin anew."""
+        """Return the rows as an Arrow batch, and remove them from this object."""
         import pyarrow as pa
 
         offsets, timestamps_ms, keys, values, headers = zip(*self.records, strict=True)
@@ -349,7 +352,7 @@ def _timestamps(at_ms: Sequence[int | None]) -> pa.Array:
 
 
 def _header_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
-    """Give lists of headers; null for a record without, as Spark's Kafka source has it."""
+    """Return the column of headers, with null for a record without headers, as in Spark's Kafka source."""
     import pyarrow as pa
 
     sizes = list(map(len, headers))
@@ -363,7 +366,7 @@ def _header_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.A
 
 
 class _Lease:
-    """The hold on the files, renewed while a task reads."""
+    """The lease on the files, which a task renews while it reads."""
 
     def __init__(self, plan: Plan) -> None:
         self._api = BrokerApi(plan.http, plan.token)
@@ -375,7 +378,7 @@ class _Lease:
         try:
             self._api.post("/api/leases", self._id)
         except ApiError as error:
-            raise RuntimeError(f"duolog-log: the hold on the log's files is gone: {error}") from None
+            raise RuntimeError(f"duolog-log: the lease on the files of the log could not be renewed: {error}") from None
         self._renewed = time.perf_counter()
 
     def renew_sometimes(self) -> None:

@@ -1,27 +1,30 @@
-"""A topic as a DataFrame, whoever wrote it: Spark's Kafka source, and RocketMQ's meaning as columns.
+"""Reads topics as a DataFrame: Spark's Kafka source, with RocketMQ's properties as columns.
 
-    topic         string                 as Kafka spells it
-    queue         int                    Kafka's partition
+The rows are the same for messages of Kafka and RocketMQ producers. Their columns:
+
+    topic         string                 the topic, in Kafka's spelling
+    queue         int                    the queue id, which is Kafka's partition
     offset        bigint
-    key           binary                 Kafka's key; the text of RocketMQ's KEYS
-    keys          array<string>          RocketMQ's: the key's words; null without a key, or one that is not text
-    tags          string                 null without
-    properties    map<string, string>    the headers that are text, TAGS among them; of a repeated name the first
-    headers       array<struct<key: string, value: binary>>      all of them, as they are; null without
-    body          binary                 null is Kafka's null value
-    timestamp     timestamp              as Kafka has it; null if its producer gave none
-    born_time     timestamp              when its producer made it; null in a topic of LogAppendTime
-    store_time    timestamp              when the broker stored it, in a topic of LogAppendTime; else Kafka is not told
-    deliver_time  timestamp              of a delayed message: when it was due; null where that is not kept: RocketMQ's
-                                         delay levels, Kafka's messages in a topic of LogAppendTime
-    producer      string                 rocketmq or kafka
+    key           binary                 the key of Kafka, or the property KEYS of RocketMQ
+    keys          array<string>          the words of the key; null if there is no key, or it is not UTF-8
+    tags          string                 the property TAGS; null if there is none
+    properties    map<string, string>    the headers whose value is UTF-8, including TAGS; the first header of each name
+    headers       array<struct<key: string, value: binary>>      all headers; null if there are none
+    body          binary                 the body; null for Kafka's null value
+    timestamp     timestamp              Kafka's timestamp; null if the producer set none
+    born_time     timestamp              when the producer created the message; null in a topic with LogAppendTime
+    store_time    timestamp              when the broker stored the message; null in a topic without LogAppendTime
+    deliver_time  timestamp              the due time of a delayed message; null if it is not stored, as for RocketMQ's
+                                         delay levels and Kafka messages in a topic with LogAppendTime
+    producer      string                 the protocol of the producer: rocketmq or kafka
 
-All of it is column expressions: no Python runs for a row. `producer` follows from the header UNIQ_KEY, which every
-RocketMQ client gives; who copies headers with Kafka copies that too. A header that is not text is no property, and is
-in `headers` still. A message that was delayed has its due time as Kafka's timestamp, and its own in the header
-__BORN_TIMESTAMP. One of RocketMQ keeps its own timestamp, and has its due time in the property TIMER_OUT_MS.
+All columns are column expressions, so no Python code runs for a row. `producer` is derived from the header UNIQ_KEY,
+which all RocketMQ clients set; a Kafka producer that copies headers also copies this one. A delayed message of a Kafka
+producer has its due time as its timestamp, and its original timestamp in the header __BORN_TIMESTAMP. A delayed message
+of a RocketMQ producer has its original timestamp, and its due time in the property TIMER_OUT_MS.
 
-Errors are Spark's: a topic that is missing, an offset that is gone (`fail_on_data_loss`), a broker that is not there.
+Errors are those of Spark's Kafka source: a topic does not exist, an offset was removed (`fail_on_data_loss`), or no
+broker answers.
 """
 
 from __future__ import annotations
@@ -38,14 +41,14 @@ from duolog.protocol.rocketmq.messages.properties import TIMER_OUT_MS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-EARLIEST: Final = -2  # among offsets by queue: where the log starts
-LATEST: Final = -1  # where it ends
+EARLIEST: Final = -2  # In place of an offset: the log start offset of the queue.
+LATEST: Final = -1  # In place of an offset: the end of the queue.
 
 BORN_TIMESTAMP: Final = "__BORN_TIMESTAMP"
-_LOG_APPEND_TIME: Final = 1  # Spark's timestampType
+_LOG_APPEND_TIME: Final = 1  # The value of Spark's column timestampType.
 _NO_TIMESTAMP_MS: Final = -1
 
-ByQueue = Mapping[str, Mapping[int, int]]  # topic -> queue -> offset, or milliseconds
+ByQueue = Mapping[str, Mapping[int, int]]  # Topic -> queue id -> offset, or time in milliseconds.
 
 
 def messages(
@@ -67,14 +70,20 @@ def messages(
     committed_only: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Read topics as rows with the columns above: now, as a batch, or with `streaming` as they come.
+    """Return a DataFrame of topics with the columns above: a batch, or a stream if `streaming` is true.
 
-    Exactly one of `topics`, `pattern` (a Java regular expression, so that topics made later are read too) and `assign`
-    (queues by topic). Topics are named in either family's spelling; in `pattern` and in rows it is Kafka's.
-    `starting` and `ending` are "earliest", "latest", or offsets of every queue, EARLIEST and LATEST among them; only
-    batches end. `starting_at_ms` begins at the first message of at least that timestamp, `ending_at_ms` ends before
-    it. Where there is none, that is an error, unless `latest_if_no_later`. `committed_only` hides what transactions
-    aborted or have not committed. `options` are any others of Spark's Kafka source.
+    topics, pattern, assign    Exactly one must be given: topic names; a Java regular expression, which also matches
+                               topics that are created later; or queue ids by topic. Topic names may have Kafka's or
+                               RocketMQ's spelling. `pattern` and the rows use Kafka's.
+    starting, ending           "earliest", "latest", or the offset of each queue, which may be EARLIEST or LATEST.
+                               `ending` applies to batches only.
+    starting_at_ms             begin at the first message with this timestamp or a later one
+    ending_at_ms               end before the first message with this timestamp or a later one
+    latest_if_no_later         if a queue has no such message, begin at its end; without it, Spark raises an error
+    committed_only             do not return messages of aborted and open transactions
+    options                    further options of Spark's Kafka source
+
+    Raises ValueError unless exactly one of `topics`, `pattern` and `assign` is given.
     """
     chosen = {"topics": topics, "pattern": pattern, "assign": assign}
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -101,7 +110,7 @@ def messages(
 
 
 def as_messages(frame: DataFrame) -> DataFrame:
-    """Give the columns above for a frame of Spark's Kafka source; it must have been loaded with `includeHeaders`."""
+    """Return the columns above for a DataFrame of Spark's Kafka source, loaded with the option `includeHeaders`."""
     when = F.when(F.unix_millis("timestamp") != _NO_TIMESTAMP_MS, F.col("timestamp"))
     is_log_append_time = F.col("timestampType") == _LOG_APPEND_TIME
     born, due = _moment(BORN_TIMESTAMP), _moment(TIMER_OUT_MS)
@@ -128,28 +137,29 @@ def as_messages(frame: DataFrame) -> DataFrame:
 
 
 def first_header(name: str) -> Column:
-    """Give the value of the first header of that name, null if there is none."""
+    """Return the column with the value of the first header of this name; null if there is none."""
     return F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).value
 
 
 def _moment(name: str) -> Column:
-    """Give the header of that name, milliseconds as text, as a timestamp; null if it is not there, or something else.
+    """Return the column of a header that contains milliseconds as text, as a timestamp.
 
-    Fifteen digits: what has more is no time that Spark's timestamps can be.
+    It is null if there is no such header, or its value is not a number of at most fifteen digits, the range of Spark's
+    timestamps.
     """
     text = first_header(name).cast("string")
     return F.timestamp_millis(F.when(text.rlike("^[0-9]{1,15}$"), text.cast("bigint")))
 
 
 def _properties() -> Column:
-    """Give the headers that are text as a map; one without entries where there are none."""
+    """Return the column of the headers with UTF-8 values as a map, which is empty if there are none."""
     is_text = F.filter(
         F.coalesce("headers", F.array()),
         lambda header: header.value.isNotNull() & F.is_valid_utf8(header.value.cast("string")),
     )
     names = F.transform(is_text, lambda header: header.key)
     distinct = F.array_distinct(names)
-    # A map refuses a name twice. That is rare, and looking for the first of each name is not cheap.
+    # `map_from_entries` refuses repeated names. They are rare, and finding the first header of each name is slow.
     first_of_each = F.filter(is_text, lambda header, at: F.array_position(names, header.key) == at + 1)
     unique = F.when(F.size(names) == F.size(distinct), is_text).otherwise(first_of_each)
     return F.map_from_entries(F.transform(unique, lambda header: F.struct(header.key, header.value.cast("string"))))

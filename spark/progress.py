@@ -1,4 +1,7 @@
-"""How far a job is: the rows of a streaming query, the tasks of a batch. `told(done, total)` is called now and then."""
+"""Reports the progress of a job: the rows of a streaming query, or the tasks of a batch.
+
+A function of type Told is called with (done, total) every EVERY_S seconds.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-Summary = dict[str, Any]  # what a job did, in the order in which it is shown
+Summary = dict[str, Any]  # The results of a job, in the order in which they are shown.
 Told = Callable[[int, int], None]
 
 EVERY_S: Final = 0.3
-COMMIT_WITHIN_S: Final = 10.0  # for Spark to note that a batch is done
+COMMIT_WITHIN_S: Final = 10.0  # How long to wait until Spark's checkpoint contains a batch that is done.
 
 
 class Batches:
-    """The body of `foreachBatch`: takes batches one at a time, until it is closed."""
+    """The function of `foreachBatch`: processes batches one at a time, until it is closed."""
 
     def __init__(self, append: Callable[[DataFrame, int], None]) -> None:
         self._append = append
         self._lock = threading.Lock()
         self._is_closed = False
-        self.turned_away = False  # A batch came after `close`.
-        self.last = -1  # The number of the last batch that was taken.
+        self.turned_away = False  # Whether a batch was refused after `close`.
+        self.last = -1  # The number of the last batch that was processed.
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         with self._lock:
@@ -43,15 +46,15 @@ class Batches:
             self.last = batch_id
 
     def close(self) -> None:
-        """Wait for the batch that is being taken, and take no other."""
+        """Wait for the batch that is being processed, and refuse later batches."""
         with self._lock:
             self._is_closed = True
 
 
 def follow(query: StreamingQuery, batches: Batches, stop: Stop, told: Told | None = None) -> tuple[int, int]:
-    """Wait until a query has ended, or end it when the job is asked to stop: (its rows, its batches).
+    """Wait until a query has ended, or end it when the job is asked to stop; return (rows, batches) of the query.
 
-    Raises the query's exception.
+    Raises the exception of the query.
     """
     rows_of: dict[int, int] = {}
     while not query.awaitTermination(EVERY_S):  # type: ignore[arg-type]  # Spark takes parts of a second.
@@ -64,9 +67,9 @@ def follow(query: StreamingQuery, batches: Batches, stop: Stop, told: Told | Non
 
 
 def _end(query: StreamingQuery, batches: Batches) -> None:
-    """End a query behind the batch that it is at, when its checkpoint has noted that batch.
+    """End a query after its present batch, once its checkpoint contains that batch.
 
-    `StreamingQuery.stop` alone would cancel the batch, and fail its callback with hundreds of lines.
+    `StreamingQuery.stop` alone would cancel the batch, and Spark would log a stack trace.
     """
     batches.close()
     until = time.perf_counter() + COMMIT_WITHIN_S
@@ -81,7 +84,7 @@ def _end(query: StreamingQuery, batches: Batches) -> None:
 
 
 def _take(query: StreamingQuery, rows_of: dict[int, int], told: Told | None) -> None:
-    """Note the rows of the batches that are done, and tell how many are behind."""
+    """Add the rows of finished batches to `rows_of`, and report the progress."""
     behind = 0
     for each in query.recentProgress:
         if each["numInputRows"]:
@@ -93,7 +96,7 @@ def _take(query: StreamingQuery, rows_of: dict[int, int], told: Told | None) -> 
 
 
 def _behind(source: Any) -> int:
-    """Count the offsets between the end of the last batch and the end of the topics."""
+    """Return the number of offsets between the end of the last batch and the end of the topics."""
     end, latest = source["endOffset"], source["latestOffset"]
     if not (isinstance(end, dict) and isinstance(latest, dict)):
         return 0
@@ -105,12 +108,12 @@ def _behind(source: Any) -> int:
 
 @contextmanager
 def watched(session: SparkSession, told: Told | None) -> Iterator[None]:
-    """Tell about the tasks of whatever runs inside; all of them are done when it ends well."""
+    """Report the progress of the Spark tasks that run in this context. All are reported as done if it ends normally."""
     if told is None:
         yield
         return
     done = threading.Event()
-    seen: dict[int, tuple[int, int]] = {}  # by stage: tasks that are done, all of them
+    seen: dict[int, tuple[int, int]] = {}  # Stage -> (finished tasks, all tasks).
     watcher = threading.Thread(
         target=_watch, args=(session.sparkContext.statusTracker(), told, seen, done), daemon=True
     )
@@ -120,7 +123,8 @@ def watched(session: SparkSession, told: Told | None) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
-    # Stages come and go between two looks, and a query may leave tasks out: what is done is done.
+    # A stage may begin and end between two checks, and a query may skip tasks, so the last report says that all is
+    # done.
     total = sum(tasks for _, tasks in seen.values()) or 1
     told(total, total)
 

@@ -1,10 +1,10 @@
-"""The Spark session of a job: a local one with the connector, or that of `spark-submit`.
+"""Opens the Spark session of a job: a local session with the Kafka connector, or the session of `spark-submit`.
 
-A local session takes the connector's jars from the folders that DUOLOG_SPARK_JARS names, separated by colons; without
-that Spark fetches them once from Maven Central. There each has the version of Spark that it is for; `SessionError` says
-what to do where one is not to be had.
+A local session uses the jars in the folders that DUOLOG_SPARK_JARS lists, separated by colons. Without this variable,
+Spark downloads the connector for its version from Maven Central once. The message of `SessionError` says what to do if
+that fails.
 
-What the JVM of a local session writes, from Ivy's report to Spark's stack traces, goes to a log file.
+The output of a local session's JVM, such as Ivy's report and stack traces, is written to a log file.
 """
 
 from __future__ import annotations
@@ -45,38 +45,39 @@ _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",
-    "spark.python.sql.dataFrameDebugging.enabled": "false",  # Else errors are logged with places in this package.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # Otherwise errors name lines of this package.
     "spark.jars.ivy": str(Path.home() / ".ivy2"),
     "spark.sql.streaming.stopTimeout": "10s",
 }
 
 
 class SessionError(Exception):
-    """Spark does not start; the message says what to do."""
+    """Spark could not be started; the message says what to do."""
 
 
 def is_submitted() -> bool:
-    """Tell whether `spark-submit` runs this process, with a JVM and a terminal of its own."""
+    """Return whether `spark-submit` runs this process; it has started the JVM and uses the terminal itself."""
     return _SUBMITTED in os.environ
 
 
 def new_log(job: str) -> Path:
-    """Make an empty log file for the JVM of a local session."""
+    """Create an empty log file for the JVM of a local session."""
     descriptor, path = tempfile.mkstemp(prefix=f"duolog-{job}-", suffix=".log")
     os.close(descriptor)
     return Path(path)
 
 
 def open_session(name: str, master: str, formats: Iterable[str] = (), log: Path | None = None) -> SparkSession:
-    """Start Spark for a job; `formats` are those of FORMATS that need packages of their own. Raises SessionError.
+    """Start Spark for a job. Raises SessionError.
 
-    A local session writes to `log`, unless it is None.
+    `formats` lists the table formats that need further packages, "delta" or "iceberg". A local session writes its
+    output to `log`, unless it is None.
     """
     conf = SparkConf().setAppName(f"duolog {name}")
     for format_ in formats:
         conf.setAll(list(_EXTENSIONS[format_].items()))
     if not is_submitted():
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else workers are whatever `python3` is.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # The default is `python3` of the PATH.
         conf.setMaster(master).setAll([*_LOCAL.items(), *_jars(("kafka", *formats)).items()])
         try:
             SparkContext(conf=conf, gateway=launch_gateway(conf, _popen_options(log)))  # type: ignore[no-untyped-call]
@@ -88,7 +89,7 @@ def open_session(name: str, master: str, formats: Iterable[str] = (), log: Path 
 
 
 def _popen_options(log: Path | None) -> dict[str, Any]:
-    """Put the JVM into a session of its own, which no signal of the terminal reaches, and its output into the log."""
+    """Return options that start the JVM in another process session, without the terminal's signals, with a log file."""
     options: dict[str, Any] = {"start_new_session": True}
     if log is not None:
         handler = logging.FileHandler(log, delay=True)
@@ -108,7 +109,7 @@ def _jars(wanted: Iterable[str]) -> dict[str, str]:
 
 
 def _why_not_started(error: PySparkRuntimeError, wanted: Iterable[str]) -> str:
-    """Explain what Spark calls JAVA_GATEWAY_EXITED, whatever was the matter; Java's own words are in the log."""
+    """Return the reason for Spark's error JAVA_GATEWAY_EXITED, which has many causes. Java's message is in the log."""
     java = os.environ.get("JAVA_HOME")
     if shutil.which(f"{java}/bin/java" if java else "java") is None:
         return f"Spark needs Java 17 or later, and there is none in {java or 'the PATH'}"

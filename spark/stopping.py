@@ -1,12 +1,13 @@
-"""How a job ends before it is done: SIGINT (Ctrl-C), SIGTERM or SIGHUP.
+"""Stops a job by a signal: SIGINT (Ctrl-C), SIGTERM or SIGHUP.
 
-    first signal     `Stop.is_requested` is true from then on. The job looks at it between its steps, and `cancelling`
-                     cancels what Spark computes, where the job has no short steps
-    second signal    the process ends at once, as it does while Spark still starts
+    first signal     sets `Stop.is_requested`. The job checks it between its steps. Where a step takes long,
+    `cancelling`
+                     cancels the Spark jobs
+    second signal    ends the process at once; the first signal does so, too, while Spark is starting
     exit status      128 + the number of the signal: 130 after Ctrl-C, 143 after SIGTERM
 
-The job runs in a thread of its own and the main thread only waits, because a signal handler that raises an exception in
-the middle of a call into the JVM leaves a connection on which later calls read the answers of earlier ones.
+The job runs in another thread, and the main thread only waits. If a signal handler raised an exception during a call
+into the JVM, later calls on the same connection would read the answers of earlier ones.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-EVERY_S: Final = 0.3  # Between two looks of the main thread, and two attempts to cancel.
+EVERY_S: Final = 0.3  # Interval between two checks of the main thread, and between two attempts to cancel.
 _SHOW_CURSOR: Final = b"\x1b[?25h"  # The progress bar hides the cursor.
 
 
 class Stopped(Exception):
-    """The job was asked to stop, and what it was doing was cancelled."""
+    """The job was asked to stop, and its present step was cancelled."""
 
 
 class Stop:
-    """Whether a job was asked to stop. Signal handlers write it, the job reads it."""
+    """Whether a job was asked to stop. Signal handlers set it, the job reads it."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
-        self.signal_number = 0  # 0: not asked.
-        self.cancel: Callable[[], object] | None = None  # Cancels what the job computes at the moment, if it may be.
-        self.ends_at_once = False  # While there is nothing yet that the job could end properly.
+        self.signal_number = 0  # 0 if the job was not asked to stop.
+        self.cancel: Callable[[], object] | None = None  # Cancels the present step of the job, if it can be cancelled.
+        self.ends_at_once = False  # Whether the first signal ends the process, because the job has not begun.
 
     @property
     def is_requested(self) -> bool:
@@ -54,7 +55,7 @@ class Stop:
         self._requested.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Pause the job; returns True as soon as it is asked to stop. A pause of centuries ends after TIMEOUT_MAX."""
+        """Pause the job for up to `timeout_s`, at most TIMEOUT_MAX; return True as soon as it is asked to stop."""
         return self._requested.wait(min(timeout_s, threading.TIMEOUT_MAX))
 
     @property
@@ -70,7 +71,7 @@ def run_until_signal(job: Callable[[Stop], int]) -> int:
     """Run a job and return its exit status. Raises what the job raises. Only for the main thread."""
     stop = Stop()
     for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # As `nohup` and a shell's background jobs have it.
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` and shells ignore signals for background jobs.
             signal.signal(number, lambda number, frame: _on_signal(stop, number, frame))
     statuses: list[int] = []
     errors: list[BaseException] = []
@@ -102,18 +103,18 @@ def _on_signal(stop: Stop, number: int, frame: FrameType | None) -> None:
 
 
 def _cancel(stop: Stop) -> None:
-    """Cancel what is computed; called again and again, for the job may have been between two computations."""
+    """Cancel the present step. This is repeated, because the job may have been between two steps."""
     cancel = stop.cancel
     if cancel is not None:
         try:
             cancel()
         except (Py4JError, OSError):
-            pass  # The JVM has ended, which the job sees, too.
+            pass  # The JVM has ended, so the job fails, too.
 
 
 @contextmanager
 def cancelling(stop: Stop, session: SparkSession) -> Iterator[None]:
-    """Cancel what Spark computes inside when the job is asked to stop; then raise Stopped."""
+    """Return a context in which all Spark jobs are cancelled when the job is asked to stop. Stopped is then raised."""
     stop.cancel = session.sparkContext.cancelAllJobs
     try:
         yield
@@ -127,7 +128,7 @@ def cancelling(stop: Stop, session: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def ending_at_once(stop: Stop) -> Iterator[None]:
-    """Let a signal end the process at once while something inside starts that cannot be interrupted."""
+    """Return a context in which the first signal ends the process at once, for steps that cannot be interrupted."""
     stop.ends_at_once = True
     try:
         yield

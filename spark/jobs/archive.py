@@ -1,10 +1,10 @@
-"""archive: topics to a lake table, exactly once, partitioned by topic and date.
+"""The job archive: copies topics into a table exactly once, partitioned by topic and date.
 
     Kafka source  ->  messages (spark/messages.py) + date  ->  one append for each batch (spark/jobs/tables.py)
 
-`date` is the UTC day of the message's timestamp, so late messages go to the day that they belong to, and none is
-dropped. Batches are numbered by the query's checkpoint, which lies in the archive; the table takes each number once. So
-a run may be killed at any moment: the next one goes on, with the same rows in the table as if nothing had happened.
+`date` is the UTC day of a message's timestamp, so a late message is stored in the partition of its day. Batches are
+numbered by the checkpoint of the query, which is stored in the archive, and the table accepts each number once. The job
+may therefore be killed at any moment: the next run continues, and the table has each message once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DAY_MS: Final = 86_400_000
 class ArchiveOptions:
     path: str
     format: str = "parquet"
-    follows: bool = False  # Go on until stopped; else end with what is there now.
+    follows: bool = False  # Whether to continue until the job is stopped, or to end with the present messages.
 
 
 def archive(
@@ -61,7 +61,7 @@ def archive(
     told: Told | None = None,
     stop: Stop | None = None,
 ) -> Summary:
-    """Bring a stream of `messages` into the archive. Raises what the query raises, and TableError."""
+    """Append a stream of `messages` to the archive; return the summary. Raises TableError and errors of the query."""
     stop = stop or Stop()
     table = open_table(session, options.path, options.format)
     if isinstance(table, ParquetTable):
@@ -87,14 +87,14 @@ def archive(
 
 
 def schema() -> StructType:
-    """The columns of the archive."""
+    """Return the columns of the archive."""
     made = StructType.fromDDL(SCHEMA)
     assert isinstance(made, StructType)
     return made
 
 
 def open_table(session: SparkSession, path: str, format_: str) -> Table:
-    """Open the table of an archive; raises TableError if Spark lacks the jars that its format takes."""
+    """Open the table of an archive. Raises TableError if the jars for its format are not on Spark's classpath."""
     if format_ == "parquet":
         return ParquetTable(session, path, HadoopFiles(session, path), schema())
     module, name = (DELTA_MODULE, "Delta") if format_ == "delta" else (ICEBERG_MODULE, "Iceberg")
@@ -110,15 +110,15 @@ JARS_ADVICE: Final = {
 
 
 def progress_of_archive(session: SparkSession, path: str) -> Progress:
-    """Say which offsets the archive has whole; raises TableError if none."""
+    """Return the ranges of offsets that the archive has. Raises TableError if no batch has finished."""
     progress = progress_of(HadoopFiles(session, f"{path}/{CHECKPOINT}"))
     if progress is None:
-        raise TableError(f"{path} has no finished batch of an archive")
+        raise TableError(f"{path} is no archive, or no batch of it has finished")
     return progress
 
 
 def date() -> Column:
-    """Give the UTC day of a message, whatever the session's time zone; null without a timestamp."""
+    """Return the column with the UTC day of a message, in any time zone of the session; null without a timestamp."""
     return F.date_from_unix_date(F.floor(F.unix_millis("timestamp") / _DAY_MS).cast("int"))
 
 

@@ -1,11 +1,11 @@
-"""What the checkpoint of a streaming query says: which query it is, and how far it has come in each queue.
+"""Reads the checkpoint of a Spark streaming query: the id of the query and the offsets that it has finished.
 
     metadata             {"id": "..."}
-    sources/0/0          the offsets that it began at
-    offsets/<batch>      written before a batch runs: the offsets where it ends
-    commits/<batch>      written when it is done
+    sources/0/0          the offsets at which the query began
+    offsets/<batch>      the offsets at which a batch ends; written before the batch runs
+    commits/<batch>      written after the batch has finished
 
-The offsets are lines of text, of which the last is JSON: {"topic": {"queue": offset}}.
+The last line of a file with offsets is JSON: {"topic": {"queue": offset}}.
 Source: Spark's `OffsetSeqLog.scala`, `KafkaSourceInitialOffsetWriter.scala`.
 """
 
@@ -27,21 +27,21 @@ class Progress(NamedTuple):
 
 
 def query_of(checkpoint: TableFiles) -> str:
-    """Give the id of the checkpoint's query."""
+    """Return the id of the query."""
     text = checkpoint.read_text("metadata")
     assert text is not None, "the checkpoint of a running query has no metadata"
     return str(json.loads(text)["id"])
 
 
 def progress_of(checkpoint: TableFiles) -> Progress | None:
-    """Read how far the query has come; None if it has finished no batch."""
+    """Return the ranges of offsets that the query has finished; None if it has finished no batch."""
     batches = [int(name) for name in (file.path.rpartition("/")[2] for file in checkpoint.list("commits")) if
                name.isdecimal()]  # fmt: skip
     if not batches:
         return None
     ends = _offsets(checkpoint.read_text(f"offsets/{max(batches)}"))
     starts = _offsets(checkpoint.read_text("sources/0/0"))
-    # A queue that came later was read from its first offset.
+    # A queue that was added later is read from offset 0.
     return Progress({queue: starts.get(queue, 0) for queue in ends}, ends)
 
 

@@ -1,9 +1,9 @@
-"""lateness: how late delayed messages became visible, by topic and minute.
+"""The job lateness: measures how late delayed messages became visible, by topic and minute.
 
-The log says of each message when it was appended where it can be seen, by the broker's clock, and of a delayed one when
-it was due (`spark/log_source.py`, `withTimes`). Their difference is the lateness; below 0 would be early. Messages of
-RocketMQ's delay levels keep no due time, and are left out. So is what was due before it was made, by its own timestamp:
-a time in the past, given by its sender or by who rescheduled it, is nobody's lateness. The summary counts these.
+The lateness of a message is its store time in its topic minus its due time (`spark/log_source.py`, `withTimes`); it is
+negative if the message was early. Messages with RocketMQ's delay levels have no due time and are not measured. Messages
+whose due time is before their original timestamp are not measured either, because their producer asked for a time in
+the past; the summary has their number.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 WAITED: Final = "due > born or born is null"
-PLOTTED_MAX: Final = 20  # topics in the plot: matplotlib refuses pictures of 65,536 pixels and more
-_ACCURACY: Final = 10_000  # of the percentiles: 1 in so many ranks
+PLOTTED_MAX: Final = 20  # Topics in the plot: matplotlib refuses images with 65,536 pixels or more.
+_ACCURACY: Final = 10_000  # The relative error of a percentile's rank is 1 / _ACCURACY.
 
 
 def lateness(rows: DataFrame, path: str, told: Told | None = None, stop: Stop | None = None) -> Summary:
-    """Write the table of a log with times to `path`/table (CSV) and its plot to `path`/lateness.png, if it is a folder
-    of this machine; returns the figures of all of it."""
+    """Write a table to `path`/table (CSV) and a plot to `path`/lateness.png, a local folder; return the summary.
+
+    `rows` are those of the data source "duolog-log" with `withTimes`.
+    """
     try:
         with cancelling(stop or Stop(), rows.sparkSession):
             return _measured(rows, path, told)
@@ -56,13 +58,13 @@ def _measured(rows: DataFrame, path: str, told: Told | None) -> Summary:
 
 
 def by_minute(rows: DataFrame) -> DataFrame:
-    """Give messages, early ones, percentiles and maximum in milliseconds, for each topic and minute of the due time."""
+    """Return for each topic and minute of the due time: messages, early messages, percentiles and maximum in ms."""
     waited = _delayed(rows).where("late_ms is not null")
     return waited.groupBy("topic", F.date_trunc("minute", "due").alias("minute")).agg(*_figures())
 
 
 def _delayed(rows: DataFrame) -> DataFrame:
-    """Give the delayed messages with their lateness; null of those that are left out."""
+    """Return the delayed messages with their lateness, which is null if it is not measured."""
     late_ms = F.when(F.expr(WAITED), F.unix_millis("stored") - F.unix_millis("due")).alias("late_ms")
     return rows.where("due is not null").select("topic", "due", late_ms)
 
@@ -76,7 +78,7 @@ def _figures() -> list[Column]:
 
 
 def plot(minutes: list[Row], path: str) -> str:
-    """Draw the percentiles of each topic over time into a PNG file; returns its path, and what was left out."""
+    """Draw the percentiles of each topic over time into a PNG file; return its path and which topics it shows."""
     from matplotlib.figure import Figure
 
     latest = sorted({row.topic for row in minutes}, key=lambda topic: (-_maximum_ms(minutes, topic), topic))

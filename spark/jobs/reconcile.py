@@ -1,19 +1,17 @@
-"""reconcile: prove that the archive and the broker agree, queue by queue.
+"""The job reconcile: verifies that an archive and the broker have the same records, queue by queue.
 
-    the archive's side    rows of the archive below what its checkpoint says is finished
-    the broker's side     GET /api/topics/{name}/sums
+The rows of the archive, up to the offsets that its checkpoint has finished, are compared with the sums of the broker
+(GET /api/topics/{name}/sums). For each step of offsets both sides compute the number of records and the sum of their
+checksums (`protocol/checksum.py`: offset, timestamp, key, value, headers). If these differ, the step is compared offset
+by offset:
 
-For each step of offsets both say how many records there are and the sum of their checksums (`protocol/checksum.py`:
-offset, timestamp, key, value, headers). Where they differ the step is looked at offset by offset:
-
-    missing     the broker has the record, the archive does not
+    missing     the broker has the record, and the archive does not
     repeated    the archive has the offset more than once
-    changed     both have it, and the bytes differ
-    invented    the archive has an offset that is no record of the broker's
+    changed     both have the offset, and the checksums differ
+    invented    the archive has the offset, and the broker has no record there
 
-A file of the archive that is gone makes the records that it had missing ones.
-
-What retention has taken from the broker cannot be compared, and is counted; so is what lies behind the archive's end.
+If a file of the archive does not exist any more, its records are missing. Offsets that retention has removed from the
+broker, and offsets after the end of the archive, are not compared; the report has their numbers.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STEP: Final = 1000
-DETAILED_MAX: Final = 50  # steps of a queue that are looked at offset by offset; the others are counted
-SHOWN_MAX: Final = 20  # offsets of each kind and queue that a summary names
+DETAILED_MAX: Final = 50  # Steps of a queue that are compared offset by offset; further ones are only counted.
+SHOWN_MAX: Final = 20  # Offsets of each kind and queue in the summary.
 
 
 @dataclass(slots=True)
 class Difference:
-    """What is wrong in one queue."""
+    """The offsets of one queue in which the archive and the broker differ."""
 
     topic: str
     queue: int
@@ -49,7 +47,7 @@ class Difference:
     repeated: list[int] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
     invented: list[int] = field(default_factory=list)
-    steps_not_looked_at: int = 0  # that differ too
+    steps_not_looked_at: int = 0  # Further steps that differ and were not compared by offset.
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.repeated or self.changed or self.invented or self.steps_not_looked_at)
@@ -57,15 +55,15 @@ class Difference:
 
 @dataclass(slots=True)
 class Report:
-    """What was compared, and the queues that differ."""
+    """The result of a comparison."""
 
-    queues: int = 0
-    records: int = 0
-    absent: int = 0  # offsets that are no records
-    gone: int = 0  # offsets that the broker does not have any more
-    behind: int = 0  # offsets that are not archived yet
-    files_gone: int = 0  # of the archive; what they had is missing
-    queues_left: int = 0  # that were not compared, because the job was stopped
+    queues: int = 0  # Queues of the archive.
+    records: int = 0  # Records that are equal on both sides.
+    absent: int = 0  # Offsets of the broker without a record, such as those of transaction markers.
+    gone: int = 0  # Archived offsets that retention has removed from the broker.
+    behind: int = 0  # Offsets of the broker that are not archived yet.
+    files_gone: int = 0  # Files of the archive that do not exist any more.
+    queues_left: int = 0  # Queues that were not compared, because the job was stopped.
     differences: list[Difference] = field(default_factory=list)
 
     def summary(self) -> Summary:
@@ -97,7 +95,7 @@ def _few(offsets: Sequence[int]) -> str:
 
 
 class Range(NamedTuple):
-    """What is compared of one queue: the offsets from `start` up to, not including, `end`."""
+    """The offsets of one queue that are compared: from `start` up to, but not including, `end`."""
 
     topic: str
     queue: int
@@ -106,7 +104,7 @@ class Range(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """One step of offsets: how many records, and their checksums added up."""
+    """The number of records in a step of offsets, and the sum of their checksums."""
 
     records: int
     checksum: int
@@ -123,7 +121,10 @@ def reconcile(
     step: int = STEP,
     stop: Stop | None = None,
 ) -> Report:
-    """Compare an archive's rows with the broker, queue by queue until the job is to stop. Raises ApiError."""
+    """Compare the rows of an archive with the broker, queue by queue, until the job is asked to stop.
+
+    Raises ApiError.
+    """
     stop = stop or Stop()
     report, asked = Report(), _Asked(api, stop)
     ranges = [_range(queue, progress, api, report) for queue in sorted(progress.ends)]
@@ -142,7 +143,7 @@ def reconcile(
                 if told is not None:
                     told(done + 1, len(ranges))
     except Stopped:
-        pass  # The report says how many queues are left.
+        pass  # `Report.queues_left` has the number of queues that were not compared.
     finally:
         in_ranges.unpersist()
     return report
@@ -180,7 +181,7 @@ def _compare(
 
 
 def _find(difference: Difference, stored: dict[int, Sum], start: int, archived: list[tuple[int, int]]) -> None:
-    """Say what is wrong with each offset of a step; `stored` is by distance from `start`."""
+    """Add the offsets of one step that differ to `difference`. The keys of `stored` are distances from `start`."""
     expected = {start + distance: sum_.checksum for distance, sum_ in stored.items()}
     counts = Counter(offset for offset, _ in archived)
     difference.missing += sorted(expected.keys() - counts.keys())
@@ -194,7 +195,7 @@ def _find(difference: Difference, stored: dict[int, Sum], start: int, archived: 
 
 
 def _numbered(rows: DataFrame, ranges: Sequence[Range], step: int) -> DataFrame:
-    """Keep the rows of the ranges, with their checksum and the number of their step, counted from the range's start."""
+    """Return the rows in the ranges, with their checksum and the number of their step in the range."""
     schema = "topic string, queue int, start bigint, end bigint"
     limits = F.broadcast(rows.sparkSession.createDataFrame(ranges, schema))
     inside = rows.join(limits, ["topic", "queue"]).where("offset >= start and offset < end")
@@ -203,7 +204,7 @@ def _numbered(rows: DataFrame, ranges: Sequence[Range], step: int) -> DataFrame:
 
 
 def _archived_sums(in_ranges: DataFrame) -> dict[tuple[str, int], dict[int, Sum]]:
-    """Add up the archive in one pass: (topic, queue) -> step number -> sum."""
+    """Compute the sums of the archive in one pass: (topic, queue) -> step number -> sum."""
     sums = in_ranges.groupBy("topic", "queue", "step").agg(
         F.count("*").alias("records"), F.sum("checksum").alias("checksum")
     )
@@ -214,7 +215,7 @@ def _archived_sums(in_ranges: DataFrame) -> dict[tuple[str, int], dict[int, Sum]
 
 
 def _rows_of_steps(in_ranges: DataFrame, range_: Range, numbers: list[int]) -> dict[int, list[tuple[int, int]]]:
-    """Give (offset, checksum) of each row, by number of the step."""
+    """Return (offset, checksum) of each row in these steps, by step number."""
     is_here = (F.col("topic") == range_.topic) & (F.col("queue") == range_.queue) & F.col("step").isin(numbers)
     found: dict[int, list[tuple[int, int]]] = {}
     for row in in_ranges.where(is_here).select("step", "offset", "checksum").toLocalIterator():
@@ -226,25 +227,25 @@ def _rows_of_steps(in_ranges: DataFrame, range_: Range, numbers: list[int]) -> d
 
 
 class _Asked(NamedTuple):
-    """The broker, until the job is to stop."""
+    """The HTTP API of the broker, which is called until the job is asked to stop."""
 
     api: BrokerApi
     stop: Stop
 
     def sums(self, range_: Range, start: int, end: int, step: int) -> Any:
-        """Give one answer. Raises Stopped, and ApiError."""
+        """Return one answer with sums. Raises Stopped and ApiError."""
         if self.stop.is_requested:
             raise Stopped
         return self.api.get("/api/topics", range_.topic, "sums", queue=range_.queue, start=start, end=end, step=step)
 
 
 def _stored_sums(range_: Range, asked: _Asked, step: int) -> tuple[dict[int, Sum], int]:
-    """Ask the broker, answer by answer: (sums by number of the step, how many offsets are no records)."""
+    """Return (sums of the broker by step number, number of offsets without a record)."""
     sums: dict[int, Sum] = {}
     absent = 0
     at = range_.start
     while at < range_.end:
-        # An answer may end within a step; then the rest of that step is asked for by itself.
+        # If an answer ends within a step, the next request is for the remaining offsets of that step.
         begun = (at - range_.start) % step
         end = min(at + step - begun, range_.end) if begun else range_.end
         answer = asked.sums(range_, at, end, step)
@@ -255,6 +256,6 @@ def _stored_sums(range_: Range, asked: _Asked, step: int) -> tuple[dict[int, Sum
                 sums[number] = Sum(before.records + each["records"], before.checksum + each["checksum"])
         absent += sum(last - first for first, last in answer["absent"])
         if answer["next"] == at:
-            break  # The broker's queue ends here: what the archive has behind it is invented.
+            break  # The queue of the broker ends here, so later offsets of the archive are invented.
         at = answer["next"]
     return sums, absent

@@ -1,9 +1,9 @@
-"""replay: from the archive back into topics, in the order of each queue.
+"""The job replay: sends the messages of an archive to topics again, in the order of each queue.
 
-At once, or as far apart as the messages once were: then the rows of each window of STEP_MS are sent when their time
-comes, counted from the first. Key, body and headers are the archive's; the timestamp is that of the sending, for
-Spark's sink has none to give. A run that was killed and is run again sends again what it had sent: choose the times
-with care.
+With speed 0 all messages are sent at once. Otherwise the job keeps the intervals between the original timestamps,
+divided by the speed: the messages of each window of STEP_MS are sent together. Key, body and headers are those of the
+archive; the timestamp is the time of sending, because Spark's Kafka sink sets no other. If the job is killed and run
+again, it sends all messages again.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ STEP_MS: Final = 500
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     bootstrap: str
-    topics: Sequence[str] | None = None  # of the archive; None: all
-    to: str | None = None  # None: each to its own
-    since_ms: int | None = None
-    until_ms: int | None = None
-    speed: float = 0  # of the original spacing; 0: at once
-    keeps_queues: bool = True
+    topics: Sequence[str] | None = None  # The topics of the archive to send; None for all.
+    to: str | None = None  # The topic to send to; None for the original topic of each message.
+    since_ms: int | None = None  # The lowest timestamp.
+    until_ms: int | None = None  # The timestamp after the highest one.
+    speed: float = 0  # 1 for the original intervals, 2 for half of them; 0 for none.
+    keeps_queues: bool = True  # Whether to send each message to the queue with its original id.
 
 
 def replay(rows: DataFrame, options: ReplayOptions, told: Told | None = None, stop: Stop | None = None) -> Summary:
-    """Send rows of an archive again; returns what was sent."""
+    """Send rows of an archive again; return the summary of the job."""
     stop = stop or Stop()
     chosen = _chosen(rows, options).withColumn("at_ms", F.unix_millis("timestamp")).persist()
     sent: Summary = {"rows": 0, "from ms": None, "to ms": None, "topic": options.to or "as archived"}
@@ -51,12 +51,12 @@ def replay(rows: DataFrame, options: ReplayOptions, told: Told | None = None, st
         if ends.rows and options.speed and ends.first is not None:
             sent["rows"] = _send_spaced(chosen, ends.first, options, told, stop)
         elif ends.rows:
-            sent["rows"] = f"unknown, at most {ends.rows}"  # If the job is stopped.
+            sent["rows"] = f"unknown, at most {ends.rows}"  # This is the result if the job is stopped.
             with cancelling(stop, rows.sparkSession), watched(rows.sparkSession, told):
                 _send(chosen, options)
             sent["rows"] = ends.rows
     except Stopped:
-        pass  # `sent` says how far the job has come.
+        pass  # `sent` has the result so far.
     finally:
         chosen.unpersist()
     return sent
@@ -73,9 +73,9 @@ def _chosen(rows: DataFrame, options: ReplayOptions) -> DataFrame:
 
 
 def _send_spaced(chosen: DataFrame, first_ms: int, options: ReplayOptions, told: Told | None, stop: Stop) -> int:
-    """Send window after window until the job is to stop; a row without a timestamp goes with the first.
+    """Send one window after another until the job is asked to stop; return the number of rows that were sent.
 
-    Returns how many rows were sent.
+    Rows without a timestamp are sent with the first window.
     """
     number = F.coalesce(F.floor((F.col("at_ms") - first_ms) / STEP_MS), F.lit(0)).cast("bigint")
     windowed = chosen.withColumn("window", number).persist()
@@ -91,7 +91,8 @@ def _send_spaced(chosen: DataFrame, first_ms: int, options: ReplayOptions, told:
                 break
             _send(windowed.where(F.col("window") == window), options)
             sent += count
-            begun = begun or time.perf_counter()  # Spark's first job takes longer; the others shall not come closer.
+            # The intervals are counted from the end of the first window, because Spark's first job takes longer.
+            begun = begun or time.perf_counter()
             if told is not None:
                 told(done + 1, len(windows))
     finally:
@@ -100,7 +101,7 @@ def _send_spaced(chosen: DataFrame, first_ms: int, options: ReplayOptions, told:
 
 
 def _send(rows: DataFrame, options: ReplayOptions) -> None:
-    # One task sends a queue, so that its order stays.
+    # Each queue is sent by one task, so that its order is preserved.
     ordered = rows.repartition("topic", "queue").sortWithinPartitions("topic", "queue", "offset")
     topic = F.lit(kafka_name(options.to)) if options.to else F.col("topic")
     columns = [topic.alias("topic"), F.col("key"), F.col("body").alias("value"), F.col("headers")]

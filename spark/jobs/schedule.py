@@ -1,16 +1,16 @@
-"""schedule: a table of (topic, key, body, deliver_at) becomes delayed messages, in bulk, each once.
+"""The job schedule: sends the rows of a table (topic, key, body, deliver_at) as delayed messages, each once.
 
-    <state>/rows/part=N      the table as it was when the job began, each row with its timer key, in parts
-    <state>/begun/N.json     where the topics ended before anything of the part was sent
-    <state>/done/N.json      all of the part is sent
+    <state>/rows/part=N      the rows at the beginning of the first run, in parts, each row with its timer key
+    <state>/begun/N.json     the ends of the topics before any message of the part was sent
+    <state>/done/N.json      all messages of the part are sent
 
-The timer key is a hash of topic, key, body and time, so it is the same in every run; it is the header
-__SCHEDULE_KEY of the message. Equal rows are one row. A part that was begun and is not done is looked for where its
-messages can be: in the broker's own topic of parked messages, and, for what was due since, in the topics themselves;
-only what is not found is sent. So a job may be killed and run again with the same state: no message is sent twice.
+The timer key is a hash of topic, key, body and time, so it is the same in every run. It is the header __SCHEDULE_KEY of
+the message. Equal rows are sent as one message.
 
-That asks for two things: the former run must be dead, and what it sent since the part began must still be in these
-topics (minutes, against retention of days).
+If the job is killed and run again with the same state, no message is sent twice: for a part that was begun and is not
+done, the job searches for its timer keys in the broker's topic of pending messages and in the topics themselves, from
+the ends in begun/N.json on, and sends only the rows that it does not find. This requires that the earlier run has
+ended, and that retention has not removed its messages from these topics.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ PART_ROWS: Final = 200_000
 _BEGUN, _DONE, _ROWS = "begun", "done", "rows"
 _FOUND: Final = "found sent by an earlier run"
 
-Ends = dict[str, dict[str, int]]  # topic -> queue -> offset, as Spark's options have them
+Ends = dict[str, dict[str, int]]  # Topic -> queue id as text -> offset, as in the options of Spark's Kafka source.
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    state: str  # a folder of this job alone
+    state: str  # The folder for the state of this job.
     bootstrap: str
     http: str
     part_rows: int = PART_ROWS
@@ -55,7 +55,7 @@ class ScheduleOptions:
 class _Part(NamedTuple):
     number: int
     rows: int
-    unfit: int  # rows without a topic or a time
+    unfit: int  # Rows without a topic or a time.
     topics: list[str]
 
 
@@ -67,11 +67,11 @@ def schedule(
     files: TableFiles | None = None,
     stop: Stop | None = None,
 ) -> Summary:
-    """Send the rows of a table that no run with this state has sent.
+    """Send the rows of a table that no earlier run with this state has sent; return the summary.
 
-    `table` has the columns topic (in either family's spelling), key, body and deliver_at (a timestamp); key and body
-    may be null. It is read by the first run only. Raises TableError for rows that cannot be sent, before any is;
-    ApiError; and what Spark raises.
+    `table` has the columns topic (in Kafka's or RocketMQ's spelling), key, body and deliver_at (a timestamp); key and
+    body may be null. Only the first run reads it. Raises TableError before anything is sent if a row cannot be sent;
+    ApiError; and errors of Spark.
     """
     stop = stop or Stop()
     files = files or HadoopFiles(session, options.state)
@@ -84,7 +84,7 @@ def schedule(
     try:
         _check(parts)
     except TableError:
-        files.remove(_ROWS)  # A table that is mended is to be read.
+        files.remove(_ROWS)  # The next run must read the corrected table.
         raise
     sent = found = 0
     for done, part in enumerate(parts):
@@ -105,7 +105,7 @@ def _check_columns(table: DataFrame) -> None:
 
 
 def _parts(kept: DataFrame) -> list[_Part]:
-    """Count the parts, in one job for all: a job for each takes longer than a small part takes to be sent."""
+    """Return the parts with their numbers of rows, by one Spark job: one for each part would take too long."""
     unfit = F.count_if(F.col("topic").isNull() | F.col("deliver_at_ms").isNull())
     counted = kept.groupBy("part").agg(F.count("*"), unfit, F.collect_set("topic"))
     return [_Part(*row) for row in counted.sort("part").collect()]
@@ -128,15 +128,16 @@ def _in_parts(table: DataFrame, part_rows: int) -> DataFrame:
         F.col("body").cast("binary").alias("body"),
         F.unix_millis(F.col("deliver_at").cast("timestamp")).alias("deliver_at_ms"),
     )
-    # Equal rows count here, so parts may be smaller; to find them first would take all of the table twice.
+    # The count includes equal rows, so parts may be smaller than `part_rows`. Removing equal rows first would need
+    # another pass over the table.
     count = max(1, -(-table.count() // part_rows))
     part = F.pmod(F.xxhash64("timer_key"), F.lit(count)).cast("int")
     parted = rows.withColumn("timer_key", timer_key()).withColumn("part", part).repartition(count, "part")
-    return parted.dropDuplicates(["part", "timer_key"])  # With `part` it needs no second shuffle.
+    return parted.dropDuplicates(["part", "timer_key"])  # Because of `part`, Spark needs no second shuffle.
 
 
 def timer_key() -> Column:
-    """Give the key of a row: the same for the same topic, key, body and time."""
+    """Return the column with the timer key: a hash of topic, key, body and time."""
     parts = [F.col("topic").cast("binary"), F.col("key"), F.col("body")]
     sizes = [F.coalesce(F.octet_length(part), F.lit(-1)).cast("string") for part in parts]
     head = F.concat_ws(",", *sizes, F.col("deliver_at_ms").cast("string")).cast("binary")
@@ -144,7 +145,7 @@ def timer_key() -> Column:
 
 
 def _send_part(rows: DataFrame, part: _Part, options: ScheduleOptions, files: TableFiles) -> tuple[int, int]:
-    """Send what of a part was not sent; returns how many were, and how many had been."""
+    """Send the rows of a part that were not sent; return (rows sent now, rows sent by an earlier run)."""
     begun = files.read_text(f"{_BEGUN}/{part.number}.json")
     left = part.rows
     if begun is None:
@@ -163,7 +164,7 @@ def _send_part(rows: DataFrame, part: _Part, options: ScheduleOptions, files: Ta
 
 
 def _ends_of(topics: Iterable[str], api: BrokerApi) -> Ends:
-    """Say where topics end now; one that is not there yet will begin at 0."""
+    """Return the ends of the queues of these topics; none for a topic that does not exist, which will begin at 0."""
     known = {topic["kafka_name"] for topic in api.get("/api/topics")}
     return {
         topic: {str(queue["queue"]): queue["end"] for queue in api.get("/api/topics", topic)["queues"]}
@@ -174,13 +175,13 @@ def _ends_of(topics: Iterable[str], api: BrokerApi) -> Ends:
 
 
 def _sent_since(ends: Ends, options: ScheduleOptions, session: SparkSession) -> DataFrame:
-    """Find the timer keys of the messages that came since the topics ended there."""
+    """Return the timer keys of the messages at or above these ends."""
     now = _ends_of(ends, BrokerApi(options.http))
     starts = {
         topic: {int(queue): ends[topic].get(queue, 0) for queue in queues} for topic, queues in now.items() if queues
     }
     if not starts:
-        raise ApiError(f"none of the topics {', '.join(ends)} is there")
+        raise ApiError(f"none of the topics {', '.join(ends)} exists")
     rows = messages(
         session,
         list(starts),
@@ -189,7 +190,7 @@ def _sent_since(ends: Ends, options: ScheduleOptions, session: SparkSession) -> 
         ending={topic: dict.fromkeys(queues, LATEST) for topic, queues in starts.items()},
         committed_only=False,
     )
-    # All that was delivered since may be among them: neither a map is made of their headers, nor are they sorted.
+    # These may be many messages, so only one header is read, and the rows are not sorted.
     return rows.select(first_header(SCHEDULE_KEY).cast("string").alias("timer_key")).where("timer_key is not null")
 
 

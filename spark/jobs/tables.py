@@ -1,19 +1,24 @@
-"""The archive's table: Parquet with a log of its own, or Delta or Iceberg, which have theirs.
+"""The table of an archive: Parquet files with a log of commits, a Delta table, or an Iceberg table.
+
+The files of a Parquet table:
 
     <root>/topic=orders/date=2026-11-21/batch-00000007-0000.parquet      rows of one batch, topic and date
-    <root>/topic=orders/date=2026-11-21/merged-00000012-0000.parquet     small files made one
-    <root>/_duolog/log/00000012.json                                     commits; the newest snapshot and what follows
-    <root>/_duolog/staging/                                              what is being written
-    <root>/_duolog/checkpoint/                                           Spark's, of the query that fills the table
+    <root>/topic=orders/date=2026-11-21/merged-00000012-0000.parquet     rows of several small files
+    <root>/_duolog/log/00000012.json                                     commits: the newest snapshot and later ones
+    <root>/_duolog/staging/                                              files that are being written
+    <root>/_duolog/checkpoint/                                           the checkpoint of Spark's streaming query
 
-A batch is in the table exactly once, however often it is written: `append` does nothing for a batch that a commit
-names, and a batch that died on its way is written over, for its files have the names of the batch. A commit is one file
-put in place whole:
+A commit is one file, which is renamed to its final name. Instead of "add" and "remove", a snapshot has "files", the
+list of all files of the table:
 
-    {"query": id, "batch": 7, "add": [path, ...], "remove": [path, ...]}                 "files" instead: a snapshot
+    {"query": id, "batch": 7, "add": [path, ...], "remove": [path, ...]}
 
-Names that begin with `_` are nothing to readers of Parquet, so `spark.read.parquet(root)` and others see the table as
-it is, except while a batch is moved in, or small files are replaced; `read` goes by the log, and is always right.
+A batch is in the table exactly once: `append` does nothing if a commit has the number of the batch, and the files of a
+batch that was interrupted are overwritten, because their names contain its number.
+
+Readers of Parquet ignore names that begin with `_`, so `spark.read.parquet(root)` also reads the table. While a batch
+is moved into the table or small files are merged, such a reader may see a part of it. `read` uses the log and always
+returns whole batches.
 """
 
 from __future__ import annotations
@@ -33,36 +38,36 @@ if TYPE_CHECKING:
 PARTITIONED_BY: Final = ("topic", "date")
 LOG: Final = "_duolog/log"
 STAGING: Final = "_duolog/staging"
-SMALL_FILES_MAX: Final = 16  # of one topic and date; more are merged
-FILE_BYTES: Final = 128 << 20  # of a file that is no longer small
+SMALL_FILES_MAX: Final = 16  # Small files of one topic and date; if there are more, they are merged.
+FILE_BYTES: Final = 128 << 20  # The size of a merged file. A file of less than half of it is small.
 FORMATS: Final = ("parquet", "delta", "iceberg")
 
 
 class TableError(Exception):
-    """The table is not what the job expects; the message says what to do."""
+    """The table cannot be used by the job; the message says what to do."""
 
 
 class Table(Protocol):
-    """Where an archive's rows lie."""
+    """The table of an archive."""
 
     def append(self, batch: DataFrame, query: str, batch_id: int) -> None:
-        """Add the rows of a batch of a query; nothing, if they are there."""
+        """Add the rows of a batch of a query, unless the table has this batch already."""
 
     def read(self, without: Collection[str] = ()) -> DataFrame:
-        """All rows but those of some files; raises TableError if there is no table yet."""
+        """Return all rows, except those of the files in `without`. Raises TableError if there is no table."""
 
     def lost(self) -> list[str]:
-        """The files that the table should have and has not."""
+        """Return the files of the table that do not exist any more."""
 
     def compact(self) -> int:
-        """Merge small files; returns how many are gone."""
+        """Merge small files; return how many fewer files there are, or for Delta and Iceberg how many were replaced."""
 
 
 # -- Parquet
 
 
 class ParquetTable:
-    """Parquet files and a log of commits. Opening it clears away what a killed run left."""
+    """Parquet files and a log of commits. A writer must call `clear_away` before it appends."""
 
     def __init__(
         self, session: SparkSession, root: str, files: TableFiles, schema: StructType, *, file_bytes: int = FILE_BYTES
@@ -74,7 +79,7 @@ class ParquetTable:
         self._replay()
 
     def _replay(self) -> None:
-        """Read the log: what is live, and what was committed last."""
+        """Read the log: set the files of the table and the last batch."""
         for number, commit in self._commits():
             self._next_commit = number + 1
             if "files" in commit:
@@ -92,7 +97,7 @@ class ParquetTable:
             yield number, json.loads(self._files.read_text(f"{LOG}/{number:08}.json") or "")
 
     def clear_away(self) -> int:
-        """Remove data files that no commit names; returns how many. Only for the one who writes."""
+        """Remove the data files that an interrupted run has left; return their number. Only the writer may call it."""
         self._files.remove(STAGING)
         dead = [file.path for file in self._files.list("") if _is_data(file.path) and file.path not in self._live]
         for path in dead:
@@ -103,7 +108,7 @@ class ParquetTable:
         if self._query and query != self._query:
             raise TableError(
                 f"{self._root} was filled by query {self._query}, and this is {query}: the checkpoint is not the one "
-                "that belongs to this archive. Give the archive its checkpoint back, or begin another archive"
+                "that belongs to this archive. Restore the checkpoint of the archive, or begin another archive"
             )
         if batch_id <= self._batch:
             return
@@ -111,7 +116,7 @@ class ParquetTable:
         self._commit(query, batch_id, add=added)
 
     def _write(self, rows: DataFrame, name: str) -> list[str]:
-        """Write rows to files of that name, one topic and date each, and move them to where they belong."""
+        """Write rows to files with this name in the staging folder, then move them to their topics and dates."""
         self._files.remove(STAGING)
         rows.write.partitionBy(*PARTITIONED_BY).parquet(f"{self._root}/{STAGING}")
         moved: list[str] = []
@@ -128,7 +133,7 @@ class ParquetTable:
         live = self._live - set(remove) | set(add)
         number = self._next_commit
         commit: dict[str, Any] = {"query": query, "batch": batch_id}
-        # Replaced files are said by a snapshot, so that the log does not grow for ever.
+        # A commit that removes files is written as a snapshot, so that older commits can be removed.
         commit |= {"files": sorted(live)} if remove else {"add": list(add)}
         self._files.write_text(f"{LOG}/{number:08}.json", json.dumps(commit))
         self._query, self._batch, self._live, self._next_commit = query, batch_id, live, number + 1
@@ -145,7 +150,7 @@ class ParquetTable:
         return self._session.read.schema(self._schema).option("basePath", self._root).parquet(*paths)
 
     def compact(self, small_files_max: int = SMALL_FILES_MAX) -> int:
-        """Merge the small files of each topic and date that has more of them than that."""
+        """Merge the small files of each topic and date that has more than `small_files_max` of them."""
         removed = 0
         for small in self._small_files(small_files_max):
             removed += self._merge(small)
@@ -161,7 +166,7 @@ class ParquetTable:
         return [files for files in folders.values() if len(files) > small_files_max]
 
     def _merge(self, small: list[File]) -> int:
-        """Replace files of one folder by few: new ones in place, commit, old ones away."""
+        """Replace the small files of one folder: move new files into it, commit, then remove the old files."""
         paths = [f"{self._root}/{file.path}" for file in small]
         rows = self._session.read.schema(self._schema).option("basePath", self._root).parquet(*paths)
         count = max(1, math.ceil(sum(file.size for file in small) / self._file_bytes))
@@ -174,7 +179,7 @@ class ParquetTable:
         return len(old) - len(added)
 
     def _forget_old_commits(self) -> None:
-        """Remove commits before the newest, which is a snapshot."""
+        """Remove all commits before the newest one, which is a snapshot."""
         for file in self._files.list(LOG):
             if file.path != f"{LOG}/{self._next_commit - 1:08}.json":
                 self._files.remove(file.path)
@@ -192,7 +197,7 @@ _CATALOG: Final = "duolog_archive"
 
 
 class DeltaTable:
-    """A Delta table; Delta itself leaves out a batch that it has."""
+    """A Delta table. Delta itself skips a batch that the table has already."""
 
     def __init__(self, session: SparkSession, root: str) -> None:
         self._session, self._root = session, root
@@ -202,10 +207,10 @@ class DeltaTable:
         writer.option("txnAppId", query).option("txnVersion", batch_id).save(self._root)
 
     def lost(self) -> list[str]:
-        return _not_there(self._session, map(unquote, self.read().inputFiles()))  # Spark gives URIs.
+        return _not_there(self._session, map(unquote, self.read().inputFiles()))  # `inputFiles` returns URIs.
 
     def read(self, without: Collection[str] = ()) -> DataFrame:
-        if without:  # Delta has no other way to name those that shall be read.
+        if without:  # Delta cannot read a list of files.
             self._session.conf.set("spark.sql.files.ignoreMissingFiles", "true")
         return self._session.read.format("delta").load(self._root)
 
@@ -215,7 +220,7 @@ class DeltaTable:
 
 
 class IcebergTable:
-    """An Iceberg table in a catalog of its own; each snapshot says which batch made it."""
+    """An Iceberg table in a separate catalog. Each snapshot has the number of its batch as a property."""
 
     def __init__(self, session: SparkSession, root: str) -> None:
         self._session, self._name = session, f"{_CATALOG}.archive"
@@ -246,7 +251,7 @@ class IcebergTable:
         rows = self._session.table(self._name)
         if not without:
             return rows
-        # Iceberg reads all of its files or none. They are Parquet, with the columns of the partitions in them.
+        # Iceberg cannot read a list of files. They are Parquet files that also contain the partition columns.
         kept = sorted(self._paths() - set(without))
         return self._session.read.schema(rows.schema).parquet(*kept) if kept else rows.limit(0)
 

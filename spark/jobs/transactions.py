@@ -1,18 +1,31 @@
-"""transactions: what became of half messages: their outcome, the time to decide, the checks needed, and what hangs.
+"""The job transactions: reports the outcome of half messages, the time to decide, and the check-backs.
 
-    RMQ_SYS_TRANS_HALF_TOPIC       every half message of either family; a row of the table each
-    RMQ_SYS_TRANS_OP_HALF_TOPIC    the verdict on it, by the half message's offset: none, and it is open
-    the topic itself               what was committed, at the place that the verdict names
+The job reads these topics:
 
-    half_offset  family  id  topic   outcome        checks  decide_ms  age_ms  place        final
-    17           kafka   p7  orders  committed      2       6300       null    orders/1/17  there
-                                     rolled back, given up, open
+    RMQ_SYS_TRANS_HALF_TOPIC       all half messages of both protocols; each becomes one row of the table
+    RMQ_SYS_TRANS_OP_HALF_TOPIC    the decisions, by the offset of the half message; without one, it is open
+    the topics of the messages     the committed messages, at the position that the decision names
 
-`id` is the producer's: TRAN_MSG_ID of Kafka's, UNIQ_KEY of RocketMQ's. `decide_ms` counts from when the broker stored
-the half message, `age_ms` is that of an open one. `final` is `there`, `delayed` (parked until it is due), `none` (there
-was nothing to append: it recurs, or had expired and is dropped), `gone` (with its topic, or by retention), or
-`missing`, which cannot be. What lies in the half topic is looked at, so the table goes as far back as retention does.
-The broker's HTTP port says how far topics go, and what it knows of the oldest open ones.
+The columns of the table:
+
+    half_offset    the offset of the half message
+    family         the protocol of the producer: kafka or rocketmq
+    id             the id that the producer gave: TRAN_MSG_ID for Kafka, UNIQ_KEY for RocketMQ
+    topic          the topic of the message
+    outcome        committed, rolled back, given up or open
+    checks         the number of check-backs
+    decide_ms      the time from the storing of the half message to the decision
+    age_ms         the age of an open half message
+    place          topic/queue/offset at which the committed message was appended
+    final          the state of a committed message:
+                     there      it is at `place`
+                     delayed    it is a pending message until its due time
+                     none       nothing was appended: it is a recurring message, or had expired and was dropped
+                     gone       its topic was deleted, or retention has removed it
+                     missing    it should be at `place` and is not, which is an error
+
+The table has the half messages that retention has not removed from the half topic. The HTTP API of the broker returns
+the ends of the topics, and details of the oldest open half messages.
 """
 
 from __future__ import annotations
@@ -36,7 +49,7 @@ HALF, OP = kafka_name(HALF_TOPIC), kafka_name(OP_HALF_TOPIC)
 _OUTCOMES: Final = {"C": "committed", "R": "rolled back", "G": "given up"}
 OUTCOMES: Final = (*_OUTCOMES.values(), "open")
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-SHOWN_MAX: Final = 10  # open ones in the summary, the oldest
+SHOWN_MAX: Final = 10  # Open half messages in the summary, the oldest ones.
 _OPEN_SCHEMA: Final = "half_offset bigint, known_topic string, known_checks int, known_age_ms bigint"
 _ENDS_SCHEMA: Final = "place_topic string, place_queue int, start bigint, end bigint"
 _ACCURACY: Final = 10_000
@@ -44,7 +57,7 @@ _ACCURACY: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TransactionsOptions:
-    path: str  # a folder for the table
+    path: str  # The folder for the table.
     bootstrap: str
     http: str
 
@@ -52,10 +65,7 @@ class TransactionsOptions:
 def transactions(
     session: SparkSession, options: TransactionsOptions, told: Told | None = None, stop: Stop | None = None
 ) -> Summary:
-    """Write the table as Parquet to `path`/table; returns the figures of all of it.
-
-    Raises ApiError, and what Spark raises.
-    """
+    """Write the table as Parquet to `path`/table, and return the summary. Raises ApiError and errors of Spark."""
     try:
         with cancelling(stop or Stop(), session):
             return _traced(session, options, told)
@@ -89,7 +99,7 @@ def _traced(session: SparkSession, options: TransactionsOptions, told: Told | No
 
 def _table(session: SparkSession, options: TransactionsOptions) -> DataFrame:
     api = BrokerApi(options.http)
-    # In this order: a verdict on what is seen of the half topic, and is not open any more, is seen too.
+    # The ends are read in this order, so that the decision on each half message that is read and not open is read, too.
     half_end, open_ones = _end_of(api, HALF), _open_ones(session, api)
     halves = _halves(_system_topic(session, options, HALF, half_end))
     ops = _verdicts(_system_topic(session, options, OP, _end_of(api, OP))).persist()
@@ -121,7 +131,7 @@ def _end_of(api: BrokerApi, topic: str) -> int:
 
 
 def _open_ones(session: SparkSession, api: BrokerApi) -> DataFrame:
-    """Give what the broker says of the open ones, the oldest of them."""
+    """Return the details of the oldest open half messages from the HTTP API."""
     rows: list[tuple[Any, ...]] = [
         (row["half_offset"], kafka_name(row["id"].partition("/")[0]), row["checks"], row["age_ms"])
         for row in api.get("/api/transactions")
@@ -142,7 +152,10 @@ def _halves(rows: DataFrame) -> DataFrame:
 
 
 def _verdicts(rows: DataFrame) -> DataFrame:
-    """Read op messages: offsets, `17,18,`, and what TRAN_TOLD says of each (`bridge/transactions/half_messages.py`)."""
+    """Return the decisions of op messages. Their body lists offsets (`17,18,`), and TRAN_TOLD the decision on each.
+
+    `bridge/transactions/half_messages.py` writes them.
+    """
     each = F.explode(F.arrays_zip(_listed(F.col("body").cast("string")), _listed(F.col("properties")["TRAN_TOLD"])))
     pairs = rows.select(F.unix_millis("timestamp").alias("decided_ms"), each.alias("pair"))
     told = F.split(F.col("pair")["1"], " ")
@@ -162,7 +175,7 @@ def _verdicts(rows: DataFrame) -> DataFrame:
 
 
 def _listed(text: Column) -> Column:
-    """Split what has a comma behind each part."""
+    """Split a text that has a comma after each part."""
     return F.split(F.rtrim(text, F.lit(",")), ",")
 
 
@@ -172,7 +185,7 @@ def _listed(text: Column) -> Column:
 def _with_finals(
     session: SparkSession, rows: DataFrame, ops: DataFrame, options: TransactionsOptions, api: BrokerApi
 ) -> DataFrame:
-    """Add `place`, and `final`: whether what was committed is there."""
+    """Add the columns `place` and `final`."""
     placed = ops.where("verdict = 'committed' AND place_topic IS NOT NULL")
     named = placed.groupBy("place_topic", "place_queue")
     wanted = named.agg(F.min("place_offset").alias("first"), F.max("place_offset").alias("last")).collect()
@@ -200,7 +213,7 @@ def _with_finals(
 
 
 def _ends(api: BrokerApi, topic: str) -> list[tuple[int, tuple[int, int]]]:
-    """Say where the queues of a topic start and end; nothing, if it is gone."""
+    """Return (queue id, (log start, end)) of the queues of a topic; nothing if the topic does not exist."""
     try:
         queues = api.get("/api/topics", topic)["queues"]
     except ApiError:
