@@ -282,6 +282,7 @@ class Core(Owners):
 
     @property
     def listening(self) -> Mapping[str, tuple[str, int]]:
+        """The host and port of each listening socket, by the name of the port."""
         return self.addresses.listening
 
     @property

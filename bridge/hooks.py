@@ -48,6 +48,8 @@ class Refuse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """A request of a RocketMQ client."""
+
     code: int  # A constant of RequestCode.java.
     name: str  # The name of that constant.
     client: str  # host:port
@@ -56,6 +58,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ResponseStatus:
+    """The result of a request."""
+
     code: int  # A constant of ResponseCode.java; 0 is success.
     remark: str
 
@@ -73,6 +77,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
+    """The result of a send."""
+
     outcome: ResponseStatus
     message_id: str  # For a batch, all message ids joined by commas; "" if the message was refused.
     queue_id: int
@@ -128,6 +134,7 @@ class Hooks:
         )  # Guards `skipped`, because several hooks may fail at the same time in different threads.
 
     def has(self, *names: str) -> bool:
+        """Return whether any hook overrides one of these methods."""
         return any(self._hooks[name] for name in names)
 
     def before(self, work: Callable[[], T], then: Callable[[T | Refuse | None], None], mono_ms: int) -> None:
@@ -181,9 +188,11 @@ class Hooks:
     # -- Deadlines
 
     def next_deadline_ms(self) -> int | None:
+        """Return the monotonic time at which the first waiting request goes on without its hooks."""
         return self._waiting.next_deadline_ms()
 
     def advance(self, mono_ms: int) -> None:
+        """Let the requests go on whose hooks have used up `hooks.timeout_ms`."""
         for skip in self._waiting.advance(mono_ms):
             skip()  # Raises nothing: the request that goes on contains its own faults.
 

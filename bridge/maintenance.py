@@ -88,6 +88,7 @@ class Maintenance:
         self._next_mono_ms = min(duty.next_mono_ms for duty in self._duties)
 
     def next_deadline_ms(self) -> int:
+        """Return the monotonic time at which the first task is due."""
         return self._next_mono_ms
 
     def run(self, now_ms: int, mono_ms: int) -> None:

@@ -144,6 +144,7 @@ class Owners:
 
     @property
     def cluster_id(self) -> str:
+        """Kafka's cluster id of the data directory."""
         return self._cluster.id
 
 

@@ -110,6 +110,7 @@ class Ticker:
             self._set_timer(earliest_ms)
 
     def stop(self) -> None:
+        """Cancel the timer, so that no duty runs any more."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -132,6 +132,7 @@ def content_of(value: str | None, key: str | None, queue: int | None, headers: S
 
 
 def length_ms(option: str, text: str) -> int:
+    """Return a length of time in milliseconds. Raises BadParameter."""
     found = units.length_ms(text)
     if found is None:
         raise typer.BadParameter(f"{option}: expected {units.MS_EXPECTED}, got {text!r}")
@@ -153,10 +154,12 @@ def moment_ms(option: str, moment: str | None) -> int | None:
 
 
 def given(**values: Any) -> dict[str, Any]:
+    """Return the arguments that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def query(**values: Any) -> str:
+    """Return the arguments that are not None as a query string."""
     return urlencode(given(**values))
 
 
@@ -164,6 +167,7 @@ def query(**values: Any) -> str:
 
 
 def show_json(found: Any) -> None:
+    """Print an object as JSON."""
     typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
 
 
@@ -181,6 +185,7 @@ def show_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def show_tree(found: dict[str, Any], indent: str = "") -> None:
+    """Print an object as indented lines of names and values."""
     for key, value in found.items():
         if isinstance(value, dict):
             typer.echo(f"{indent}{key}:")
@@ -207,6 +212,7 @@ def beginning(row: dict[str, Any], name: str) -> str:
 
 
 def local_time(ms: int) -> str:
+    """Return a time in the local time zone, to the second."""
     try:
         return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
     except (ValueError, OverflowError):
@@ -222,4 +228,5 @@ def length(ms: int) -> str:
 
 
 def is_number(text: str) -> bool:
+    """Return whether a text has only decimal digits."""
     return re.fullmatch(r"[0-9]{1,18}", text) is not None

@@ -216,6 +216,7 @@ class RocketMQClient:
         return SentMessage(where.queue_id, where.queue_offset, where.msg_id)
 
     def pull(self, topic: str, queue: int, offset: int) -> Message:
+        """Pull one message. Raises DemoFailed."""
         request = PullRequest(
             consumer_group=GROUP,
             topic=topic,
@@ -272,6 +273,7 @@ class KafkaClient:
         self._socket.close()
 
     def produce(self, topic: str, partition: int, record: Record) -> SentMessage:
+        """Produce one record. Raises DemoFailed."""
         schema: Any = import_module("kio.schema.produce.v9.request")
         batch = bytes(batch_builder.build([record], base_offset=0, leader_epoch=-1))
         data = schema.PartitionProduceData(index=partition, records=batch)
@@ -283,6 +285,7 @@ class KafkaClient:
         return SentMessage(partition, produced.base_offset)
 
     def fetch(self, topic: str, partition: int, offset: int) -> Record:
+        """Fetch the record at an offset. Raises DemoFailed."""
         schema: Any = import_module("kio.schema.fetch.v12.request")
         asked = schema.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = schema.FetchRequest(

@@ -31,6 +31,7 @@ class Prefix(NamedTuple):
     path: str
 
     def covers(self, origin: tuple[str, str, int], path: str) -> bool:
+        """Return whether a normalised URL begins with this prefix."""
         if origin != self.origin:
             return False
         return path.startswith(self.path) if self.path.endswith("/") else (path + "/").startswith(self.path + "/")
@@ -43,6 +44,7 @@ class CheckUrls:
         self._prefixes = [_prefix(text) for text in setting.split()]
 
     def allow(self, text: str) -> bool:
+        """Return whether the broker may call this URL."""
         if not self._prefixes:
             return False
         try:

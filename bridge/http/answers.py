@@ -47,10 +47,12 @@ class Listing(web.StreamResponse):
 
 
 def answer(content: Any, status: int = 200) -> web.Response:
+    """Return an answer with a JSON body."""
     return web.Response(body=to_json(content), status=status, content_type="application/json")
 
 
 def failure(text: str, status: int) -> web.Response:
+    """Return an error answer with this text."""
     return answer({"error": text}, status)
 
 

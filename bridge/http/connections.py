@@ -114,6 +114,7 @@ class HttpConnection(web.RequestHandler):
     # -- Work on a request
 
     def begin(self) -> None:
+        """Begin the work on a request."""
         self.head_deadline_mono_ms = None
         self._is_in_work = True
 
@@ -127,11 +128,13 @@ class HttpConnection(web.RequestHandler):
         self._held_bytes += size
 
     def end(self) -> None:
+        """End the work on a request, and release the bytes that it held."""
         self._is_in_work = False
         self._all.held_bytes -= self._held_bytes
         self._held_bytes = 0
 
     def abort(self, reason: str) -> None:
+        """Close the connection at once, and log the reason."""
         log.info("connection closed wire=http peer=%s reason=%r", self.peername, reason)
         if self._socket is not None:
             self._socket.abort()
@@ -183,6 +186,7 @@ class HttpConnections:
         self._open.discard(connection)
 
     def hold(self, size: int) -> None:
+        """Count bytes that a request holds in memory. Raises TooMuchHeld."""
         if self.held_bytes + size > self._held_bytes_max:
             raise TooMuchHeld(f"HTTP requests hold {self.held_bytes} bytes, http.held_bytes_max={self._held_bytes_max}")
         self.held_bytes += size

@@ -83,6 +83,7 @@ class HttpPort:
         await self._runner.cleanup()
 
     def connection(self) -> asyncio.BaseProtocol:
+        """Return the protocol for an accepted socket."""
         server = self._runner.server
         assert server is not None, "the HTTP port is not started"
         return self.connections.accept(server)

@@ -66,6 +66,7 @@ def parsed(body: bytes, form: type[Form]) -> Form:
 
 
 def text_of(value: Text) -> str:
+    """Return a string, number or boolean as text."""
     return value if isinstance(value, str) else to_json(value).decode()
 
 
@@ -77,6 +78,7 @@ def check_query(request: web.Request, names: set[str]) -> None:
 
 
 def required(request: web.Request, name: str) -> str:
+    """Return a query parameter. Raises HTTPBadRequest if it is missing or empty."""
     value = request.query.get(name)
     if not value:
         lack = "missing" if value is None else "empty"
@@ -85,6 +87,7 @@ def required(request: web.Request, name: str) -> str:
 
 
 def number(request: web.Request, name: str, default: int, highest: int, *, lowest: int = 0) -> int:
+    """Return an integer query parameter. Raises HTTPBadRequest if it is not within its limits."""
     text = request.query.get(name)
     if text is None:
         return default
@@ -94,6 +97,7 @@ def number(request: web.Request, name: str, default: int, highest: int, *, lowes
 
 
 def topic_named(context: HttpContext, name: str) -> Topic:
+    """Return the topic of this name. Raises HTTPNotFound."""
     topic: Topic | None = context.topics.get(name)
     if topic is None:
         shown = name[:300]

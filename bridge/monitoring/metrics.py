@@ -58,6 +58,7 @@ class GcPauses:
         gc.callbacks.append(self._on_collection)
 
     def stop(self) -> None:
+        """Stop counting."""
         if self._clock_s is not None:
             gc.callbacks.remove(self._on_collection)
             self._clock_s = None

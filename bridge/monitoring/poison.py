@@ -108,6 +108,7 @@ class Poison:
         state_log.on_snapshot(self._snapshot)
 
     def next_deadline_mono_ms(self) -> int | None:
+        """Return when to append new rows of the list; None if the log has all rows."""
         return self._save_mono_ms if self._unsaved else None
 
     def save(self, now_ms: int, mono_ms: int) -> None:

@@ -26,6 +26,7 @@ class Rates:
         self.this_morning = self.yesterday_morning = Totals(0, 0)
 
     def next_deadline_ms(self) -> int:
+        """Return the monotonic time of the next sample."""
         return self._samples[-1][0] + INTERVAL_MS if self._samples else 0
 
     def sample(self, mono_ms: int, now_ms: int) -> None:

@@ -7,6 +7,8 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class CommittedOffset(NamedTuple):
+    """The committed offset of a group in one queue."""
+
     key: int
     offset: int  # The offset of the next record to be read.
     leader_epoch: int = -1
@@ -22,11 +24,15 @@ class GroupOffsetsCommitted(StateRecordBody, frozen=True, tag=20):
 
 
 class GroupOffsetsDeleted(StateRecordBody, frozen=True, tag=21):
+    """Committed offsets of a group were deleted."""
+
     group: str
     keys: Sequence[int]
 
 
 class GroupDeleted(StateRecordBody, frozen=True, tag=22):
+    """A group was deleted with its committed offsets."""
+
     group: str
 
 

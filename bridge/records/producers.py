@@ -23,6 +23,8 @@ class ProducerBatch(NamedTuple):
 
 
 class ProducerWindow(NamedTuple):
+    """The window of one producer id in one queue (`bridge/state/producers.py`)."""
+
     key: int
     producer_id: int
     epoch: int

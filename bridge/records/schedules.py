@@ -6,6 +6,8 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class BurstOfRuns(NamedTuple):
+    """Repeated deliveries after each run: the delay of the first, the period, and the number (None: without end)."""
+
     delay_ms: int
     period_ms: int
     count: int | None  # type: ignore[assignment]  # hides tuple.count

@@ -8,6 +8,8 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class TopicCreated(StateRecordBody, frozen=True, tag=10):
+    """A topic was created."""
+
     number: int
     name: str  # In the spelling of the request that created the topic.
     id: UUID
@@ -27,6 +29,8 @@ class TopicChanged(StateRecordBody, frozen=True, tag=11):
 
 
 class TopicDeleted(StateRecordBody, frozen=True, tag=12):
+    """A topic was deleted with its records and all other state of its queues."""
+
     number: int
 
 
@@ -45,4 +49,6 @@ class EpochStart(NamedTuple):
 
 
 class LeaderEpochsStarted(StateRecordBody, frozen=True, tag=14):
+    """New leader epochs of queues."""
+
     starts: Sequence[EpochStart]

@@ -52,4 +52,6 @@ class TimersHeld(StateRecordBody, frozen=True, tag=59):
 
 
 class TransactionalIdsForgotten(StateRecordBody, frozen=True, tag=58):
+    """Transactional ids that expired."""
+
     transactional_ids: Sequence[str]

@@ -14,6 +14,8 @@ from typing import Protocol
 
 
 class ClientProtocol(Enum):
+    """The protocol of a group's members."""
+
     KAFKA = "kafka"
     ROCKETMQ = "rocketmq"
 

@@ -27,9 +27,11 @@ class ClockSetBack:
         self._slices: Iterator[int] | None = None
 
     def begin(self, sweeps: Iterable[Sweep]) -> None:
+        """Start all sweeps; sweeps that are not complete are replaced."""
         self._slices = chain.from_iterable(sweeps)
 
     def next_deadline_mono_ms(self) -> int | None:
+        """Return a time in the past while a sweep is not complete, else None."""
         return AT_ONCE_MS if self._slices is not None else None
 
     def run(self) -> None:

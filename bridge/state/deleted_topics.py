@@ -40,6 +40,7 @@ class DeletedTopics:
         self.sweeps.append(sweep)
 
     def next_deadline_mono_ms(self) -> int | None:
+        """Return a time in the past while a sweep is due, else None."""
         return 0 if self._is_wanted or self._slices is not None else None
 
     def run(self) -> None:

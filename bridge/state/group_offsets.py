@@ -48,6 +48,8 @@ class MetadataTooLarge(Exception):
 
 
 class GroupOffset(NamedTuple):
+    """A committed offset with its leader epoch, its metadata, and the wall time of its commit."""
+
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
@@ -95,6 +97,7 @@ class GroupOffsets:
     # -- Reading
 
     def fetch(self, group: str, key: int) -> GroupOffset | None:
+        """Return the committed offset of a group in a queue, or None."""
         found = self._groups.get(group)
         return found.positions.get(key) if found else None
 
@@ -104,6 +107,7 @@ class GroupOffsets:
         return found.positions if found else {}
 
     def groups(self) -> Iterable[str]:
+        """Return the groups that have committed offsets or were noted as alive."""
         return self._groups.keys()
 
     def __contains__(self, group: str) -> bool:
@@ -172,6 +176,7 @@ class GroupOffsets:
         return self.checked_records(group, positions, now_ms)
 
     def next_deadline_mono_ms(self) -> int | None:
+        """Return when collected positions are to be committed; None if there are none."""
         return 0 if self._dead else self._due_mono_ms
 
     def advance(self, mono_ms: int, now_ms: int) -> None:
@@ -265,6 +270,7 @@ class GroupOffsets:
         return list(_records_of(group, found.positions, found.commit_ms)) if found is not None else []
 
     def delete_group(self, group: str, now_ms: int) -> Promise:
+        """Delete all positions of a group. Raises StoreError."""
         return self._state_log.free([GroupDeleted(group)], now_ms).promise
 
     def expire(self, now_ms: int, is_active: Callable[[str], bool]) -> Iterator[None]:

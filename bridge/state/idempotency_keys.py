@@ -42,6 +42,7 @@ class IdempotencyKey(NamedTuple):
 
     @classmethod
     def of(cls, key: str, body: bytes) -> "IdempotencyKey":
+        """Return the hashes of a key and a body."""
         return cls(_hash(key.encode("utf-8", "surrogateescape")), _hash(body))
 
 

@@ -26,6 +26,7 @@ class QueueLag(NamedTuple):
 
     @property
     def lag(self) -> int:
+        """The number of records that the group has not read."""
         offset = self.queue.start_offset if self.position is None else self.position.offset
         return max(0, self.queue.visible_end - max(offset, self.queue.start_offset))
 
@@ -40,6 +41,7 @@ class GroupLag:
     topics: set[str] = field(default_factory=set)
 
     def add(self, each: QueueLag) -> None:
+        """Add the lag of one queue."""
         lag = each.lag
         self.lag += lag
         self.topics.add(each.topic.name)

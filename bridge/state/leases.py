@@ -57,6 +57,7 @@ class Lease:
     ends_mono_ms: int  # The lease ends at this time even if it is renewed.
 
     def renew(self, mono_ms: int) -> None:
+        """Extend the lease by its length, at most to `ends_mono_ms`."""
         self.until_mono_ms = min(mono_ms + self.lease_ms, self.ends_mono_ms)
 
 
@@ -73,6 +74,7 @@ class Leases:
         return len(self._leases)
 
     def get(self, lease_id: str) -> Lease | None:
+        """Return the lease with this id, or None if there is none or it has ended."""
         return self._leases.get(lease_id)
 
     def take(self, topics: Sequence[Topic], address: str, lease_ms: int, mono_ms: int) -> Lease:

@@ -53,7 +53,7 @@ class ProducerError(Exception):
 
 
 class OutOfOrderSequence(ProducerError):
-    pass
+    """The sequence of a batch is neither the next one nor that of a batch in the window."""
 
 
 class InvalidProducerEpoch(ProducerError):

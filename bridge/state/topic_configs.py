@@ -47,11 +47,15 @@ class ConfigType(IntEnum):
 
 
 class Check(NamedTuple):
+    """A test for the values of a config."""
+
     accepts: Callable[[str], bool]
     allowed: str = ""  # The text that the error message shows as the allowed values.
 
 
 class TopicConfigKey(NamedTuple):
+    """One config: its name, type, default and check, and a description for the documentation."""
+
     name: str
     type: ConfigType
     default: str
@@ -223,6 +227,7 @@ def changed(overrides: Mapping[str, str], changes: Mapping[str, str | None]) -> 
 
 
 def value_of(name: str, overrides: Mapping[str, str], broker: Mapping[str, str]) -> str:
+    """Return the value of a config: the override, else the broker's setting, else the default of TABLE."""
     return overrides[name] if name in overrides else broker.get(name, TABLE[name].default)
 
 

@@ -56,9 +56,11 @@ class Topic:
     epochs: dict[int, list[EpochStart]] = field(default_factory=dict)
 
     def key(self, queue_id: int) -> int:
+        """Return the queue key of a queue of this topic."""
         return self.number << QUEUE_ID_BITS | queue_id
 
     def leader_epoch(self, queue_id: int) -> int:
+        """Return the present leader epoch of a queue."""
         starts = self.epochs.get(queue_id)
         return starts[-1].epoch if starts else 0
 
@@ -142,6 +144,7 @@ class TopicTable:
         return self._by_kafka_name.get(name) or self._by_rocketmq_name.get(name)
 
     def all(self) -> Collection[Topic]:
+        """Return all topics."""
         return self._by_number.values()
 
     def __contains__(self, number: int) -> bool:

@@ -41,15 +41,15 @@ class TopicExists(TopicError):
 
 
 class UnknownTopic(TopicError):
-    pass
+    """There is no topic of this name."""
 
 
 class InvalidTopicName(TopicError):
-    pass
+    """The name is not allowed, or is reserved for a topic of the broker."""
 
 
 class InvalidQueueCount(TopicError):
-    pass
+    """The number of queues is too small or too large, or would decrease."""
 
 
 class TooManyTopics(TopicError):
@@ -164,6 +164,7 @@ class Topics(TopicTable):
         topic_configs.check(configs)
 
     def delete(self, topic: Topic, now_ms: int) -> Promise:
+        """Delete a topic with its records. Raises InvalidTopicName for a topic of the broker, and StoreError."""
         assert self.store is not None, "the store is not open"
         if topic.name in self.system:
             raise InvalidTopicName(f"topic {topic.name} is the broker's own")

@@ -1,4 +1,4 @@
-"""Check-backs over HTTP: asks Kafka producers for the decision on their half messages.
+"""Check-backs over HTTP: asks Kafka producers for the verdict on their half messages.
 
     POST <TRAN_MSG_CHECK_URL>   {"topic", "id", "queue", "checks"}
     200                         {"verdict": "commit" | "rollback" | "unknown"}
@@ -52,6 +52,7 @@ class CheckCallbacks:
         task.add_done_callback(self._asking.discard)
 
     async def stop(self) -> None:
+        """Cancel the requests in progress."""
         for task in self._asking:
             task.cancel()
         if self._session is not None:

@@ -56,7 +56,7 @@ class TooManyHalves(Exception):
 class HalfMessageLog:
     """All half messages of a broker. `store_host` is the packed address of the RocketMQ port.
 
-    `unit_bytes_max` limits the bytes of several decisions in one unit, which must fit into a segment. The class has 18
+    `unit_bytes_max` limits the bytes of several verdicts in one unit, which must fit into a segment. The class has 18
     fields, because `attach` sets the queue and the writer of each of three topics.
     """
 
@@ -147,19 +147,19 @@ class HalfMessageLog:
             self._replay.follow_kafka(topic.name, request, slot)
 
     def end(self, offset: int, decision: HalfDecision, now_ms: int, records: Sequence[Record] = ()) -> Promise:
-        """Append a decision that `judge` has approved, with `records`, as one unit."""
+        """Append a verdict that `judge` has approved, with `records`, as one unit."""
         if self.gathered:
             self.settle(now_ms)
         return self._end({offset: decision}, now_ms, records)
 
     def judge(self, offset: int, verdict: HalfVerdict, now_ms: int) -> bool:
-        """Raise what `HalfMessages.judge` raises; gathered decisions count as made."""
+        """Raise what `HalfMessages.judge` raises; gathered verdicts count as given."""
         if offset in self.gathered:
             self.settle(now_ms)
         return self.state.judge(offset, verdict)
 
     def gather(self, offset: int, decision: HalfDecision, now_ms: int) -> None:
-        """Gather a decision, which `settle` appends together with others in one unit with one op message.
+        """Gather a verdict, which `settle` appends together with others in one unit with one op message.
 
         Until then only `judge` takes it into account. So the caller must call `settle` before it returns to the loop.
         """
@@ -176,7 +176,7 @@ class HalfMessageLog:
             self.settle(now_ms)
 
     def settle(self, now_ms: int) -> None:
-        """Append the gathered decisions as one unit. After a StoreError none of them is made."""
+        """Append the gathered verdicts as one unit. After a StoreError none of them is given."""
         decisions = self.gathered
         self.gathered, self._gathered_bytes, self._told_bytes = {}, 0, 0
         self._end(decisions, now_ms, ())

@@ -52,7 +52,7 @@ class OpMessages:
         self._paths: dict[int, str] = {}  # "topic/queue/" by queue key; no key is ever used for another queue.
 
     def frame(self, decisions: Mapping[int, HalfDecision], now_ms: int) -> Frame:
-        """Make the frame that records these decisions, by the offsets of their half messages."""
+        """Make the frame that records these verdicts, by the offsets of their half messages."""
         text = b"".join([b"%d," % offset for offset in decisions])
         told = f"TAGS\x01{OP_TAG}\x02TRAN_TOLD\x01{self._told(decisions)}\x02".encode()
         op = Message("", text, told, born_ms=now_ms, born_host=self._store_host)

@@ -1,4 +1,4 @@
-"""The JSON body with a decision on a half message: a client sends it, or a producer answers a check-back with it.
+"""The JSON body with a verdict on a half message: a client sends it, or a producer answers a check-back with it.
 
 {"verdict": "commit" | "rollback" | "unknown"}
 """

@@ -1,4 +1,4 @@
-"""Decisions on half messages of Kafka producers: a commit and the message that it makes visible are one unit."""
+"""Verdicts on half messages of Kafka producers: a commit and the message that it makes visible are one unit."""
 
 from dataclasses import dataclass
 
@@ -26,14 +26,14 @@ class HalfDecisions:
     publisher: Publisher
 
     def decide(self, half: Stored, verdict: HalfVerdict) -> Promise | None:
-        """Append the decision `verdict` on a Kafka producer's half message; None if its topic was deleted.
+        """Append a verdict on a Kafka producer's half message; None if its topic was deleted.
 
         Raises UnknownHalf, AlreadyDecided, StoreError, and DelayRefused if the delay is more than `delay.max_days`
         allows now.
         """
         now_ms = self.clock.now_ms()
         if not self.halves.state.judge(half.base_offset, verdict):
-            return self.store.promise()  # The half message has this decision already.
+            return self.store.promise()  # The half message has this verdict already.
         frames: list[Frame] = []
         records: list[Record] = []
         _, name, queue_id, record = read_half(half.frame)

@@ -30,6 +30,7 @@ def has_group(context: HttpContext, name: str) -> bool:
 
 
 def groups(context: HttpContext) -> Iterator[Json | None]:
+    """Yield the rows of all groups, in the order of their names."""
     for name in sorted(known_groups(context)):
         yield (yield from _group_summary(context, name))
 

@@ -1,12 +1,12 @@
-"""Decisions on half messages of Kafka producers, which clients send over HTTP.
+"""Verdicts on half messages of Kafka producers, which clients send over HTTP.
 
     POST /api/transactions/{topic}/{id}   {"verdict": "commit" | "rollback"}
-        200    the half message has this decision, from now on or from before
+        200    the half message has this verdict, from now on or from before
         400    the body is invalid
         404    the topic or the half message is unknown, or was forgotten
-        409    the half message has another decision, or its topic was deleted
+        409    the half message has another verdict, or its topic was deleted
 
-The answer waits until the decision is durable. RocketMQ producers decide only by END_TRANSACTION.
+The answer waits until the verdict is durable. RocketMQ producers send theirs only by END_TRANSACTION.
 """
 
 from typing import Final

@@ -103,12 +103,14 @@ def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, 
 
 
 def renew(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> dict[str, Any]:
+    """Renew a lease, and return the answer. Raises HTTPException."""
     lease = _standing(context, lease_id, readers, caller)
     lease.renew(context.clock.mono_ms())
     return {"lease": lease.id, "lease_ms": lease.until_mono_ms - context.clock.mono_ms()}
 
 
 def release(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> dict[str, Any]:
+    """End a lease, and return the answer. Raises HTTPException."""
     lease = _standing(context, lease_id, readers, caller)
     context.leases.release(lease)
     return {"released": lease.id}

@@ -331,6 +331,7 @@ async def _add(found: _Found, opened: OpenBatch) -> None:
 
 
 def message_view(record: Record) -> Json:
+    """Return the JSON view of a record."""
     headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
     value = record.value
     shown = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}

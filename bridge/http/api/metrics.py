@@ -26,6 +26,7 @@ GROUPS_MAX = 1000  # The number of groups that have a metric of their own.
 
 
 def render(context: HttpContext, lags: Mapping[str, GroupLag]) -> bytes:
+    """Return the metrics in the text format of Prometheus."""
     registry = CollectorRegistry()
     registry.register(_BrokerCollector(context, lags))
     return generate_latest(registry)

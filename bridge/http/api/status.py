@@ -75,6 +75,7 @@ class StatusApi:
 
 
 def status_view(context: HttpContext) -> Json:
+    """Return the answer of GET /api/status."""
     store, server = context.store, context.monitoring.server
     return {
         "version": _version(),

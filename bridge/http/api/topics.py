@@ -129,6 +129,7 @@ class TopicApi:
 
 
 def topic_summary(topic: Topic) -> Json:
+    """Return the row of a topic in a list."""
     return {
         "name": topic.name,
         "kafka_name": topic.kafka_name,
@@ -141,6 +142,7 @@ def topic_summary(topic: Topic) -> Json:
 
 
 def topic_view(context: HttpContext, topic: Topic) -> Iterator[bytes | None]:
+    """Yield the parts of the description of a topic."""
     described = topic_summary(topic) | {
         "id": str(topic.id),
         "number": topic.number,

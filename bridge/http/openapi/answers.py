@@ -292,7 +292,7 @@ class AbortedTransaction(TypedDict):
 
 
 class HalfMessageVerdict(TypedDict):
-    """The body of a decision on a half message."""
+    """The body of a verdict on a half message."""
 
     verdict: Literal["commit", "rollback"]
 

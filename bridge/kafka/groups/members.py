@@ -29,6 +29,7 @@ class Member:
         return len(self.assignment) + self.protocol_bytes
 
     def metadata_of(self, protocol_name: str | None) -> bytes:
+        """Return the member's metadata for a protocol; empty if it does not support the protocol."""
         return dict(self.protocols).get(protocol_name or "", b"")
 
 

@@ -64,7 +64,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (InvalidTransactionTimeout, ErrorCode.invalid_transaction_timeout),
     (TransactionLimit, ErrorCode.policy_violation),
     (DelayRefused, ErrorCode.invalid_record),
-    (TooManyHalves, ErrorCode.kafka_storage_error),  # Clients retry, for decisions on half messages make room.
+    (TooManyHalves, ErrorCode.kafka_storage_error),  # Clients retry, because verdicts on half messages make room.
     (NotSupported, ErrorCode.invalid_record),  # Clients do not retry, and show the message.
     (ProduceRefused, ErrorCode.invalid_topic_exception),
     (MetadataTooLarge, ErrorCode.offset_metadata_too_large),

@@ -16,6 +16,7 @@ class MetadataCache:
         self._bodies: dict[tuple[object, ...], list[bytes]] = {}
 
     def get(self, topics_version: int, question: tuple[object, ...]) -> list[bytes] | None:
+        """Return the encoded body for a question about this version of the topics, or None."""
         if topics_version != self._topics_version:
             self._topics_version = topics_version
             self._bytes = 0

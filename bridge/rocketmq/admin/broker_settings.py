@@ -39,6 +39,7 @@ log = logging.getLogger("bridge")
 
 
 def broker_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_BROKER_CONFIG: settings as Java properties, with the names of Apache RocketMQ."""
     options = context.options
     host, port = context.node.addresses.rocketmq
     settings = {

@@ -76,6 +76,7 @@ class ConsumeCounts:
     # -- Time
 
     def next_deadline_mono_ms(self) -> int | None:
+        """Return when pending sums are to be added to the slots; None if there are none."""
         return self._due_mono_ms
 
     def advance(self, mono_ms: int) -> None:

@@ -84,6 +84,7 @@ def write_stats(
 def consumer_connections(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
 ) -> Answer | None:
+    """Answer GET_CONSUMER_CONNECTION_LIST: the connections and subscriptions of a consumer group."""
     name = ConsumerGroupRequest.parse(command.ext).consumer_group
     group = context.groups.members.consumers.get(name)
     if group is None:
@@ -99,6 +100,7 @@ def consumer_connections(
 def producer_connections(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
 ) -> Answer | None:
+    """Answer GET_PRODUCER_CONNECTION_LIST: the connections of a producer group."""
     name = command.ext.get("producerGroup", "")
     channels = context.groups.members.producers.groups.get(name)
     if channels is None:

@@ -46,6 +46,7 @@ GROUP_CONFIG_BYTES_MAX: Final = 8 << 10
 
 
 def update_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: set the config of a group, which is created if necessary."""
     config = _altered(context, read_body(command, SubscriptionGroupConfig))
     _check_group_config(context, config)
     return answer(command, promise=context.groups.configs.configure(config, context.clock.now_ms()))
@@ -86,6 +87,7 @@ def group_config(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def group_configs(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
     return connection.in_slices(command, _group_configs(context, command))
 
 

@@ -82,6 +82,7 @@ _SPANS_MS: Final = (MINUTE_MS, HOUR_MS, DAY_MS)
 def groups_of_topic(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
 ) -> Answer | None:
+    """Answer QUERY_TOPIC_CONSUME_BY_WHO: the groups that consume a topic."""
     topic = context.topics.by_rocketmq_name(TopicRequest.parse(command.ext).topic)
     return connection.in_slices(command, _groups_of_topic(context, command, topic))
 
@@ -104,6 +105,7 @@ def _groups_of_topic(context: RocketMQContext, command: RemotingCommand, topic: 
 
 
 def topics_of_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer QUERY_TOPICS_BY_CONSUMER."""
     name = GroupRequest.parse(command.ext).group
     numbers = {key >> QUEUE_ID_BITS for key in context.groups.group_offsets.all_of(group_of_rocketmq(name))}
     topics = {topic.rocketmq_name for topic in map(context.topics.by_number, numbers) if topic is not None}
@@ -112,6 +114,7 @@ def topics_of_group(context: RocketMQContext, connection: RocketMQConnection, co
 
 
 def subscription_of_group(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer QUERY_SUBSCRIPTION_BY_CONSUMER."""
     request = GroupTopicRequest.parse(command.ext)
     found = (context.groups.members.subscriptions(request.group) or {}).get(request.topic)
     return answer(command, body=GroupSubscription(group=request.group, topic=request.topic, subscription_data=found))
@@ -148,6 +151,7 @@ def _stats_of_groups(context: RocketMQContext, command: RemotingCommand) -> Step
 
 
 def producers(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer GET_ALL_PRODUCER_INFO."""
     return connection.in_slices(command, _producers(context, command))
 
 
@@ -183,6 +187,7 @@ def _producers(context: RocketMQContext, command: RemotingCommand) -> Steps:
 
 
 def running_info(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer GET_CONSUMER_RUNNING_INFO with the answer of the member."""
     request = ConsumerRequest.parse(command.ext)
     steps = _ask_member(context, command, request, command.ext, b"")
     return answer_in_steps(connection, command, steps, outlives_connection=True)
@@ -301,6 +306,7 @@ def _ignore(_: list[Stored] | StoreError) -> None:
 
 
 def system_topics(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
     names = sorted(topic.rocketmq_name for topic in context.topics.all() if not topic.is_listed)
     host, port = context.node.addresses.rocketmq
     return answer(command, body=TopicList(topic_list=names, broker_addr=f"{host}:{port}"))
@@ -338,4 +344,5 @@ def _same(stored: list[Stored]) -> list[Stored]:
 
 
 def clean(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer requests to clean files: with success, because retention does this work."""
     return answer(command)

@@ -58,6 +58,7 @@ class SearchedQueue(NamedTuple):
 
 
 def query_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer QUERY_MESSAGE after a thread has searched."""
     request = QueryRequest.parse(command.ext)
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:

@@ -26,18 +26,22 @@ log = logging.getLogger("bridge")
 
 
 def ha_status(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_BROKER_HA_STATUS."""
     return answer(command, body=HaStatus(master_commit_log_max_offset=context.store.next_position))
 
 
 def cold_data(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_COLD_DATA_FLOW_CTR_INFO."""
     return answer(command, remark="this broker does not limit reads of cold data")
 
 
 def rocksdb_progress(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer CHECK_ROCKSDB_CQ_WRITE_PROGRESS."""
     return answer(command, body=RocksdbCheck(check_result="this broker has no RocksDB queue index to compare"))
 
 
 def update_namesrv_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer UPDATE_NAMESRV_CONFIG; all properties are reported as unknown."""
     return answer(command, remark=report_ignored("name server", read_properties(command)))
 
 

@@ -138,11 +138,13 @@ def delete_topic(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def topic_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_TOPIC_CONFIG."""
     topic = _topic(context, TopicRequest.parse(command.ext).topic)
     return answer(command, body=config_of(topic), promise=context.state_log.barrier())
 
 
 def topic_configs(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer GET_ALL_TOPIC_CONFIG."""
     return connection.in_slices(command, _topic_configs(context, command))
 
 
@@ -156,6 +158,7 @@ def _topic_configs(context: RocketMQContext, command: RemotingCommand) -> Steps:
 
 
 def topic_stats(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer GET_TOPIC_STATS_INFO: the offsets of each queue, and the time of its last message."""
     topic = _topic(context, TopicRequest.parse(command.ext).topic)
     return connection.in_slices(command, _topic_stats(context, command, topic))
 
@@ -184,6 +187,7 @@ def _topic(context: RocketMQContext, name: str) -> Topic:
 
 
 def config_of(topic: Topic) -> TopicConfig:
+    """Return the config of a topic in RocketMQ's format."""
     count = topic.queue_count
     attributes = {name: value for name, value in topic.configs.items() if name in ATTRIBUTES}
     return TopicConfig(
@@ -196,4 +200,5 @@ def config_of(topic: Topic) -> TopicConfig:
 
 
 def message_queue(context: RocketMQContext, topic: Topic, queue_id: int) -> MessageQueue:
+    """Return the name of a queue in RocketMQ's format."""
     return MessageQueue(topic.rocketmq_name, context.options.rocketmq.broker, queue_id)

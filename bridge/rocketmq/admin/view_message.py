@@ -25,6 +25,7 @@ from duolog.store.log.entry_reader import RecordAddress
 
 
 def view_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer VIEW_MESSAGE_BY_ID."""
     position = ViewRequest.parse(command.ext).offset
     return answer_in_steps(connection, command, _steps(context, command, position))
 

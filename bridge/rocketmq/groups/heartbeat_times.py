@@ -16,6 +16,7 @@ class HeartbeatTimes(Generic[Channel]):
         self._next_scan_mono_ms: int | None = None
 
     def note(self, channel: Channel, mono_ms: int) -> None:
+        """Note a heartbeat of a connection."""
         self._last_mono_ms[channel] = mono_ms
         if self._next_scan_mono_ms is None:
             self._next_scan_mono_ms = mono_ms + SCAN_INTERVAL_MS

@@ -75,6 +75,7 @@ class GroupMembers(Generic[Channel]):
         return found is not None and found.is_clustering
 
     def client_ids(self, group: str) -> list[str]:
+        """Return the client ids of a consumer group's members."""
         found = self.consumers.get(group)
         return found.client_ids() if found is not None else []
 

@@ -47,6 +47,7 @@ class ExpectedTopics:
         self._until_mono_ms: dict[str, int] = {}  # In the order of their times.
 
     def add(self, topic: str, mono_ms: int) -> None:
+        """Expect a topic from now on for EXPECTED_MS."""
         until = self._until_mono_ms
         until.pop(topic, None)
         if len(until) >= EXPECTED_MAX:
@@ -54,5 +55,6 @@ class ExpectedTopics:
         until[topic] = mono_ms + EXPECTED_MS
 
     def has(self, topic: str, mono_ms: int) -> bool:
+        """Return whether a topic is expected."""
         until_mono_ms = self._until_mono_ms.get(topic)
         return until_mono_ms is not None and mono_ms < until_mono_ms

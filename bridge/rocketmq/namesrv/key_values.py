@@ -31,6 +31,7 @@ class KeyValues:
         state_log.on_snapshot(self._snapshot)
 
     def all_of(self, namespace: str) -> Mapping[str, str]:
+        """Return the values of a namespace by key."""
         return self._values.get(namespace, {})
 
     def put(self, namespace: str, key: str, value: str, now_ms: int) -> Promise:
@@ -48,6 +49,7 @@ class KeyValues:
         return self._state_log.commit([record], now_ms).promise
 
     def delete(self, namespace: str, key: str, now_ms: int) -> Promise:
+        """Delete a value. Raises StoreError."""
         return self._state_log.commit([KeyValueKept(namespace, key, None)], now_ms).promise
 
     # -- Replay

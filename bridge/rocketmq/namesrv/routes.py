@@ -43,6 +43,7 @@ MASTER_ID: Final = 0  # The id of a master; producers send only to masters.
 
 
 def route(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_ROUTEINFO_BY_TOPIC."""
     name = TopicRequest.parse(command.ext).topic
     topic = context.topics.by_rocketmq_name(name)
     options = context.options
@@ -82,6 +83,7 @@ def _expected_queues(context: RocketMQContext, connection: RocketMQConnection, n
 
 
 def broker_data(context: RocketMQContext) -> BrokerData:
+    """Return this broker in the format of routes."""
     options = context.options.rocketmq
     return BrokerData(
         cluster=options.cluster, broker_name=options.broker, broker_addrs={MASTER_ID: broker_address(context)}
@@ -95,6 +97,7 @@ def broker_address(context: RocketMQContext) -> str:
 
 
 def cluster_info(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_BROKER_CLUSTER_INFO."""
     options = context.options.rocketmq
     info = ClusterInfo(
         broker_addr_table={options.broker: broker_data(context)}, cluster_addr_table={options.cluster: [options.broker]}
@@ -106,11 +109,13 @@ def cluster_info(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def all_topics(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
     names = sorted(topic.rocketmq_name for topic in context.topics.all())
     return answer(command, body=TopicList(topic_list=names), promise=context.state_log.barrier())
 
 
 def topics_of_cluster(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_TOPICS_BY_CLUSTER."""
     cluster = ClusterRequest.parse(command.ext).cluster
     is_ours = cluster == context.options.rocketmq.cluster
     names = sorted(topic.rocketmq_name for topic in context.topics.all()) if is_ours else []
@@ -194,5 +199,6 @@ def _set_write_wiped(context: RocketMQContext, command: RemotingCommand, *, is_w
 
 
 def namesrv_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer GET_NAMESRV_CONFIG."""
     port = context.node.addresses.listening["namesrv"][1]
     return answer(command, body=f"listenPort={port}\norderMessageEnable=false\n".encode())

@@ -1,4 +1,4 @@
-"""Check-backs: the broker asks producers for the decision on open half messages, and gives up those never decided.
+"""Check-backs: the broker asks producers for the verdict on open half messages, and gives up those that get none.
 
     open half message ── due ──┬── a producer can be asked ──> CHECK_TRANSACTION_STATE (39), or an HTTP request
                                ├── no producer can be asked ──> the check counts as one without an answer
@@ -52,7 +52,7 @@ class CheckCounts:
 
     requests: int = 0  # Check-back requests sent to producers.
     without_producer: int = 0  # Checks that were counted although no producer could be asked.
-    abandoned: int = 0  # Half messages that were given up without a decision.
+    abandoned: int = 0  # Half messages that were given up without a verdict.
 
 
 class CheckBackLoop:
@@ -120,7 +120,7 @@ class CheckBackLoop:
         last, self._last_abandoned = self._last_abandoned, None
         if last is not None:
             log.warning(
-                "half messages given up without a decision in_all=%d last=%d group=%s",
+                "half messages given up without a verdict in_all=%d last=%d group=%s",
                 self.counts.abandoned, last.offset, last.asker,
             )  # fmt: skip
 
@@ -187,7 +187,7 @@ class CheckBackLoop:
         return True
 
     def _decide(self, stored: Stored, verdict: HalfVerdict) -> None:
-        """Make the decision that a callback returned."""
+        """Append the verdict that a callback returned."""
         try:
             if self._decisions.decide(stored, verdict) is None:
                 log.warning("half message not committed, its topic was deleted offset=%d", stored.base_offset)
@@ -220,6 +220,7 @@ class ProducerChecks:
         self._request_count = 0
 
     def can_ask(self, group: str) -> bool:
+        """Return whether a producer of the group is connected and reads its answers."""
         return any(map(self._is_ready, self._connections(group)))
 
     def ask(self, half: Half, stored: Stored) -> bool:

@@ -1,4 +1,4 @@
-"""One append for the decisions on half messages that came by one read of a socket and that no client awaits.
+"""One append for the verdicts on half messages that came by one read of a socket and that no client awaits.
 
 `HalfMessageLog.gathered` holds the decisions of one-way END_TRANSACTION requests that came by the same read. The
 connection appends them when it has handled the read, or before it handles a request of another kind.

@@ -1,7 +1,7 @@
 """Half messages of RocketMQ producers: SEND_MESSAGE with the property TRAN_MSG, and END_TRANSACTION (37).
 
     SEND, TRAN_MSG=true   appends the half message; the answer has its position, which the producer repeats in 37
-    37, commit, rollback  appends the decision; one-way decisions of one read of the socket are appended together
+    37, commit, rollback  appends the verdict; one-way verdicts of one read of the socket are appended together
     37, unknown           has no effect and no answer; the broker will send a check-back (`check_backs.py`)
 
 The sender of a half message counts as a producer of its group at once, because its first heartbeat may come half a
@@ -101,10 +101,11 @@ def prepare(
 def end_transaction(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
 ) -> Answer | None:
+    """Answer END_TRANSACTION: append the verdict on a half message."""
     request = EndTransactionRequest.parse(command.ext)
     verdict = _VERDICTS.get(request.commit_or_rollback)
     if verdict is None:
-        # The producer does not know the decision, or sent an unknown value; Apache RocketMQ answers neither.
+        # The producer does not know the verdict, or sent an unknown value; Apache RocketMQ answers neither.
         return None
     found = context.messages.halves.read(request.tran_state_table_offset)
     if not isinstance(found, Later):

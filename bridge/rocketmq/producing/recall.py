@@ -34,6 +34,7 @@ _REGION: Final = {properties.MSG_REGION: "DefaultRegion"}
 
 
 def recall_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer RECALL_MESSAGE."""
     try:
         handle = _handle(context, RecallRequest.parse(command.ext))
     except RequestRefused as refused:

@@ -22,6 +22,7 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 
 def send_reply(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
+    """Answer SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2."""
     request = SendRequest.parse(command.ext)
     client_id = properties.get(request.properties.encode(), properties.REPLY_TO_CLIENT) or ""
     requester = context.groups.members.producers.channel_of(client_id)

@@ -53,6 +53,7 @@ _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
 
 def send_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
     context.requests.admission.check_send()
     request = SendRequest.parse(command.ext)
     raw = request.properties.encode()

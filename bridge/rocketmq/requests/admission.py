@@ -100,6 +100,7 @@ class Admission:
         self._stalled_ms = 0  # How long the log has made no progress; 0 if less than `busy_ms`.
 
     def limit_of(self, kind: Kind) -> int:
+        """Return the limit of a kind."""
         return self._limits[kind]
 
     def limit(self, kind: Kind, count: int) -> None:
@@ -142,6 +143,7 @@ class Admission:
         self.in_work[kind] += 1
 
     def end_read(self, kind: Kind) -> None:
+        """Count a request whose reader thread has finished."""
         self.reading[kind] -= 1
         self.in_work[kind] -= 1
 

@@ -12,6 +12,8 @@ from duolog.store.index.queue import Queue
 
 
 class UnreadFailures(NamedTuple):
+    """The numbers of retries and dead letters that a group has not read."""
+
     retries: int
     dead_letters: int
 

@@ -78,6 +78,7 @@ _DELAY_PROPERTIES: Final = dict.fromkeys(
 
 
 def send_back(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
+    """Answer CONSUMER_SEND_MSG_BACK."""
     context.requests.admission.check_send()
     request = SendBackRequest.parse(command.ext)
     config = group_config(context, request.group)
@@ -256,6 +257,7 @@ def retries_of(context: RocketMQContext, config: SubscriptionGroupConfig) -> Top
 
 
 def dead_letters_of(context: RocketMQContext, config: SubscriptionGroupConfig) -> Topic:
+    """Return the group's dead-letter topic, and create it if necessary. Raises as `retries_of` does."""
     return _writable(context, config, dead_letter_topic(config.group_name), 1)
 
 
