@@ -24,21 +24,36 @@ Source: `SelectorParser.jj`, `ComparisonExpression.java`, `LogicExpression.java`
 """
 
 import itertools
-import operator
-import re
-from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from duolog.protocol.rocketmq.filters.sql92_parts import (
+    LONG_MAX,
+    ConditionPart,
+    Evaluate,
+    PartKind,
+    Unreadable,
+    Value,
+    Values,
+    among,
+    around,
+    as_condition,
+    compare,
+    constant,
+    equality,
+    has_part,
+    illegal,
+    joined,
+    order,
+    start_of,
+    unquoted,
+)
 from duolog.protocol.rocketmq.messages import properties
 from duolog.protocol.rocketmq.messages.tags import EXPRESSION_CHARACTERS_MAX, IllegalExpression
 
 if TYPE_CHECKING:
     from lark import Lark, Token
-
-DEPTH_MAX: Final = 50
-"""Conditions within conditions. Each level is two calls deep when a message is looked at."""
 
 VERDICTS_MAX: Final = 1 << 14
 """Remembered of all conditions together, some 300 bytes each; then all are forgotten, and found out again."""
@@ -47,9 +62,6 @@ VERDICT_BYTES_MAX: Final = 128
 VALUE_BYTES: Final = 8
 
 Condition = Callable[[bytes], bool]
-Value = str | int | float | bool | None
-Values = Mapping[str, bytes | None]  # of the properties that a condition names
-Evaluate = Callable[[Values], Value]
 
 
 def compile_condition(expression: str) -> Condition:
@@ -67,14 +79,14 @@ def compile_condition(expression: str) -> Condition:
         whole: Any = _parser().parse(expression)
     except UnexpectedToken as error:
         if error.token.type == "$END":
-            raise _illegal(len(expression), "the expression ends too early") from None
-        raise _illegal(error.pos_in_stream or 0, f"unexpected {str(error.token)[:40]!r}") from None
+            raise illegal(len(expression), "the expression ends too early") from None
+        raise illegal(error.pos_in_stream or 0, f"unexpected {str(error.token)[:40]!r}") from None
     except UnexpectedCharacters as error:
         at = error.pos_in_stream or 0
-        raise _illegal(at, f"unexpected {expression[at]!r}") from None
+        raise illegal(at, f"unexpected {expression[at]!r}") from None
     except UnexpectedEOF:
-        raise _illegal(len(expression), "the expression ends too early") from None
-    part = _as_condition(whole)
+        raise illegal(len(expression), "the expression ends too early") from None
+    part = as_condition(whole)
     return _remembering(part.evaluate, sorted(part.names))
 
 
@@ -90,7 +102,7 @@ def _remembering(evaluate: Evaluate, names: list[str]) -> Condition:
     def judge(values: list[bytes | None]) -> bool:
         try:
             verdict = evaluate(dict(zip(names, values, strict=True))) is True
-        except (_Unreadable, UnicodeDecodeError):
+        except (Unreadable, UnicodeDecodeError):
             verdict = False
         if sum([VALUE_BYTES + len(value or b"") for value in values]) <= VERDICT_BYTES_MAX:
             if len(_verdicts) >= VERDICTS_MAX:
@@ -112,14 +124,6 @@ def _remembering(evaluate: Evaluate, names: list[str]) -> Condition:
 
 _numbers = itertools.count()
 _verdicts: dict[tuple[int | bytes | None, ...], bool] = {}  # by the number of a condition and the values it looks at
-
-
-class _Unreadable(Exception):
-    """A property's value is not what it is compared with; the condition is false."""
-
-
-def _illegal(at: int, problem: str) -> IllegalExpression:
-    return IllegalExpression(f"SQL92 expression, character {at + 1}: {problem}")
 
 
 # -- Reading
@@ -186,24 +190,6 @@ def _parser() -> "Lark":
     return Lark(_GRAMMAR, start="condition", parser="lalr", lexer="basic", transformer=_Compiler())
 
 
-class _Kind(Enum):
-    PROPERTY = "property"
-    CONSTANT = "constant"
-    NEGATIVE = "negated value"
-    CONDITION = "condition"
-
-
-class _Part(NamedTuple):
-    """A piece of an expression, compiled."""
-
-    kind: _Kind
-    evaluate: Evaluate
-    at: int  # its first character
-    depth: int = 1
-    constant: Value = None
-    names: frozenset[str] = frozenset()  # of the properties that it looks at
-
-
 class _Compiler:
     """What lark calls for each rule, the innermost first: with the tokens and parts that the rule is made of.
 
@@ -212,40 +198,40 @@ class _Compiler:
 
     # -- Operands
 
-    def property(self, found: "list[Token]") -> _Part:
+    def property(self, found: "list[Token]") -> ConditionPart:
         name = str(found[0])
 
         def evaluate(values: Values) -> Value:
             value = values.get(name)
             return None if value is None else value.decode()
 
-        return _Part(_Kind.PROPERTY, evaluate, _at(found[0]), names=frozenset((name,)))
+        return ConditionPart(PartKind.PROPERTY, evaluate, start_of(found[0]), names=frozenset((name,)))
 
-    def whole(self, found: "list[Token]") -> _Part:
+    def whole(self, found: "list[Token]") -> ConditionPart:
         number = int(found[0].rstrip("lL"))
-        if number > _LONG_MAX:
-            raise _illegal(_at(found[0]), f"{number} exceeds {_LONG_MAX}")
-        return _constant(found[0], number)
+        if number > LONG_MAX:
+            raise illegal(start_of(found[0]), f"{number} exceeds {LONG_MAX}")
+        return constant(found[0], number)
 
-    def number(self, found: "list[Token]") -> _Part:
+    def number(self, found: "list[Token]") -> ConditionPart:
         number = float(found[0])
         if number == float("inf"):
-            raise _illegal(_at(found[0]), "the number is too large")
-        return _constant(found[0], number)
+            raise illegal(start_of(found[0]), "the number is too large")
+        return constant(found[0], number)
 
-    def text(self, found: "list[Token]") -> _Part:
-        return _constant(found[0], _unquoted(found[0]))
+    def text(self, found: "list[Token]") -> ConditionPart:
+        return constant(found[0], unquoted(found[0]))
 
-    def true(self, found: "list[Token]") -> _Part:
-        return _constant(found[0], True)
+    def true(self, found: "list[Token]") -> ConditionPart:
+        return constant(found[0], True)
 
-    def false(self, found: "list[Token]") -> _Part:
-        return _constant(found[0], False)
+    def false(self, found: "list[Token]") -> ConditionPart:
+        return constant(found[0], False)
 
-    def null(self, found: "list[Token]") -> _Part:
-        return _constant(found[0], None)
+    def null(self, found: "list[Token]") -> ConditionPart:
+        return constant(found[0], None)
 
-    def negative(self, found: list[_Part]) -> _Part:
+    def negative(self, found: list[ConditionPart]) -> ConditionPart:
         (part,) = found
         inner = part.evaluate
 
@@ -253,232 +239,72 @@ class _Compiler:
             value = inner(values)
             return -value if type(value) in (int, float) else None  # type: ignore[operator]
 
-        return _around(_Kind.NEGATIVE, evaluate, part)
+        return around(PartKind.NEGATIVE, evaluate, part)
 
     # -- Logic
 
-    def negation(self, found: list[_Part]) -> _Part:
-        part = _as_condition(found[0])
+    def negation(self, found: list[ConditionPart]) -> ConditionPart:
+        part = as_condition(found[0])
         inner = part.evaluate
 
         def evaluate(values: Values) -> Value:
             value = inner(values)
             return None if value is None else not value
 
-        return _around(_Kind.CONDITION, evaluate, part)
+        return around(PartKind.CONDITION, evaluate, part)
 
-    def any_of(self, found: list[_Part]) -> _Part:
-        return _joined(found, decisive=True)
+    def any_of(self, found: list[ConditionPart]) -> ConditionPart:
+        return joined(found, decisive=True)
 
-    def all_of(self, found: list[_Part]) -> _Part:
-        return _joined(found, decisive=False)
+    def all_of(self, found: list[ConditionPart]) -> ConditionPart:
+        return joined(found, decisive=False)
 
     # -- Comparing
 
-    def equal(self, found: list[_Part]) -> _Part:
+    def equal(self, found: list[ConditionPart]) -> ConditionPart:
         left, right = found
         for part in found:
-            if part.kind is _Kind.CONSTANT and part.constant is None:
-                raise _illegal(part.at, "NULL cannot be compared; write IS NULL")
-        return _equality(left, right)
+            if part.kind is PartKind.CONSTANT and part.constant is None:
+                raise illegal(part.at, "NULL cannot be compared; write IS NULL")
+        return equality(left, right)
 
-    def unequal(self, found: list[_Part]) -> _Part:
+    def unequal(self, found: list[ConditionPart]) -> ConditionPart:
         return self.negation([self.equal(found)])
 
-    def is_null(self, found: Any) -> _Part:
+    def is_null(self, found: Any) -> ConditionPart:
         inner = found[0].evaluate
-        return _around(_Kind.CONDITION, lambda values: inner(values) is None, found[0])
+        return around(PartKind.CONDITION, lambda values: inner(values) is None, found[0])
 
-    def is_not_null(self, found: Any) -> _Part:
+    def is_not_null(self, found: Any) -> ConditionPart:
         inner = found[0].evaluate
-        return _around(_Kind.CONDITION, lambda values: inner(values) is not None, found[0])
+        return around(PartKind.CONDITION, lambda values: inner(values) is not None, found[0])
 
-    def ordered(self, found: Any) -> _Part:
+    def ordered(self, found: Any) -> ConditionPart:
         left, sign, right = found
-        return _order(left, str(sign), right)
+        return order(left, str(sign), right)
 
-    def between(self, found: list[_Part]) -> _Part:
+    def between(self, found: list[ConditionPart]) -> ConditionPart:
         value, low, high = found
-        if low.kind is high.kind is _Kind.CONSTANT:
+        if low.kind is high.kind is PartKind.CONSTANT:
             if low.constant is None or high.constant is None:
-                raise _illegal(low.at, "NULL cannot be compared")
+                raise illegal(low.at, "NULL cannot be compared")
             numbers = str not in (type(low.constant), type(high.constant))
-            if numbers and _compare(high.constant, low.constant) < 0:
-                raise _illegal(low.at, f"BETWEEN {low.constant} AND {high.constant}: the greater comes first")
-        return self.all_of([_order(value, ">=", low), _order(value, "<=", high)])
+            if numbers and compare(high.constant, low.constant) < 0:
+                raise illegal(low.at, f"BETWEEN {low.constant} AND {high.constant}: the greater comes first")
+        return self.all_of([order(value, ">=", low), order(value, "<=", high)])
 
-    def not_between(self, found: list[_Part]) -> _Part:
+    def not_between(self, found: list[ConditionPart]) -> ConditionPart:
         value, low, high = found
-        return self.any_of([_order(value, "<", low), _order(value, ">", high)])
+        return self.any_of([order(value, "<", low), order(value, ">", high)])
 
-    def among(self, found: Any) -> _Part:
-        return _among(found[0], found[1:], wanted=True)
+    def among(self, found: Any) -> ConditionPart:
+        return among(found[0], found[1:], wanted=True)
 
-    def not_among(self, found: Any) -> _Part:
-        return _among(found[0], found[1:], wanted=False)
+    def not_among(self, found: Any) -> ConditionPart:
+        return among(found[0], found[1:], wanted=False)
 
-    def has_part(self, found: Any) -> _Part:
-        return _has_part(*found, wanted=True)
+    def has_part(self, found: Any) -> ConditionPart:
+        return has_part(*found, wanted=True)
 
-    def has_not_part(self, found: Any) -> _Part:
-        return _has_part(*found, wanted=False)
-
-
-# -- Making parts
-
-
-def _at(token: "Token") -> int:
-    return token.start_pos or 0
-
-
-def _unquoted(token: "Token") -> str:
-    return token[1:-1].replace("''", "'")
-
-
-def _constant(token: "Token", value: Value) -> _Part:
-    return _Part(_Kind.CONSTANT, lambda values: value, _at(token), constant=value)
-
-
-def _around(kind: _Kind, evaluate: Evaluate, *inner: _Part) -> _Part:
-    depth = max(part.depth for part in inner) + 1
-    if depth > DEPTH_MAX:
-        raise _illegal(inner[0].at, f"more than {DEPTH_MAX} conditions within each other")
-    return _Part(kind, evaluate, inner[0].at, depth, names=inner[0].names.union(*[part.names for part in inner]))
-
-
-def _as_condition(part: _Part) -> _Part:
-    """Take a part for true, false or null: a condition as it is, a property never for true, since it is text."""
-    if part.kind is _Kind.CONDITION or (part.kind is _Kind.CONSTANT and type(part.constant) in (bool, type(None))):
-        return part
-    if part.kind is not _Kind.PROPERTY:
-        raise _illegal(part.at, f"a {part.kind.value} is neither true nor false")
-    inner = part.evaluate
-    return _around(_Kind.CONDITION, lambda values: None if inner(values) is None else False, part)
-
-
-def _joined(parts: Iterable[_Part], *, decisive: bool) -> _Part:
-    """Join conditions by OR (one that is true decides) or by AND (one that is false does)."""
-    conditions = [_as_condition(part) for part in parts]
-    evaluates = [part.evaluate for part in conditions]
-
-    def evaluate(values: Values) -> Value:
-        result: Value = not decisive
-        for each in evaluates:
-            value = each(values)
-            if value is decisive:
-                return decisive
-            if value is None:
-                result = None
-        return result
-
-    return _around(_Kind.CONDITION, evaluate, *conditions)
-
-
-def _equality(left: _Part, right: _Part) -> _Part:
-    left_of, right_of = left.evaluate, right.evaluate
-
-    def evaluate(values: Values) -> Value:
-        a, b = left_of(values), right_of(values)
-        if a is None:
-            return None if b is not None else True
-        if b is None:
-            return False
-        return a == b if type(a) is type(b) else _compare(a, b) == 0
-
-    return _around(_Kind.CONDITION, evaluate, left, right)
-
-
-_ORDERS: Final[dict[str, Callable[[int, int], bool]]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
-
-
-def _order(left: _Part, sign: str, right: _Part) -> _Part:
-    for part in (left, right):
-        is_number = type(part.constant) in (int, float)
-        if part.kind is _Kind.CONDITION or (part.kind is _Kind.CONSTANT and not is_number):
-            raise _illegal(part.at, f"only numbers and properties can be compared by {sign}")
-    left_of, right_of, holds = left.evaluate, right.evaluate, _ORDERS[sign]
-
-    def evaluate(values: Values) -> Value:
-        a, b = left_of(values), right_of(values)
-        if a is None or b is None:
-            return None
-        if type(a) is str and type(b) is str:
-            a, b = _to_float(a), _to_float(b)
-        return holds(_compare(a, b), 0)
-
-    return _around(_Kind.CONDITION, evaluate, left, right)
-
-
-def _among(part: _Part, texts: "list[Token]", *, wanted: bool) -> _Part:
-    if part.kind is not _Kind.PROPERTY:
-        raise _illegal(part.at, "IN needs a property before it")
-    among = frozenset(map(_unquoted, texts))
-    inner = part.evaluate
-
-    def evaluate(values: Values) -> Value:
-        value = inner(values)
-        return None if value is None else (value in among) is wanted
-
-    return _around(_Kind.CONDITION, evaluate, part)
-
-
-_PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
-    "CONTAINS": operator.contains,
-    "STARTSWITH": str.startswith,
-    "ENDSWITH": str.endswith,
-}
-
-
-def _has_part(part: _Part, kind: "Token", token: "Token", *, wanted: bool) -> _Part:
-    """Of a value that is null or no text, and of an empty part, both CONTAINS and NOT CONTAINS are false."""
-    inner, looked_for, has = part.evaluate, _unquoted(token), _PARTS[kind.upper()]
-
-    def evaluate(values: Values) -> Value:
-        value = inner(values)
-        return type(value) is str and looked_for != "" and has(value, looked_for) is wanted
-
-    return _around(_Kind.CONDITION, evaluate, part)
-
-
-# -- Values
-
-_INTEGER_MAX: Final = (1 << 31) - 1
-_LONG_MAX: Final = (1 << 63) - 1
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
-_NUMBER: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
-
-
-def _compare(a: Value, b: Value) -> int:
-    """Give the sign of a - b, both not null; raises _Unreadable if a text is not what the other one is."""
-    if type(a) is str and type(b) is not str:
-        a = a.lower() == "true" if type(b) is bool else _like(b, a)
-    elif type(b) is str and type(a) is not str:
-        b = _like(a, b)  # Not so of TRUE = a: Java's broker fails there.
-    if (type(a) is bool) is not (type(b) is bool):
-        return -1  # As Java's broker has it: not equal.
-    return (a > b) - (a < b)  # type: ignore[operator]
-
-
-def _like(kind: Value, text: str) -> int | float:
-    """Read a text as the kind of number that it is compared with."""
-    if type(kind) is float:
-        return _to_float(text)
-    if type(kind) is not int or not _WHOLE.fullmatch(text):
-        raise _Unreadable
-    number = int(text)
-    limit = _INTEGER_MAX if -_INTEGER_MAX - 1 <= kind <= _INTEGER_MAX else _LONG_MAX
-    if not -limit - 1 <= number <= limit:
-        raise _Unreadable
-    return number
-
-
-def _to_float(text: str) -> float:
-    found = _NUMBER.fullmatch(text.strip())
-    if found is None:
-        raise _Unreadable
-    return float(found[1])
+    def has_not_part(self, found: Any) -> ConditionPart:
+        return has_part(*found, wanted=False)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog.protocol.rocketmq.filters import sql92, subscription_filter
-from duolog.protocol.rocketmq.filters.sql92 import DEPTH_MAX, compile_condition
+from duolog.protocol.rocketmq.filters.sql92 import compile_condition
+from duolog.protocol.rocketmq.filters.sql92_parts import DEPTH_MAX
 from duolog.protocol.rocketmq.filters.subscription_filter import COMPILED_CHARACTERS_MAX, UnknownFilter, filter_of
 from duolog.protocol.rocketmq.messages import properties, tags
 from duolog.protocol.rocketmq.messages.tags import IllegalExpression
