@@ -1,12 +1,13 @@
-"""Who has which queue, where the broker says so: QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401).
+"""Queues that the broker assigns to members: QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401).
 
-    PULL   each member has queues of its own, as it would find out by itself
+    PULL   each member has queues of its own, as if the members had assigned them
     POP    each member pops all queues of the topic (queue -1); or, with `popShareQueueNum`, its own queues and those
-           of so many members behind it
+           of as many members after it
 
-The mode is set for a group and a topic, and is PULL if it was not; a retry topic is always pulled. Java's clients ask
-if they are told to (`setClientRebalance(false)`), every 20 s and when the group changes. An assignment of None leaves
-a client what it has. Source: QueryAssignmentProcessor.java, AllocateMessageQueueAveragely.java.
+The mode belongs to a group and a topic; PULL is the default, and a retry topic is always pulled. Java's clients send
+QUERY_ASSIGNMENT if they are configured so (`setClientRebalance(false)`), every 20 s and when the group changes. A
+client that gets no assignment (None) keeps its queues.
+Source: QueryAssignmentProcessor.java, AllocateMessageQueueAveragely.java.
 """
 
 from collections.abc import Iterable
@@ -91,7 +92,7 @@ def _queues_of(
 def _shared(
     queues: list[MessageQueue], clients: list[str], request: AssignmentRequest, count: int
 ) -> Iterable[MessageQueue]:
-    """Give a client its own queues and those of the next ones; at least one, if there are fewer queues than clients."""
+    """Return a client's own queues and those of the next clients; one queue if there are fewer queues than clients."""
     at = clients.index(request.client_id)
     if len(clients) > len(queues):
         return [queues[at % len(queues)]]
@@ -101,7 +102,7 @@ def _shared(
 
 
 def allocate(queues: list[MessageQueue], clients: list[str], client_id: str, strategy: str) -> list[MessageQueue]:
-    """Give one client its share: a run of queues, the first clients one more if need be; or every so many-th one."""
+    """Return one client's queues: a run of neighbours, or with BY_CIRCLE every n-th queue of n clients."""
     at, count = clients.index(client_id), len(clients)
     if strategy == BY_CIRCLE:
         return queues[at::count]

@@ -1,19 +1,18 @@
-"""What a group does with messages that have expired, when a pull or a pop would give them to it.
+"""Leaves expired messages out of what a group reads by a pull or pop, and makes them its dead letters.
 
     read    3  4  5  6  7            4, 5 and 6 have expired; 7 has not
-    given   3           7            the group goes on behind 7
-    %DLQ%group  4  5  6              in one unit with: this group has [4, 7) behind it
-    behind it   [4 .... 7)           so they are dead letters once, whoever of the group reads them again, also after
-                                     a crash
+    returned    3           7        the group goes on after 7
+    %DLQ%group     4  5  6           appended in one unit with the record that the group has passed [4, 7), so each
+    ranges        [4 .... 7)         message is a dead letter once, whichever member reads it again, also after a crash
 
-A topic whose `message.expired` is `drop` has nothing of this but the gap in what is given; of a retried message its
-first topic decides. A dead letter says `DEAD_LETTER_REASON` = `expired` and EXPIRED_AT_MS, and expires no more. Filters
-come first: what a group does not want does not become its dead letter. Tools look at all, and change nothing.
+If the topic's `message.expired` is `drop`, expired messages are only left out. For a retried message its first topic
+decides. A dead letter has the properties `DEAD_LETTER_REASON` = `expired` and EXPIRED_AT_MS, and does not expire. A
+message that the group's filter leaves out does not become a dead letter. Tools read expired messages too, and change
+nothing.
 
-If there can be no dead letters (no permission to write, no room for another topic) what has not expired is given up to
-the first that has; from there the group is refused, and the refusal says why. Of the ranges that a group has behind it,
-those below its position are one; RANGES_MAX are kept of a queue, the gap between the lowest two closing first. Where
-all have RANGES_IN_ALL_MAX, a queue has one. What was given alive in a closed gap and is read again, expired, is passed.
+If the group can have no dead letters (its topic may not be written, or there is no room for another topic), a read
+returns the messages before the first expired one. A read that begins with an expired message is refused, with the
+reason. `expired_ranges.py` keeps the ranges.
 """
 
 import logging
@@ -48,7 +47,7 @@ from duolog.store.entry import Buffer, Promise
 from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame
 
-DEAD_AT_ONCE: Final = 64  # copied by one pull, two milliseconds; it ends before the next one
+DEAD_AT_ONCE: Final = 64  # Dead letters of one read, which take two milliseconds; the read ends before the next.
 logger = logging.getLogger("bridge")
 
 
@@ -56,9 +55,9 @@ logger = logging.getLogger("bridge")
 
 
 class ReadWithoutExpired(NamedTuple):
-    """What is left of what was read, and the unit by which the group has the rest behind it; mostly there is none.
+    """The messages that have not expired, and the records and frames of the unit that the others need; mostly none.
 
-    `reports`: whoever hears of it hears of an earlier such unit, which the log must keep before.
+    `reports`: the answer shows the effect of an earlier such unit, so it must wait until that unit is durable.
     """
 
     found: Records
@@ -68,7 +67,7 @@ class ReadWithoutExpired(NamedTuple):
 
 
 def may_expire(context: RocketMQContext, group: str, topic: Topic, queue: Queue) -> bool:
-    """Whether what a group reads of a queue has to be split; for nearly all there is nothing else to do."""
+    """Say whether messages that the group reads from the queue may have expired."""
     if topic.settings.ttl_ms < 0 and queue.key not in context.messages.expiring_queues:
         return False
     return topic.may_produce and not topic.rocketmq_name.startswith(DLQ_PREFIX) and group not in SYSTEM_GROUPS
@@ -77,9 +76,10 @@ def may_expire(context: RocketMQContext, group: str, topic: Topic, queue: Queue)
 def without_expired(
     context: RocketMQContext, group: str, topic: Topic, queue: Queue, offset: int, found: Records
 ) -> tuple[Records, Promise | None]:
-    """Leave out what has expired; and say what the answer must wait for, if that became dead letters now or before.
+    """Leave out expired messages, and append their dead letters.
 
-    Raises ANSWERABLE if the first message has expired and cannot become one.
+    Returns the other messages and the promise that the answer must wait for. Raises ANSWERABLE if the first message has
+    expired and cannot become a dead letter.
     """
     split = split_expired(context, group, topic, queue, offset, found)
     if not split.records:
@@ -92,14 +92,14 @@ def without_expired(
 def split_expired(
     context: RocketMQContext, group: str, topic: Topic, queue: Queue, offset: int, found: Records
 ) -> ReadWithoutExpired:
-    """Part what was read from `offset` on; the group, by its RocketMQ name, gets what has not expired."""
+    """Split the messages that were read from `offset` on; `group` is the group's RocketMQ name."""
     now_ms, behind, name = context.clock.now_ms(), context.groups.expired_ranges, group_of_rocketmq(group)
     careful_ms = context.messages.wall_time.careful_ms(now_ms, context.clock.mono_ms())
     if (
         queue.key not in context.messages.expiring_queues
         and store_ms_of(found.buffers[0]) + topic.settings.ttl_ms > careful_ms
     ):
-        return ReadWithoutExpired(found)  # Only the topic says when, and the first was stored first.
+        return ReadWithoutExpired(found)  # Only the topic has a time to live, and the first message was stored first.
     alive: list[Buffer] = []
     dead: list[Message] = []
     first_dead = next_offset = found.next_offset
@@ -152,7 +152,7 @@ def _expiry_of(context: RocketMQContext, topic: Topic, raw: bytes, buffer: Buffe
 
 
 def _letter_of(context: RocketMQContext, topic: Topic, buffer: Buffer, expires_ms: int) -> Message | None:
-    """Give the dead letter of a message; None if it has to be set aside."""
+    """Return the dead letter of a message; None if the message is set aside."""
     try:
         return expired_copy(message.decode(buffer), expires_ms)
     except Exception as error:  # noqa: BLE001 - set aside, or raised again
@@ -169,14 +169,14 @@ def _set_aside(context: RocketMQContext, topic: Topic, buffer: Buffer, error: Ex
 def _frames(
     context: RocketMQContext, group: str, dead: list[Message], now_ms: int, records: list[Record]
 ) -> list[Frame]:
-    """Give the dead letters; raises ANSWERABLE if the group can have none."""
+    """Return the frames of the dead letters; raises ANSWERABLE if the group can have none."""
     topic = dead_letters_of(context, group_config(context, group))
     frames: list[Frame] = []
     for each in dead:
         try:
             plan = context.messages.publisher.plan_messages(topic, 0, [each], now_ms)
         except IllegalMessage as error:
-            # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
+            # Only a Kafka record can be too large: its headers fill the format, and the copy has more properties.
             logger.warning("expired message let go group=%s reason=%r", group, str(error))
             continue
         frames += plan.frames
@@ -185,7 +185,7 @@ def _frames(
 
 
 def _gaps(start: int, end: int, offsets: Iterable[int]) -> list[Range]:
-    """Give the ranges from `start` up to `end` without these offsets."""
+    """Return the ranges of [start, end) without these offsets."""
     found: list[Range] = []
     for offset in (*offsets, end):
         if start < offset:

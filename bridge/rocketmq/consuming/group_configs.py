@@ -1,7 +1,7 @@
-"""The subscription groups of RocketMQ: their configs, replayed state, made on first contact.
+"""The configs of RocketMQ's subscription groups: replayed state. A group's first request creates its config.
 
-A group is known by its RocketMQ name. `brokerId` and `whichBrokerWhenConsumeSlowly` are kept as tools set them and mean
-nothing: there is one broker. Source: SubscriptionGroupManager.java.
+A group is known by its RocketMQ name. `brokerId` and `whichBrokerWhenConsumeSlowly` are stored as tools set them and
+have no effect, because there is one broker. Source: SubscriptionGroupManager.java.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -25,16 +25,16 @@ class TooManyGroups(Exception):
 
 
 class GroupConfigs:
-    """The configs by group. Those of the system's own groups are there without a record."""
+    """The configs by group. System groups have a config without a record."""
 
     def __init__(self, state_log: StateLog, count_max: int, bytes_max: int) -> None:
         self._state_log, self._count_max, self._bytes_max = state_log, count_max, bytes_max
-        self._sizes: dict[str, int] = {}  # Bytes of the configs that have a record.
-        self._bytes = 0  # Invariant: their sum.
+        self._sizes: dict[str, int] = {}  # The size in bytes of each config that has a record.
+        self._bytes = 0  # Invariant: the sum of `_sizes`.
         self._configs: dict[str, SubscriptionGroupConfig] = {}
-        self._settings: dict[str, Mapping[str, Any]] = {}  # of those that have a record
-        self._names: dict[str, str] = {}  # of the same, by Kafka spelling
-        self.version = 0  # Moves with every change.
+        self._settings: dict[str, Mapping[str, Any]] = {}  # The settings of each group that has a record.
+        self._names: dict[str, str] = {}  # The names of the same groups, by their Kafka spelling.
+        self.version = 0  # Increases with every change.
         self.get = self._configs.get
         for name in sorted(SYSTEM_GROUPS):
             self._configs[name] = SubscriptionGroupConfig(group_name=name)
@@ -46,25 +46,25 @@ class GroupConfigs:
         return self._configs.values()
 
     def ensure(self, group: str, now_ms: int) -> SubscriptionGroupConfig | None:
-        """Give the config of a group, made if need be; None for a name that no group may have.
+        """Return the config of a group, and create it if there is none; None for a name that no group may have.
 
-        Raises TooManyGroups and StoreError. It is an effect, so it comes after a request's checks; see `find`.
+        Raises TooManyGroups and StoreError. A request is checked with `find` before, so that a refusal has no effect.
         """
         if group not in self._configs:
             self.ensure_all((group,), now_ms)
         return self._configs.get(group)
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Give the config of a group, or the one that `ensure` would make; None for a name that no group may have."""
+        """Return the config of a group, or the one that `ensure` would create; None if no group may have the name."""
         config = self._configs.get(group)
         return SubscriptionGroupConfig(group_name=group) if config is None and is_rocketmq_group(group) else config
 
     def name_of(self, group: str) -> str:
-        """Give the RocketMQ name of a group in its Kafka spelling: the one that it was made with, for a hashed form."""
+        """Return the RocketMQ name of a group by its Kafka spelling, which may be a hash of the name."""
         return self._names.get(group) or rocketmq_group(group)
 
     def ensure_all(self, groups: Iterable[str], now_ms: int) -> None:
-        """Make the configs of those groups that have none, all or none of them; raises TooManyGroups and StoreError."""
+        """Create the configs of those groups that have none, all or none; raises TooManyGroups and StoreError."""
         new = [group for group in dict.fromkeys(groups) if group not in self._configs and is_rocketmq_group(group)]
         if not new:
             return
@@ -76,7 +76,7 @@ class GroupConfigs:
         )
 
     def welcome(self, groups: Iterable[str], now_ms: int) -> None:
-        """Do the same for groups that only read: where the log refuses, they read without a config of their own.
+        """Do the same for groups that only read. If the log refuses the append, they read with the default config.
 
         Raises TooManyGroups.
         """
@@ -110,7 +110,7 @@ class GroupConfigs:
         self.version += 1
 
     def _replay_deleted(self, record: GroupDeleted, slot: Slot) -> None:
-        """Forget what a group that is deleted or expired was told; positions name it by its Kafka spelling."""
+        """Remove the config of a group that was deleted or has expired; the record has its Kafka spelling."""
         name = self._names.pop(record.group, None)
         if name is not None:
             del self._settings[name], self._configs[name]

@@ -1,14 +1,15 @@
 """Members of groups: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG
 (46), and the locks of orderly consumers, LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).
 
-    heartbeat, unregister, closed, silent ──> Members ──> every member of a changed group is told at once (40)
+    a heartbeat, UNREGISTER_CLIENT, a closed connection,   GroupMembers changes, and all members of a changed group
+    or CHANNEL_MS without a heartbeat                      are notified (`change_notifications.py`)
 
-A client in a group is registered before its heartbeat is answered, so that its next request finds it there. A consumer
-group that is active in Kafka is left out of the heartbeat, and so is a name that no group may have (Java's broker skips
-it, too): its members find no list, and their pulls are answered with the reason.
+A client joins its groups before its heartbeat is answered, so its next request finds it there. A heartbeat's consumer
+group is ignored if the group is active in Kafka, or if no group may have the name (Java's broker ignores it, too). Its
+members then get no list of members, and the reason as the answer to a pull.
 
-Heartbeats of the second version (fingerprints) are not offered, so clients send the first. They are made to spare the
-broker the decoding of the body, which costs it less than a message here.
+Heartbeats of the second version (fingerprints), which spare the broker the decoding of the body, are not offered. To
+decode the body costs less than one message here.
 """
 
 import logging
@@ -43,14 +44,16 @@ from duolog.store.errors import StoreError
 
 logger = logging.getLogger("bridge")
 
-REFUSE_ATTRIBUTE: Final = "refuse.other.subscriptions"  # Of a group; see `rocketmq.refuse_other_subscriptions`.
-LOCKED_AT_ONCE_MAX: Final = 5000  # Queues of one request.
-QUEUES_AT_ONCE: Final = 1000  # Of the topics that one heartbeat makes.
-NO_WISH: Final = 0  # How many queues a new topic should have: `topics.queues`.
+REFUSE_ATTRIBUTE: Final = (
+    "refuse.other.subscriptions"  # An attribute of a group; see `rocketmq.refuse_other_subscriptions`.
+)
+LOCKED_AT_ONCE_MAX: Final = 5000  # Queues in one request.
+QUEUES_AT_ONCE: Final = 1000  # Queues of the topics that one heartbeat creates.
+DEFAULT_QUEUES: Final = 0  # A new topic gets `topics.queues` queues.
 
 
 def heart_beat(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Take a heartbeat whole, or refuse it before anything of it is done."""
+    """Process a heartbeat, or refuse it as a whole before it has any effect."""
     data = read_body(command, HeartbeatData)
     _count_once(data)
     context.groups.members.check_counts(connection, data)
@@ -64,7 +67,7 @@ def heart_beat(context: RocketMQContext, connection: RocketMQConnection, command
 
 
 def _count_once(data: HeartbeatData) -> None:
-    """Leave the last of what is named more than once: groups, and topics that a group subscribes to."""
+    """Keep the last entry of each group, and of each topic that a group subscribes to."""
     if len(data.producer_data_set) > 1:
         data.producer_data_set = list({each.group_name: each for each in data.producer_data_set}.values())
     if len(data.consumer_data_set) > 1:
@@ -109,9 +112,9 @@ def _refuses_others(context: RocketMQContext, group: str) -> bool:
 
 
 def _make_topics(context: RocketMQContext, data: HeartbeatData) -> None:
-    """Make the retry topics of the groups, and the topics whose consumers came first.
+    """Create the retry topics of the groups, and topics whose consumers started before their producers.
 
-    Members subscribe to the retry topic, so that needs a route; without it they can still consume all others.
+    Members subscribe to the retry topic, so it needs a route; without the route they can still consume other topics.
     """
     left = QUEUES_AT_ONCE
     for consumer in data.consumer_data_set:
@@ -122,31 +125,31 @@ def _make_topics(context: RocketMQContext, data: HeartbeatData) -> None:
         for subscription in consumer.subscription_data_set:
             left -= _make_expected(context, subscription.topic)
             if left <= 0:
-                return  # The next heartbeat goes on.
+                return  # The next heartbeat creates further topics.
 
 
 def note_producer(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand, group: str
 ) -> None:
-    """Count a connection among the producers of a group before its first heartbeat says so."""
+    """Add a connection to the producers of a group before its first heartbeat."""
     client = Client("", command.language[:NAME_CHARACTERS_MAX], command.version)
     context.groups.members.note_producer(connection, client, group)
     _watch(context, connection)
 
 
 def _watch(context: RocketMQContext, connection: RocketMQConnection) -> None:
-    """Take the connection out of its groups when it closes."""
+    """Remove the connection from its groups when it closes."""
     if not connection.is_member:
         connection.is_member = True
         connection.on_close.append(lambda: _leave(context, connection))
 
 
 def _make_expected(context: RocketMQContext, name: str) -> int:
-    """Make a topic whose consumers came first, as Kafka's consumers have theirs made; give how many queues it has."""
+    """Create a topic whose consumers started first, as for Kafka's consumers; return the number of its queues."""
     if context.topics.by_rocketmq_name(name) is None and context.names.expected_topics.has(
         name, context.clock.mono_ms()
     ):
-        return _make(context, name, AUTO_CREATE_TOPIC, NO_WISH)
+        return _make(context, name, AUTO_CREATE_TOPIC, DEFAULT_QUEUES)
     return 0
 
 
@@ -161,7 +164,7 @@ def unregister_client(context: RocketMQContext, connection: RocketMQConnection, 
     request = UnregisterRequest.parse(command.ext)
     client_id = dict(context.groups.members.consuming(connection)).get(request.consumer_group or "")
     if client_id is not None:
-        # Java's client unlocks all before, but until it is out of the list its rebalancing may lock once more.
+        # Java's client has unlocked its queues, but its rebalance may lock some again until it has left the group.
         context.groups.locks.unlock_all(request.consumer_group or "", client_id)
     changed = context.groups.members.unregister(
         connection, consumer_group=request.consumer_group or "", producer_group=request.producer_group or ""
@@ -179,28 +182,28 @@ def consumer_list(context: RocketMQContext, connection: RocketMQConnection, comm
 
 
 def check_client_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Say at a consumer's start whether its subscription can be understood; clients ask when it is not one to tags."""
+    """Check a consumer's subscription when it starts; clients send this for subscriptions that are not to tags."""
     subscription = read_body(command, CheckClientRequest).subscription_data
     filter_of(subscription.expression_type, subscription.sub_string)
     return answer(command)
 
 
-# -- Members that come and go
+# -- Members that leave
 
 
 def _leave(context: RocketMQContext, connection: RocketMQConnection) -> None:
-    """A member's connection has gone."""
+    """Remove a member whose connection has closed."""
     members = context.groups.members
     was = members.consuming(connection)
     changed = members.closed(connection)
     for group, client_id in was:
-        if client_id not in members.client_ids(group):  # Else it has come back over another connection.
+        if client_id not in members.client_ids(group):  # Otherwise it has another connection.
             context.groups.locks.left(group, client_id, context.clock.mono_ms())
     context.groups.change_notifications.notify(changed)
 
 
 def sweep(context: RocketMQContext, mono_ms: int) -> None:
-    """Close the connections of members that fell silent; let expired locks go, and others lock these queues."""
+    """Close the connections of members without heartbeats, and free expired locks."""
     for connection in context.groups.members.heartbeats.silent(mono_ms):
         connection.close(f"a member without a heartbeat for {CHANNEL_MS} ms")
     context.groups.change_notifications.notify(context.groups.locks.advance(mono_ms))
@@ -225,7 +228,7 @@ def unlock_queues(context: RocketMQContext, connection: RocketMQConnection, comm
 
 
 def _by_key(context: RocketMQContext, request: LockRequest) -> dict[int, MessageQueue]:
-    """Give the queues that are there, by their keys; others are nobody's."""
+    """Return the queues that exist, by their keys."""
     if len(request.mq_set) > LOCKED_AT_ONCE_MAX:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER, f"{len(request.mq_set)} queues; {LOCKED_AT_ONCE_MAX} are allowed"

@@ -1,18 +1,20 @@
-"""Positions that a tool moves while a group consumes: INVOKE_BROKER_TO_RESET_OFFSET (222); and where a group's members
-say that they are: INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223).
+"""INVOKE_BROKER_TO_RESET_OFFSET (222): a tool moves the offsets of a group that may be consuming;
+INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): a tool asks the members of a group for their offsets.
 
-    222 ──> the group's positions (durable)  +  a mark for each queue, if the group has live members
-    mark    the group's commits for the queue are passed over: its members do not know yet
-            a pull from elsewhere is answered PULL_OFFSET_MOVED with the new offset: the client goes there at once
-            a pull from the new offset, or such an answer, takes the mark away
+A reset writes the group's committed offsets, and sets a mark on each queue if the group has members (`reset_marks.py`):
 
-A push consumer older than 5.0 takes that answer for a fault and pauses up to half a minute; so it is told by
-RESET_CONSUMER_CLIENT_OFFSET (220) instead, and goes to the new offset within its own ten seconds. Marks are in memory:
-members that outlive the broker go on where they were, and a tool may reset them again. What was popped in order
-and not acked is let go with the reset: its acks would move the position again.
+    event while a queue has a mark                         what happens
+    a member commits an offset of the queue                ignored, because the member does not know the new offset
+    a member pulls the queue from another offset           PULL_OFFSET_MOVED with the new offset; the mark is removed
+    a member pulls the queue from the new offset           the mark is removed
 
-223 asks the members themselves (221). Source: AdminBrokerProcessor.java#resetOffset, Broker2Client.java,
-MQClientInstance.java#resetOffset.
+A push consumer older than 5.0 takes PULL_OFFSET_MOVED for an error, and pauses for up to half a minute. It gets
+RESET_CONSUMER_CLIENT_OFFSET (220) instead, and goes to the new offset within ten seconds. Marks are lost when the
+broker restarts: members then go on at their old offsets, and a tool may reset them again. A reset also forgets messages
+that were popped in order and not acknowledged, because their acknowledgements would move the offset again.
+
+For 223 the broker sends GET_CONSUMER_STATUS_FROM_CLIENT (221) to the members.
+Source: AdminBrokerProcessor.java#resetOffset, Broker2Client.java, MQClientInstance.java#resetOffset.
 """
 
 import logging
@@ -43,9 +45,9 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 
-QUEUES_AT_ONCE: Final = 500  # Whose positions are moved in one turn of the loop, at some 15 us each.
-ASKED_AT_ONCE: Final = 512  # Members that have not said yet where they are, at some 20 us each.
-STATUS_BYTES_MAX: Final = 4 << 20  # Of what they say; who says more is left out.
+QUEUES_AT_ONCE: Final = 500  # Queues in one turn of the loop, at some 15 us each.
+ASKED_AT_ONCE: Final = 512  # Members that were asked and have not answered, at some 20 us each.
+STATUS_BYTES_MAX: Final = 4 << 20  # Of all answers; the answers beyond this are left out.
 TOLD_BY_PULL_VERSION: Final = 413  # `MQVersion.V5_0_0`
 
 logger = logging.getLogger("bridge")
@@ -105,10 +107,10 @@ def _checked(context: RocketMQContext, queue: Queue, offset: int) -> int:
 
 
 class _Reset:
-    """Moves the positions of a group, QUEUES_AT_ONCE queues in one turn of the loop, and then tells its members.
+    """Moves the offsets of a group, QUEUES_AT_ONCE queues in one turn of the loop, and then notifies its members.
 
-    For each queue an offset is found, which may need the disk. What was found for some queues is one record, their
-    marks are set in the same turn. So a reset that fails half-way has moved some queues, and may be asked for again.
+    To find the offset of a queue may need the disk. The offsets of QUEUES_AT_ONCE queues are committed together, and
+    their marks are set in the same turn. So a reset that fails has moved some of the queues, and a tool may repeat it.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class _Reset:
                 context.groups.reset_marks.mark(request.group, queue.key, offset)
 
     def _end(self) -> Answer:
-        """Tell the group's members, and whoever asked."""
+        """Notify the group's members, and make the tool's answer."""
         request, queues = self._request, len(self._queues)
         logger.info("positions reset group=%s topic=%s queues=%d", request.group, self._topic.name, queues)
         body = b"".join((_BEFORE, b",".join(self._rows), _AFTER))
@@ -175,11 +177,13 @@ class _Reset:
             for channel, client in list(members.channels.items()):
                 if client.version < TOLD_BY_PULL_VERSION:
                     channel.calls.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
-        self._context.purgatory.check(queue.key for queue in self._queues)  # Pulls go there; a pop in order may go on.
+        self._context.purgatory.check(
+            queue.key for queue in self._queues
+        )  # Held pulls move, and pops in order may go on.
         return answer(self._command, body=body, promise=self._promise)
 
 
-# What stands around the members of the table in a `ResetOffsetBody`.
+# The text around the members of the table in an encoded `ResetOffsetBody`.
 _BEFORE: Final = b'{"offsetTable":{'
 _AFTER: Final = b"}}"
 
@@ -188,7 +192,7 @@ _AFTER: Final = b"}}"
 
 
 def consumer_status(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
-    """Ask each member of a group, or one, how far it is in a topic; those that do not answer are left out."""
+    """Ask each member of a group, or one member, for its offsets in a topic; members without an answer are left out."""
     request = ConsumerStatusRequest.parse(command.ext)
     members = context.groups.members.consumers.get(request.group)
     asked = {
@@ -205,7 +209,7 @@ def consumer_status(context: RocketMQContext, connection: RocketMQConnection, co
 
 
 class _Survey:
-    """Asks members how far they are, some at a time, and answers with what they say."""
+    """Asks members for their offsets, ASKED_AT_ONCE at a time, and answers with all that they return."""
 
     def __init__(
         self,
@@ -216,13 +220,13 @@ class _Survey:
     ) -> None:
         self._connection, self._command, self._ext = connection, command, ext
         self._left = iter(members.items())
-        self._waiting = 0  # How many were asked and have not answered.
+        self._waiting = 0  # Members that were asked and have not answered.
         self._is_asking = False
         self._table: dict[str, QueueTable[int]] = {}
         self._bytes_left = STATUS_BYTES_MAX
 
     def ask(self) -> None:
-        """Ask as many as may be asked at once; answer when none is left. A member that is gone answers at once."""
+        """Ask the next members; answer when none is left. A member that is gone answers None at once."""
         if self._is_asking:
             return
         self._is_asking = True

@@ -1,13 +1,14 @@
-"""Offsets of queues, and positions of groups.
+"""Offsets of queues, and committed offsets of groups.
 
-    GET_MAX_OFFSET (30)              the end that everybody sees: the next offset
-    GET_MIN_OFFSET (31)              the first that may be read
-    SEARCH_OFFSET_BY_TIMESTAMP (29)  by the time of storing: LOWER the first at or after it, UPPER the last at or before
-    GET_EARLIEST_MSG_STORETIME (32)  when the first was stored; -1: there is none
-    QUERY_CONSUMER_OFFSET (14)       a group's position; QUERY_NOT_FOUND: the client begins where its user wishes
-    UPDATE_CONSUMER_OFFSET (15)      answered: durable first; one-way: collected, see `bridge/state/group_offsets.py`
+    GET_MAX_OFFSET (30)              the last stable offset of a queue, which is the end for all RocketMQ readers
+    GET_MIN_OFFSET (31)              the log start offset of a queue
+    SEARCH_OFFSET_BY_TIMESTAMP (29)  LOWER: the first message stored at or after the time; UPPER: the last at or before
+    GET_EARLIEST_MSG_STORETIME (32)  the store time of the first message; -1: the queue is empty
+    QUERY_CONSUMER_OFFSET (14)       a group's committed offset; QUERY_NOT_FOUND: the client applies its default
+    UPDATE_CONSUMER_OFFSET (15)      commits an offset, durably before the answer; one-way requests are collected
+                                     (`bridge/state/group_offsets.py`)
 
-Group offsets are one table with Kafka's. Source: AdminBrokerProcessor.java, ConsumerManageProcessor.java.
+Both client protocols share the committed offsets. Source: AdminBrokerProcessor.java, ConsumerManageProcessor.java.
 """
 
 from duolog.bridge.data.reading.later import Later
@@ -55,7 +56,7 @@ def search_offset(context: RocketMQContext, connection: RocketMQConnection, comm
     queue = _queue(context, request)
     if queue is None:
         return _offset(command, 0)
-    # UPPER is the message before the first that is later.
+    # UPPER is the message before the first one that was stored later.
     is_upper = request.boundary_type.upper() == _UPPER
     found = context.messages.reader.find_stored(
         queue, request.timestamp + is_upper, context.messages.isolation.stable_end(queue)
@@ -81,7 +82,7 @@ def earliest_store_time(
 
 
 def _queue(context: RocketMQContext, request: QueueRequest | SearchOffsetRequest) -> Queue | None:
-    """Find the queue; clients ask about queues before they exist, and get 0 rather than an error."""
+    """Find the queue. Clients ask about queues that do not exist yet, and get 0 rather than an error."""
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None or not 0 <= request.queue_id < topic.queue_count:
         return None
@@ -106,14 +107,14 @@ def query_consumer_offset(context: RocketMQContext, connection: RocketMQConnecti
     position = context.groups.group_offsets.reported(group, context.clock.now_ms()).get(key)
     start_offset = topic.queues[request.queue_id].start_offset
     if position is not None:
-        # A pull of what has expired would cost a client of 4.9 ten seconds and a rebalance (OFFSET_ILLEGAL).
+        # A pull below the log start offset would cost a client of 4.9 ten seconds and a rebalance (OFFSET_ILLEGAL).
         offset = max(position.offset, start_offset)
     elif request.set_zero_if_not_found is not False and start_offset == 0:
-        # All that was ever sent is still there, so the group counts as one that was there from the start: else a
-        # consumer from "last" would miss what was sent between the making of the queue and its first rebalance.
+        # No message was removed, so the group counts as one that has read the queue from the start. Otherwise a
+        # consumer "from last" would miss messages that were sent between the queue's creation and its first rebalance.
         offset = 0
     elif context.groups.members.begins_at_first(request.consumer_group):
-        offset = start_offset  # Left to itself the client would pull at 0, with the same costs.
+        offset = start_offset  # By itself the client would pull at 0, below the log start offset.
     else:
         raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
     return answer(command, ext={"offset": str(offset)}, promise=context.state_log.barrier())
@@ -135,7 +136,7 @@ def update_consumer_offset(
     group = group_of_rocketmq(request.consumer_group)
     positions = [CommittedOffset(topic.key(request.queue_id), request.commit_offset)]
     if context.groups.reset_marks.find(request.consumer_group, topic.key(request.queue_id)) is not None:
-        # It was on its way while a tool moved the group, whose member does not know yet.
+        # A tool moved the group, and the member sent this commit before it knew.
         return answer(command, remark="Offset has been previously reset", promise=context.state_log.barrier())
     now_ms = context.clock.now_ms()
     if command.is_oneway:
@@ -146,17 +147,17 @@ def update_consumer_offset(
     if not context.groups.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
         raise RequestRefused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
     context.groups.configs.ensure(request.consumer_group, now_ms)
-    # Who pops in order moves by its acks, so this is a tool.
+    # A group that pops in order moves by its acknowledgements, so a tool sends this.
     forgotten = context.pop.checkpoints.forgetting(group, [position.key for position in positions])
     records = [*forgotten, *context.groups.group_offsets.records(group, positions, now_ms)]
     promise = context.state_log.commit(records, now_ms).promise
     if forgotten:
-        context.purgatory.check(position.key for position in positions)  # Who pops in order may go on.
+        context.purgatory.check(position.key for position in positions)  # Pops in order may go on.
     return answer(command, promise=promise)
 
 
 def commit_one_way(context: RocketMQContext, group: str, position: CommittedOffset) -> None:
-    """Take a position that no answer confirms. One that cannot be taken is counted: its group reads a part again."""
+    """Commit an offset that no answer confirms. A commit that fails is counted; the group reads some messages again."""
     if not context.groups.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
         context.metrics.dropped_commits["rocketmq"] += 1
         return

@@ -1,16 +1,16 @@
-"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): the same but for the queue of threads that Java's broker has for each.
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), which differ only in the thread pool that serves them in Java.
 
-    checks ── who may read what, as RocketMQ orders them ──> a code, or the queue and the tags that are wanted
-    place      offset < min, or > max          PULL_OFFSET_MOVED, go on at min or max
-               offset = max                    held if the client lets us, else PULL_NOT_FOUND
-               between                         read: FOUND; all filtered: PULL_RETRY_IMMEDIATELY behind them
-    expired    left out of what was found (`expired.py`)
-    held       woken by records                read on, until one is wanted
-               time is up                      PULL_NOT_FOUND, or PULL_RETRY_IMMEDIATELY if something was passed over
+    the group may not read the topic      the error code of the first check that fails, in RocketMQ's order
+    offset < min, or > max                PULL_OFFSET_MOVED, and min or max as the next offset
+    offset = max                          held if the client allows that, else PULL_NOT_FOUND
+    offset between min and max            FOUND; PULL_RETRY_IMMEDIATELY if the filter leaves out all messages
+    held, and messages become visible     read again, until there is a message that the filter wants
+    held, and the time is up              PULL_NOT_FOUND, or PULL_RETRY_IMMEDIATELY if the filter left out messages
 
-A position that comes along (COMMIT_OFFSET) is taken once, whatever the pull gives. Every answer carries where to go on,
-min and max: Java reads them without asking. Max is the last stable offset: what Kafka's transactions have not decided
-is not there yet. Source: PullMessageProcessor.java, DefaultMessageStore.java#getMessage.
+Messages that have expired are left out of the answer (`expired.py`). A request may carry an offset to commit
+(COMMIT_OFFSET), which is committed whatever the answer is. Each answer has the next offset, min and max, which Java's
+client reads without a check. Max is the last stable offset, so messages of open Kafka transactions are not visible.
+Source: PullMessageProcessor.java, DefaultMessageStore.java#getMessage.
 """
 
 from collections.abc import Sequence
@@ -40,12 +40,12 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import OffsetOutOfRange
 
-# Of one answer. Java's broker gives 32 messages and 256 KiB at most (`maxTransfer*OnMessageInMemory`), whatever the
-# client asks for; clients ask for 32 and take more.
+# Limits of one answer. Java's broker returns at most 32 messages and 256 KiB (`maxTransfer*OnMessageInMemory`),
+# whatever the client asks for. Clients ask for 32 messages and accept more.
 MESSAGES_MAX: Final = 1024
 BYTES_MAX: Final = 256 << 10
-CHARACTER_BYTES: Final = 43  # What a held pull keeps for each character of the expression of its filter, about.
-SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and give up after 30.
+CHARACTER_BYTES: Final = 43  # About the memory of a held pull for each character of its filter's expression.
+SUSPEND_MS_MAX: Final = 60_000  # Clients ask for 15 or 20 s, and time out after 30 s.
 
 
 def pull_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
@@ -53,7 +53,7 @@ def pull_message(context: RocketMQContext, connection: RocketMQConnection, comma
     topic = _topic(context, request)
     wanted = _wanted(context, connection, request)
     context.groups.configs.welcome((request.consumer_group,), context.clock.now_ms())
-    request.subscription = request.expression_type = None  # A held pull need not keep them.
+    request.subscription = request.expression_type = None  # A held pull keeps the filter only.
     if request.sys_flag & flags.PULL_COMMIT_OFFSET:
         _commit(context, topic, request)
     started = _Pull(context, command, request, topic, wanted).start()
@@ -61,7 +61,7 @@ def pull_message(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def bytes_of(wanted: Filter | None) -> int:
-    """Give the memory of a filter that a held request keeps, about."""
+    """Return about the memory of the filter of a held request, in bytes."""
     return 0 if wanted is None else wanted.characters * CHARACTER_BYTES
 
 
@@ -91,12 +91,12 @@ def _topic(context: RocketMQContext, request: PullRequest) -> Topic:
 
 
 def no_topic(name: str) -> RequestRefused:
-    """Give the refusal of who reads a topic that is not there, or not any more."""
+    """Return the refusal of a request that reads a topic that does not exist, or no longer exists."""
     return RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:300]}] not exist, apply first please!")
 
 
 def _wanted(context: RocketMQContext, connection: RocketMQConnection, request: PullRequest) -> Filter | None:
-    """Give what the pull, or else its group's last heartbeat, asks for; None: all messages."""
+    """Return the filter of the pull, or else of the member's last heartbeat; None: all messages."""
     if request.sys_flag & flags.PULL_SUBSCRIPTION:
         return filter_of(request.expression_type, request.subscription)
     group = context.groups.members.consumers.get(request.consumer_group)
@@ -107,9 +107,9 @@ def _wanted(context: RocketMQContext, connection: RocketMQConnection, request: P
     if subscription is None:
         raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, _not_subscribed(context, request))
     wanted = filter_of(subscription.expression_type, subscription.sub_string)
-    # The heartbeat with the newer one is on its way. Until it is here the older one may leave out what is wanted now;
-    # one that leaves out nothing serves as well, and Java's consumers filter again what they get. Being refused, they
-    # would wait a second, after every rebalance.
+    # The heartbeat with the newer subscription has not arrived yet, and the older filter may leave out messages that
+    # the consumer wants now. Without a filter the older subscription serves as well, because Java's consumers filter
+    # the messages again; if they were refused, they would wait for a second after each rebalance.
     if wanted is not None and subscription.sub_version < request.sub_version:
         raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
     return wanted
@@ -122,12 +122,12 @@ def _not_subscribed(context: RocketMQContext, request: PullRequest) -> str:
 
 
 def _commit(context: RocketMQContext, topic: Topic, request: PullRequest) -> None:
-    """Take the position that came along; nobody waits for it."""
+    """Commit the offset that the pull carries. No answer waits for the commit."""
     group = group_of_rocketmq(request.consumer_group)
     if request.commit_offset < 0:
         return
     if context.groups.reset_marks.find(request.consumer_group, topic.key(request.queue_id)) is not None:
-        return  # A tool moved the group, and its member does not know yet.
+        return  # A tool has moved the group, and the member has not been told yet.
     commit_one_way(context, group, CommittedOffset(topic.key(request.queue_id), request.commit_offset))
 
 
@@ -203,11 +203,11 @@ class _Pull:
     # -- Reading
 
     def _end(self) -> int:
-        """The queue's end for RocketMQ: its last stable offset, so that only what is committed is seen."""
+        """Return the queue's end for RocketMQ: the last stable offset, below which all messages are committed."""
         return self._context.messages.isolation.stable_end(self._queue)
 
     def _reset(self) -> Answer | None:
-        """Send the client where a tool has moved its group, if it is not there and takes that from a pull."""
+        """Return the answer that moves the client to where a tool has moved its group; None: the pull begins there."""
         resets = self._context.groups.reset_marks
         if not resets:
             return None
@@ -217,7 +217,7 @@ class _Pull:
         if offset is None:
             return None
         if offset != self._offset:
-            # An older push consumer is told by another way, and what it does with its pulls until then is in vain.
+            # An older push consumer is told by RESET_CONSUMER_CLIENT_OFFSET, and drops what it pulls until then.
             is_lite = request.sys_flag & flags.PULL_LITE
             if self._command.version < TOLD_BY_PULL_VERSION and not is_lite:
                 return None
@@ -255,7 +255,7 @@ class _Pull:
         return may_expire(self._context, self._request.consumer_group, self._topic, self._queue)
 
     def _not_found(self) -> Answer:
-        """At the end; somewhere behind where the pull began, if it passed messages over while it was held."""
+        """Answer at the queue's end; the offset has moved if the filter left out messages while the pull was held."""
         if self._offset != self._request.queue_offset:
             return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", self._offset)
         return self._answer(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", self._offset)
@@ -279,6 +279,6 @@ class _Pull:
             "nextBeginOffset": str(next_offset),
             "minOffset": str(queue.start_offset),
             "maxOffset": str(self._end()),
-            "suggestWhichBrokerId": "0",  # This one; any other number sends the client to look for a replica.
+            "suggestWhichBrokerId": "0",  # This broker; with another id the client would look for a replica.
         }
         return answer(self._command, code, remark, ext, body, promise)

@@ -1,12 +1,12 @@
 """ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053).
 
-    ack      by the receipt that the client made of the pop's answer (`pop.py`)
-    change   the message comes back at another time: a consumer failed and wants it then, or needs longer
+    ack      acknowledges a message by the receipt that the client made from the pop's answer (`pop_answer.py`)
+    change   makes a message visible at another time: its consumer has failed, or needs more time
 
-In order an ack moves the group's position to the first message of the pop that is not acked: there the group pops on
-when all that is left is due, and what was acked behind it comes again. A receipt that is no longer good is answered
-NO_MESSAGE: the message has been given back, or was acked before. Source: AckMessageProcessor.java,
-ChangeInvisibleTimeProcessor.java, ConsumerOrderInfoManager.java.
+After a pop in order, an acknowledgement moves the group's position to the first message that is not acknowledged. The
+group pops from there when all messages that are left are due, and gets acknowledged messages after it again. A receipt
+that is no longer valid is answered NO_MESSAGE: the message was revived, or acknowledged before.
+Source: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java, ConsumerOrderInfoManager.java.
 """
 
 from collections.abc import Collection, Sequence
@@ -40,7 +40,7 @@ from duolog.protocol.rocketmq.messages.receipt import (
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Promise
 
-ACKS_MAX: Final = 4096  # Of one request, each of one pop of a queue.
+ACKS_MAX: Final = 4096  # Entries of one request; each entry belongs to one pop of a queue.
 
 
 # -- Acks
@@ -54,7 +54,7 @@ def ack_message(context: RocketMQContext, connection: RocketMQConnection, comman
 
 
 def batch_ack_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Ack what is good of it, as one unit; a receipt that is not good is passed over, as Apache's broker does."""
+    """Acknowledge the messages of valid receipts as one unit; other receipts are ignored, as in Apache's broker."""
     acked: dict[CheckpointName, set[int]] = {}
     checkpoints: dict[CheckpointName, PopCheckpoint] = {}
     acks = read_body(command, BatchAckRequest).acks
@@ -87,7 +87,7 @@ def _checkpoint_of(context: RocketMQContext, ack: BatchAck) -> PopCheckpoint | N
 
 
 def _acked(context: RocketMQContext, checkpoint: PopCheckpoint, offsets: Sequence[int]) -> list[Record]:
-    """Settle these; in order the group goes on at the first message that is not acked, or behind the pop."""
+    """Settle these messages; in order the group goes on at the first one that is not acknowledged, or after the pop."""
     records: list[Record] = [settled(checkpoint.name, offsets)]
     if checkpoint.is_ordered:
         left = next((offset for offset in checkpoint.pending if offset not in offsets), checkpoint.next_offset)
@@ -99,11 +99,11 @@ def _acked(context: RocketMQContext, checkpoint: PopCheckpoint, offsets: Sequenc
 def _commit(context: RocketMQContext, records: Sequence[Record], checkpoints: Collection[PopCheckpoint]) -> Promise:
     promise = context.state_log.commit(records, context.clock.now_ms()).promise
     if ordered := [each.name.key for each in checkpoints if each.is_ordered]:
-        context.purgatory.check(ordered)  # Who pops in order may go on.
+        context.purgatory.check(ordered)  # Pops in order may go on.
     return promise
 
 
-# -- Another time
+# -- Changes of the invisible time
 
 
 def change_invisible_time(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
@@ -122,7 +122,7 @@ def change_invisible_time(context: RocketMQContext, connection: RocketMQConnecti
 def _in_order(
     context: RocketMQContext, checkpoint: PopCheckpoint, offset: int, now_ms: int, due_ms: int
 ) -> tuple[PopDelayed, ChangeInvisibleAnswer]:
-    """Let the message be due at another time; the receipt that the client makes of the answer says the same time."""
+    """Make the message due at another time; the client makes a receipt with that time from the answer."""
     pop_ms = checkpoint.name.pop_ms
     changed = PopDelayed(*checkpoint.name, offset, pop_ms, due_ms)
     return changed, ChangeInvisibleAnswer(pop_ms, due_ms - pop_ms, ORDER_REVIVE_QUEUE)
@@ -131,7 +131,7 @@ def _in_order(
 def _alone(
     context: RocketMQContext, checkpoint: PopCheckpoint, offset: int, now_ms: int, due_ms: int
 ) -> tuple[PopDelayed, ChangeInvisibleAnswer]:
-    """Make a checkpoint of its own for the message, which counts as popped now."""
+    """Return the record of a checkpoint for this message alone, which counts as popped now."""
     if checkpoint.pending_count > 1:
         context.pop.checkpoints.check_room()
     name = checkpoint.name
@@ -140,7 +140,7 @@ def _alone(
 
 
 def _checkpoint(context: RocketMQContext, request: AckRequest) -> PopCheckpoint:
-    """Find what a receipt names; raises RequestRefused unless the message is popped and not acked."""
+    """Find the checkpoint of a receipt; raises RequestRefused unless the message is popped and not acknowledged."""
     topic = context.topics.by_rocketmq_name(request.topic)
     if topic is None:
         raise RequestRefused(

@@ -1,16 +1,20 @@
-"""What groups have popped and not acked yet: checkpoints, one for each pop of a queue.
+"""Pop checkpoints: the messages that groups have popped and not acknowledged, one checkpoint for each pop of a queue.
 
-    pop ──> taken: invisible until due ──┬── every message acked ──> settled
-                                         ├── due ──> given back to the retry topic (`revive.py`) ──> settled
-                                         └── a consumer asks for more time ──> that message alone, due later
+    state of a checkpoint   event                                      next state
+    taken                   all its messages are acknowledged          settled
+    taken                   it is due: its messages go to the retry    settled
+                            topic (`revive.py`)
+    taken                   a consumer changes the due time of one     taken; that message has a checkpoint of its own
+                            message
 
-    in order: one checkpoint of a queue at a time. The queue gives nothing until each message that is not acked is due;
-    then the group pops on from the first of them. A pop with the attempt id of the one before gets the same again.
+A queue that is popped in order has one checkpoint at a time. The group pops no message of the queue until each message
+that is not acknowledged is due; then it pops from the first of these on. A pop with the attempt id of the pop before
+gets the same messages again.
 
-A checkpoint is named by group, queue, its first offset and the time of the pop: that is in each message's receipt. The
-object is pure: it says which records a decision is, and only replay changes it. Losing the last of them in a crash
-pops messages again; so a pop need not wait for the log, and an ack does. Source of what happens in order:
-ConsumerOrderInfoManager.java.
+The name of a checkpoint is its group, queue, first offset and pop time, which are in each message's receipt. Methods
+return the records of a decision, and only replay changes the state. If a crash loses the last records, messages are
+popped again. So a pop does not wait for the log, and an acknowledgement does.
+Source for pops in order: ConsumerOrderInfoManager.java.
 """
 
 import sys
@@ -28,27 +32,27 @@ from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog
 
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
-CHECKPOINT_BYTES: Final = 1000  # Of one checkpoint with its name and date, measured with CPython 3.11.
-OFFSET_BYTES: Final = 8  # Of each offset where they are not a range.
-ENTRY_BYTES: Final = 100  # Of each entry of `PopCheckpoint.later` and `PopCheckpoint.failures`.
-MOVES_MAX: Final = 256  # Of timers in the wheel, between two turns of the loop.
+CHECKPOINT_BYTES: Final = 1000  # The size of a checkpoint with its name and timer, measured with CPython 3.11.
+OFFSET_BYTES: Final = 8  # The size of each offset, if the offsets are not a range.
+ENTRY_BYTES: Final = 100  # The size of each entry of `PopCheckpoint.later` and `PopCheckpoint.failures`.
+MOVES_MAX: Final = 256  # Timers that the wheel moves in one turn of the loop.
 
 
 class TooManyPopped(Exception):
-    """The pops that are not acked take `rocketmq.popped_bytes_max`."""
+    """The checkpoints take `rocketmq.popped_bytes_max` bytes."""
 
 
 class CheckpointName(NamedTuple):
-    """Of a checkpoint."""
+    """The name of a checkpoint."""
 
-    group: str  # by its Kafka spelling, as positions know it
-    key: int  # of the queue
+    group: str  # The group's Kafka spelling, as in committed offsets.
+    key: int  # The key of the queue.
     start_offset: int
     pop_ms: int
 
 
 class PopCheckpoint:
-    """One pop of one queue; times are wall milliseconds."""
+    """One pop of one queue. Times are wall-clock milliseconds."""
 
     __slots__ = (
         "_pending", "attempt_id", "counted_bytes", "due_ms", "failures", "is_ordered", "later", "name", "next_offset",
@@ -57,18 +61,18 @@ class PopCheckpoint:
 
     def __init__(self, name: CheckpointName, offsets: Sequence[int], due_ms: int, next_offset: int) -> None:
         self.name = name
-        self.offsets = _packed(offsets)  # Of all messages of the pop, ascending.
-        self._pending = (1 << len(offsets)) - 1  # Bit n is set while the n-th message is not acked.
+        self.offsets = _packed(offsets)  # The offsets of all messages of the pop, ascending.
+        self._pending = (1 << len(offsets)) - 1  # Bit n is set while the n-th message is not acknowledged.
         self.due_ms = due_ms
-        self.next_offset = next_offset  # Of the group's position, once an ordered one is settled.
+        self.next_offset = next_offset  # In order: the group's offset once the checkpoint is settled.
         self.is_ordered = False
-        self.later: dict[int, int] = {}  # In order: the due times of messages for which a consumer asked for another.
-        self.failures: Mapping[int, int] = {}  # In order: how often messages came due before, by offset, if they did.
+        self.later: dict[int, int] = {}  # In order: due times that a consumer has changed, by offset.
+        self.failures: Mapping[int, int] = {}  # In order: how often messages became due before, by offset.
         self.timer: WheelTimer[PopCheckpoint] | None = None  # Pending until the checkpoint is due.
-        self.attempt_id = ""  # By which a client that lost the answer pops the same again.
-        self.counted_bytes = 0  # What `PopCheckpoints` counts for it.
+        self.attempt_id = ""  # A pop with the same attempt id gets the same messages.
+        self.counted_bytes = 0  # The size that `PopCheckpoints` counts for the checkpoint.
 
-    # -- What is not acked
+    # -- Messages that are not acknowledged
 
     @property
     def pending(self) -> list[int]:
@@ -98,20 +102,20 @@ class PopCheckpoint:
 
     @property
     def next_due_ms(self) -> int:
-        """When all that is not acked may be popped again."""
+        """The time at which all messages that are not acknowledged may be popped again."""
         if not self.later:
             return self.due_ms
         return max((self.later.get(offset, self.due_ms) for offset in self.pending), default=self.due_ms)
 
     def may_be_popped_again(self, now_ms: int, attempt_id: str | None) -> bool:
-        """Say whether what was popped in order may be popped once more: it is due, or its answer was lost."""
+        """Say whether messages popped in order may be popped again: they are due, or the same attempt asks again."""
         return self.is_attempt(attempt_id) or self.next_due_ms <= now_ms
 
     def is_attempt(self, attempt_id: str | None) -> bool:
         return bool(attempt_id) and attempt_id == self.attempt_id
 
     def failures_after(self, offsets: Iterable[int], attempt_id: str | None) -> dict[int, int]:
-        """Say how often each of the offsets has failed if they are popped now; the same attempt is no failure."""
+        """Return how often each offset has failed if it is popped now; a pop of the same attempt is no failure."""
         if self.is_attempt(attempt_id):
             return {offset: self.failures[offset] for offset in offsets if offset in self.failures}
         return {offset: self.failures.get(offset, 0) + 1 for offset in offsets if offset in self.offsets}
@@ -120,14 +124,14 @@ class PopCheckpoint:
 
     @property
     def cost_bytes(self) -> int:
-        """About what the checkpoint takes in memory."""
+        """About the memory of the checkpoint, in bytes."""
         offset_bytes = 0 if isinstance(self.offsets, range) else OFFSET_BYTES * len(self.offsets)
         entry_bytes = ENTRY_BYTES * (len(self.later) + len(self.failures))
         return CHECKPOINT_BYTES + offset_bytes + entry_bytes + len(self.attempt_id)
 
 
 def _packed(offsets: Sequence[int]) -> Sequence[int]:
-    """Give the offsets as a range, which takes no memory for each of them, or else as an array."""
+    """Return the offsets as a range, whose memory does not grow with their number, or else as an array."""
     if offsets and offsets[-1] - offsets[0] + 1 == len(offsets):
         return range(offsets[0], offsets[-1] + 1)
     return array("q", offsets)
@@ -141,10 +145,10 @@ class PopCheckpoints:
         self._bytes = 0  # Invariant: the sum of `counted_bytes`, which is `cost_bytes`, of all checkpoints.
         self._checkpoints: dict[CheckpointName, PopCheckpoint] = {}
         self.find = self._checkpoints.get
-        self._ordered: dict[tuple[str, int], PopCheckpoint] = {}  # by group and queue
+        self._ordered: dict[tuple[str, int], PopCheckpoint] = {}  # By group and queue key.
         self._of_group: dict[str, set[CheckpointName]] = {}
         self._wheel: Wheel[PopCheckpoint] = Wheel()
-        self._due: deque[PopCheckpoint] = deque()  # Out of the wheel and not taken yet; settled ones among them.
+        self._due: deque[PopCheckpoint] = deque()  # Due, and not taken yet; some may be settled.
         for record_type, replay in (
             (PopTaken, self._replay_taken),
             (PopSettled, self._replay_settled),
@@ -156,22 +160,22 @@ class PopCheckpoints:
             lambda: self._checkpoints, lambda name: _records_of(self._checkpoints.get(name))
         )
 
-    # -- Asking
+    # -- Queries
 
     def __len__(self) -> int:
         return len(self._checkpoints)
 
     def in_order(self, group: str, key: int) -> PopCheckpoint | None:
-        """Give what the group popped of the queue in order and has not acked."""
+        """Return the checkpoint of the group's pop of the queue in order, if it is not settled."""
         return self._ordered.get((group, key))
 
     def forgetting(self, group: str, keys: Iterable[int]) -> list[Record]:
-        """Give what settles the group's ordered pops of these queues: it is moved, and their acks shall not move it."""
+        """Return records that settle the group's pops in order of these queues, because a tool moves the group."""
         found = filter(None, (self._ordered.get((group, key)) for key in keys))
         return [settled(each.name, each.pending) for each in found]
 
     def unused_pop_ms(self, group: str, places: Iterable[tuple[int, int]], now_ms: int) -> int:
-        """Give the first time from now on that names no pop of the group yet at any of these queues and offsets."""
+        """Return the first pop time from `now_ms` on that no checkpoint at these queues and offsets has in its name."""
         checkpoints, pop_ms = self._checkpoints, now_ms
         while True:
             for key, offset in places:
@@ -182,7 +186,7 @@ class PopCheckpoints:
             pop_ms += 1
 
     def check_room(self) -> None:
-        """Raise TooManyPopped if nothing more may be popped."""
+        """Raise TooManyPopped if there is no memory for another checkpoint."""
         if self._bytes >= self._bytes_max:
             raise TooManyPopped(
                 f"{len(self._checkpoints)} pops are not acked, {self._bytes} bytes;"
@@ -192,20 +196,20 @@ class PopCheckpoints:
     # -- Time
 
     def next_deadline_ms(self) -> int | None:
-        """Give a time before which no checkpoint is due; it may be a little early."""
+        """Return a time before which no checkpoint is due; it may be a little early."""
         return self._due[0].due_ms if self._due else self._wheel.next_deadline_ms()
 
     def take_due(self, now_ms: int, count_max: int) -> list[PopCheckpoint]:
-        """Give the next due checkpoints; each once, unless it is put off again."""
+        """Return the next due checkpoints. Each is returned once, unless `put_off` makes it due again."""
         if not self._due:
             self._due.extend(self._wheel.advance(now_ms, MOVES_MAX))
         taken_of = [self._due.popleft() for _ in range(min(count_max, len(self._due)))]
         return [each for each in taken_of if self._checkpoints.get(each.name) is each and each.next_due_ms <= now_ms]
 
     def clock_was_set_back(self, now_ms: int) -> Iterator[int]:
-        """Let nothing be invisible longer than if it were popped now: it was, perhaps, by a clock that was ahead.
+        """Limit due times to those of a pop at `now_ms`, because the clock of earlier pops may have been ahead.
 
-        Yields after each slice how many were looked at.
+        Yields the number of checkpoints after each slice.
         """
         for names in in_slices(self._checkpoints):
             for name in names:
@@ -225,7 +229,7 @@ class PopCheckpoints:
             self._schedule(checkpoint)
 
     def put_off(self, checkpoint: PopCheckpoint, until_ms: int) -> None:
-        """Have a checkpoint that could not be given back come due again; nothing that the log need know."""
+        """Make a checkpoint due again whose messages could not be revived. The log has no record of it."""
         if self._checkpoints.get(checkpoint.name) is checkpoint:
             self._moment.before_change(checkpoint.name)
             checkpoint.due_ms = until_ms
@@ -241,7 +245,7 @@ class PopCheckpoints:
     def _replay_taken(self, record: PopTaken, slot: Slot) -> None:
         name = CheckpointName(sys.intern(record.group), record.key, record.start_offset, record.pop_ms)
         if name in self._checkpoints:
-            return  # A snapshot that was appended again.
+            return  # A snapshot repeats the record.
         offsets = [record.start_offset + delta for delta in record.deltas]
         checkpoint = PopCheckpoint(name, offsets, record.due_ms, record.next_offset)
         checkpoint.is_ordered, checkpoint.attempt_id = record.is_ordered, record.attempt_id
@@ -290,7 +294,7 @@ class PopCheckpoints:
             self._remove(self._checkpoints[name])
 
     def sweep(self, is_gone: IsGone) -> Iterator[int]:
-        """Remove the checkpoints of deleted topics; until then nobody acks them, and those that come due are passed."""
+        """Remove the checkpoints of deleted topics. Until then, those that become due are ignored."""
         for names in in_slices(self._checkpoints):
             for name in names:
                 if is_gone(name.key) and (checkpoint := self._checkpoints.get(name)) is not None:
@@ -305,7 +309,7 @@ class PopCheckpoints:
         self._schedule(checkpoint)
 
     def _count(self, checkpoint: PopCheckpoint) -> None:
-        """Count the checkpoint's memory, which may be another than before."""
+        """Count the checkpoint's memory, which may have changed."""
         before_bytes, checkpoint.counted_bytes = checkpoint.counted_bytes, checkpoint.cost_bytes
         self._bytes += checkpoint.counted_bytes - before_bytes
 
@@ -351,7 +355,7 @@ def settled(name: CheckpointName, offsets: Iterable[int]) -> PopSettled:
 
 
 def _records_of(each: PopCheckpoint | None) -> list[Record] | None:
-    """Give the records that restore a checkpoint; None if there is no such checkpoint any more."""
+    """Return the records that restore a checkpoint; None if it no longer exists."""
     if each is None:
         return None
     name = each.name

@@ -11,18 +11,18 @@ from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import flags
 
-ATTEMPT_ID_CHARACTERS_MAX: Final = 255  # Kept with what is popped in order; clients send a UUID.
+ATTEMPT_ID_CHARACTERS_MAX: Final = 255  # Stored with each checkpoint of a pop in order; clients send a UUID.
 
 
 def check_attempt(attempt_id: str | None) -> None:
-    """Raise RequestRefused for one that is too long to be kept."""
+    """Raise RequestRefused for an attempt id that is too long to be stored."""
     if len(attempt_id or "") > ATTEMPT_ID_CHARACTERS_MAX:
         remark = f"attemptId of {len(attempt_id or '')} characters; {ATTEMPT_ID_CHARACTERS_MAX} are allowed"
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def poppable(context: RocketMQContext, name: str, queue_id: int) -> Topic:
-    """Give the topic, if it may be read and has that queue; -1 is all of them."""
+    """Return the topic; raises RequestRefused unless it may be read and has the queue. Queue -1 is all queues."""
     topic = context.topics.by_rocketmq_name(name)
     if topic is None:
         raise no_topic(name)
@@ -35,7 +35,7 @@ def poppable(context: RocketMQContext, name: str, queue_id: int) -> Topic:
 
 
 def check_popper(context: RocketMQContext, group: str) -> None:
-    """Raise RequestRefused if the group may not consume, or not now."""
+    """Raise RequestRefused if the group may not consume, or is active in Kafka."""
     config = context.groups.configs.find(group)
     if config is None:
         remark = f"subscription group [{group[:200]}] does not exist"

@@ -1,12 +1,12 @@
-"""Which queues a pop takes from, and in which order.
+"""The queues that a pop takes from, and their order.
 
-    most topics      from queue to queue, beginning at another one with each pop; the group's retry topics for the topic
-                     stand behind the topic's own queues, and in front of them with every fifth pop
-    PRIORITY topics  from the last queue to the first, for queue n has the messages of priority n; retries are the
-                     lowest (RIP-80). A group's attribute `priority.factor` says how many of a hundred pops go so.
+    most topics      queue by queue; each pop begins at another queue. The queues of the group's retry topics for the
+                     topic come after the topic's own queues, and with every fifth pop before them
+    PRIORITY topics  from the last queue to the first, because queue n has the messages of priority n; retry topics come
+                     last (RIP-80). A group's attribute `priority.factor` is the percentage of pops with this order
 
 A retry topic has one of two names: `%RETRY%group_topic`, or with `rocketmq.retry_topic_v2` `%RETRY%group+topic`. New
-retries go to the one that the setting names; a topic that exists under the other name is popped too.
+retries go to the topic that the setting selects; if the other topic exists, it is popped too.
 Source: PopMessageProcessor.java, PopConsumerService.java.
 """
 
@@ -25,7 +25,7 @@ from duolog.protocol.rocketmq.messages.receipt import (
 )
 from duolog.store.index.queue import Queue
 
-RETRY_FIRST_EVERY: Final = 5  # Pops: the others begin with the topic's own queues.
+RETRY_FIRST_EVERY: Final = 5  # One of so many pops begins with the retry topics.
 PRIORITY_FACTOR: Final = "priority.factor"
 PRIORITY_FACTOR_MAX: Final = 100
 
@@ -37,7 +37,7 @@ class PopSource(NamedTuple):
 
     topic: Topic
     queue: Queue
-    retry: str  # The retry flag of its messages' receipts.
+    retry: str  # The retry flag in the receipts of its messages.
 
     @property
     def is_retry(self) -> bool:
@@ -47,7 +47,7 @@ class PopSource(NamedTuple):
 def sources(
     topic: Topic, queue_id: int, retries: Sequence[PopSource], config: SubscriptionGroupConfig | None
 ) -> Iterator[PopSource]:
-    """Give the queues for the next pop of a topic; of the topic itself only that queue, if `queue_id` is not -1."""
+    """Return the queues for the next pop of a topic; `queue_id` selects one of its own queues, -1 all of them."""
     turn = next(_rounds)
     if queue_id >= 0:
         own = [topic.queues[queue_id]]
@@ -62,7 +62,7 @@ def sources(
 
 
 def _priority_factor(config: SubscriptionGroupConfig | None) -> int:
-    """Give the group's share of pops by priority, in percent; tools sign the names of attributes that they set."""
+    """Return the group's percentage of pops by priority. Tools put a + before the names of attributes that they set."""
     attributes = config.attributes if config is not None else {}
     value = attributes.get(PRIORITY_FACTOR, attributes.get(f"+{PRIORITY_FACTOR}", ""))
     return int(value) if value.isascii() and value.isdigit() and len(value) <= 3 else PRIORITY_FACTOR_MAX
@@ -72,12 +72,12 @@ def _priority_factor(config: SubscriptionGroupConfig | None) -> int:
 
 
 def retry_name(context: RocketMQContext, group: str, topic: str) -> str:
-    """Name the topic to which new retries go."""
+    """Return the name of the topic to which new retries go."""
     return real_topic(group, topic, RETRIED_V2 if context.options.rocketmq.retry_topic_v2 else RETRIED)
 
 
 def retry_sources(context: RocketMQContext, group: str, topic: Topic) -> list[PopSource]:
-    """Give the queues of the group's retry topics for this one, under either name, as far as they exist."""
+    """Return the queues of the group's retry topics for this topic, under both names, if they exist."""
     found: list[PopSource] = []
     for flag in (RETRIED, RETRIED_V2):
         retry = context.topics.by_rocketmq_name(real_topic(group, topic.rocketmq_name, flag))

@@ -1,12 +1,14 @@
-"""Popped messages whose time is up come back: into the group's retry topic, or its dead letters.
+"""Revives popped messages whose invisible time is over: they go to the group's retry topic, or become dead letters.
 
-    due checkpoint ── read what is not acked ──┬── failed less often than the group allows ──> %RETRY%group_topic
-                                               ├── expired: dropped, if its topic says so
-                                               └── else ──> %DLQ%group
-    the copies and the end of the checkpoint are one unit of the log
+    a message of a due checkpoint                       what becomes of it
+    acknowledged, also while the disk is read           nothing
+    removed by retention                                nothing
+    expired, and its topic drops expired messages       nothing
+    failed less often than the group allows             a copy in %RETRY%group_topic
+    any other                                           a copy in %DLQ%group
 
-So a message is never given back twice, also over a crash, and what was acked while the disk was read stays away. What
-retention took meanwhile is let go. Source: PopReviveService.java.
+The copies and the end of the checkpoint are one unit of the log, so a message is revived once, also over a crash.
+Source: PopReviveService.java.
 """
 
 import logging
@@ -43,32 +45,32 @@ from duolog.store.entry import Buffer
 from duolog.store.errors import StoreError
 from duolog.store.unit import Frame
 
-CHECKPOINTS_AT_ONCE: Final = 16  # Between two turns of the loop.
+CHECKPOINTS_AT_ONCE: Final = 16  # Checkpoints in one turn of the loop.
 BYTES_AT_ONCE: Final = 1 << 20
-RECEIPT_BYTES_MAX: Final = 512  # In the properties of a message that is popped again.
-AGAIN_MS: Final = 1000  # When one could not be given back.
+RECEIPT_BYTES_MAX: Final = 512  # The size of the receipt in the properties of a message that is popped again.
+AGAIN_MS: Final = 1000  # The time until a checkpoint that failed is tried again.
 
 logger = logging.getLogger("bridge")
 
 
 def revive(context: RocketMQContext, now_ms: int) -> None:
-    """Give back what is due; some of it, if it is much or takes long: the rest stays due."""
+    """Revive the messages of some due checkpoints; the others stay due."""
     until_mono_ms = context.clock.mono_ms() + TURN_MS
     for _ in range(CHECKPOINTS_AT_ONCE):
         for checkpoint in context.pop.checkpoints.take_due(now_ms, 1):
             if checkpoint.is_ordered:
-                context.purgatory.check([checkpoint.name.key])  # Who pops in order gets the same messages again.
+                context.purgatory.check([checkpoint.name.key])  # Pops in order get the same messages again.
             else:
                 _revive(context, checkpoint)
         due_ms = context.pop.checkpoints.next_deadline_ms()
         if due_ms is None or due_ms > now_ms or context.clock.mono_ms() > until_mono_ms:
-            return  # One checkpoint may be a megabyte of messages, or a large batch to inflate.
+            return  # A checkpoint may have a megabyte of messages, or a large batch to decompress.
 
 
 def _revive(context: RocketMQContext, checkpoint: PopCheckpoint) -> None:
     topic = context.topics.by_number(checkpoint.name.key >> QUEUE_ID_BITS)
     if topic is None:
-        return  # The topic was deleted, and the checkpoint is about to follow.
+        return  # The topic was deleted, and `sweep` will remove the checkpoint.
     queue = topic.queues[checkpoint.name.key & (1 << QUEUE_ID_BITS) - 1]
     pending = checkpoint.pending
     first, last = pending[0], pending[-1]
@@ -96,7 +98,7 @@ def _on_read(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic, 
 
 
 def _give_back(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic, found: Records) -> None:
-    """Append the copies and settle what was read; a checkpoint that was not read whole stays due."""
+    """Append the copies and settle the messages that were read. A checkpoint with further messages stays due."""
     now_ms = context.clock.now_ms()
     done = [offset for offset in checkpoint.pending if offset < found.next_offset]
     try:
@@ -136,7 +138,7 @@ def _frames(
         try:
             plan = context.messages.publisher.plan_messages(target, 0, [again], now_ms)
         except IllegalMessage as error:
-            # Only a message that Kafka wrote can be: its properties fill the format, and its copy has more of them.
+            # Only a Kafka record can be too large: its headers fill the format, and the copy has more properties.
             logger.warning("popped message let go group=%s reason=%r", config.group_name, str(error))
             continue
         frames += plan.frames
@@ -156,7 +158,7 @@ def _copy(
     buffer: Buffer,
     now_ms: int,
 ) -> tuple[Message, bool] | None:
-    """Give what becomes of a message, and whether that is a dead letter; None: nothing does."""
+    """Return the copy of a message, and whether it is a dead letter; None: no copy is made."""
     each = message.decode(buffer)
     raw = each.properties = properties.repaired(each.properties)
     expires_ms = expiry_of(context, each)
@@ -168,7 +170,7 @@ def _copy(
     if has_expired and expires_ms:
         return expired_copy(each, expires_ms), True
     again = copy_of(each, changes)
-    # Popped again it gets a receipt; without room for that no pop of its queue could be answered.
+    # The copy gets a receipt when it is popped again. Without room for it, no pop of the queue could be answered.
     is_full = len(again.properties) > message.PROPERTIES_BYTES_MAX - RECEIPT_BYTES_MAX
     if is_full or each.reconsume_times >= config.retry_max_times:
         return copy_of(each, {**changes, REASON: TOO_LARGE if is_full else ATTEMPTS}), True
@@ -182,5 +184,7 @@ def _retries_of(context: RocketMQContext, group: str, topic: Topic) -> Topic:
         found = context.topics.auto_create_for_rocketmq(name, "", 1, context.clock.now_ms())
         if found is None:
             raise UnknownTopic(f"topic[{name}] not exist")
-        context.purgatory.check(queue.key for queue in topic.queues)  # Held pops look again, and watch it from now on.
+        context.purgatory.check(
+            queue.key for queue in topic.queues
+        )  # Held pops try again, and then watch the retry topic.
     return found
