@@ -57,7 +57,7 @@ class HttpConnection(web.RequestHandler):
             read_bufsize=READ_BYTES,
         )
         self._all = connections
-        # A reference of our own, because aiohttp drops its reference before all is sent.
+        # A second reference, because aiohttp drops its own before all is sent.
         self._socket: asyncio.Transport | None = None
         self._held_bytes = 0  # The part of `HttpConnections.held_bytes` that this connection holds.
         self._is_in_work = False

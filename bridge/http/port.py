@@ -127,7 +127,7 @@ class HttpPort:
                         raise _too_large(bytes_max)
         except web.HTTPException:
             raise
-        except Exception as error:  # aiohttp raises RuntimeError, among others, for a connection that has gone
+        except Exception as error:  # aiohttp raises RuntimeError, among others, for a closed connection
             raise web.HTTPBadRequest(text=f"the body is incomplete: {error or type(error).__name__}") from error
         return bytes(body)
 
@@ -162,7 +162,7 @@ class HttpPort:
             connection.end()
 
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The one table from our exceptions to HTTP's statuses; what is not in it is a fault, and answered with 500."""
+        """Return the answer to an exception. An exception that is not in this table is a fault, and has status 500."""
         try:
             self._guard.check(request)
             work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))

@@ -2,8 +2,8 @@
 
 The highest versions stay below those that name topics by id (Produce 13, Fetch 13, OffsetCommit 10) and those that only
 brokers send (AddPartitionsToTxn 4). Transactions of version 2 need the feature in ApiVersions, Produce 12, EndTxn 5 and
-TxnOffsetCommit 5 together, for a client that found only some of them would lose data (KIP-890). The lowest versions are
-those of Kafka 4. Older librdkafka disables features where a single old version is missing, so Produce is advertised
+TxnOffsetCommit 5 together, because a client that found only some of them would lose data (KIP-890). The lowest versions
+are those of Kafka 4. Older librdkafka disables features where a single old version is missing, so Produce is advertised
 from version 0, though batches of magic 2 begin with version 3.
 
 The table lacks KIP-848 groups, share groups, SASL authentication, telemetry, and the APIs between brokers.

@@ -33,7 +33,7 @@ def delete_acls(context: KafkaContext, connection: OrderedConnection, request: K
 
 
 def describe_client_quotas(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """Answer that no quota is set: with an empty list, for Java's AdminClient takes null for an error."""
+    """Answer that no quota is set: with an empty list, because Java's AdminClient treats null as an error."""
     entity = request.types.DescribeClientQuotasResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, entries=()
     )

@@ -1,4 +1,4 @@
-"""What the handlers of Kafka requests use: one frozen context of named collaborators."""
+"""The context of Kafka's handlers: one frozen object that names all that they use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class KafkaContext:
 
     store: Store
     barrier: Callable[[], Promise | None]
-    """Gives the promise that an answer which tells of the broker's state must wait for; None: all of it is durable."""
+    """Returns the promise for an answer that reports state of the broker; None: all state is durable."""
     publisher: Publisher
     reader: QueueReader
     purgatory: Purgatory
@@ -56,7 +56,7 @@ class KafkaContext:
     group_work: TurnWork
     client_protocols: ClientProtocols
     count_failed: Callable[[str], tuple[int, int]]
-    """Counts the retries and the dead letters of a group that its RocketMQ consumers have not read."""
+    """Returns the numbers of a group's retries and dead letters that its RocketMQ consumers have not read."""
 
     producers: Producers
     transactions: Transactions

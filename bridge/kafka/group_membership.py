@@ -91,7 +91,10 @@ def _warn_of_failed_messages(context: KafkaContext, group: str) -> None:
 def join_group(
     context: KafkaContext, connection: OrderedConnection, request: KafkaRequest
 ) -> Answer | OutboxSlot | None:
-    """Hand the request to its group. The slot is filled when the group replies, often not before others have joined."""
+    """Pass the request to its group.
+
+    The slot is filled when the group replies, often after other members have joined.
+    """
     context.group_work.check()
     body = request.body
     if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
@@ -120,7 +123,7 @@ def join_group(
 
 
 def sync_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> OutboxSlot:
-    """Hand the request to its group. The slot is filled when the leader has sent the assignments."""
+    """Pass the request to its group. The slot is filled when the leader has sent the assignments."""
     context.group_work.check()
     body = request.body
     sync = SyncRequest(
@@ -149,7 +152,7 @@ def heartbeat(context: KafkaContext, connection: OrderedConnection, request: Kaf
 
 
 def leave_group(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Let members leave. Below version 3 a request names one, whose error is the answer's own."""
+    """Remove members. Below version 3 a request names one member, whose error is that of the answer."""
     while context.group_work.is_full:
         yield
     body, types = request.body, request.types

@@ -3,8 +3,8 @@
 `bridge/state/group_offsets.py` keeps the committed offsets for both client protocols.
 
 Retention times in OffsetCommit are ignored, as in Kafka since 2.1. A request with `require_stable` gets
-UNSTABLE_OFFSET_COMMIT for a partition in which an open transaction holds an offset of the group, for the commit of that
-transaction may change it.
+UNSTABLE_OFFSET_COMMIT for a partition in which an open transaction holds an offset of the group, because the commit of
+that transaction may change it.
 """
 
 import struct

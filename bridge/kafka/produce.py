@@ -2,7 +2,7 @@
 
 Each partition's batch is checked and appended on its own, in order of arrival. The answer waits until the log keeps all
 batches: written or synced, as each topic's `flush.mode` says. With one broker, acks=1 and acks=-1 mean the same. The
-request's timeout is ignored, for there is no replica to wait for.
+request's timeout is ignored, because there is no replica to wait for.
 
 A request shares the loop with all other clients, so its batches may decompress to `convert.inflate_bytes_max` bytes in
 sum. The batches beyond are refused with an error on which clients send them again.
@@ -36,7 +36,7 @@ from duolog.store.entry import Promise, new_tuple
 _ZSTD_FROM = 7
 _ADDS_PARTITIONS_FROM = 12
 _ACKS = (-1, 0, 1)
-AT_ONCE = 4  # Partitions that are handled without reading the clock, for a batch of 32 schedules takes 9 ms.
+AT_ONCE = 4  # Partitions that are handled without reading the clock. A batch of 32 schedules takes 9 ms.
 
 log = logging.getLogger("bridge")
 
@@ -168,7 +168,7 @@ def _append_in_slices(
 
 
 def _origin(connection: OrderedConnection, request: KafkaRequest) -> BatchOrigin:
-    """Describe what the request says about all its batches."""
+    """Return what the request says about all its batches."""
     version = request.version
     adds_partition, allows_zstd = version >= _ADDS_PARTITIONS_FROM, version >= _ZSTD_FROM
     return new_tuple(BatchOrigin, (connection, request.body.transactional_id, adds_partition, allows_zstd))

@@ -2,8 +2,8 @@
 ListPartitionReassignments 0. Configs are in `configs.py`.
 
 There is one broker, so any replication factor and any replica assignment is accepted and means one replica: tools ask
-for 3 by default, and kafka-python assigns new partitions to broker 0. Timeouts are ignored, for every request is done
-when it is answered.
+for 3 by default, and kafka-python assigns new partitions to broker 0. Timeouts are ignored, because every request is
+done when it is answered.
 """
 
 from collections.abc import Iterable, Iterator

@@ -145,7 +145,7 @@ def _key(context: KafkaContext, name: str, index: int) -> int | None:
 
 
 def add_offsets_to_txn(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """Announce committed offsets of a group; transactions of version 2 do without."""
+    """Add a group to the transaction before its offsets; transactions of version 2 do not need this."""
     body, promise, error = request.body, None, ErrorCode.none
     try:
         if not 0 < len(body.group_id) <= NAME_CHARACTERS_MAX:
@@ -160,7 +160,7 @@ def add_offsets_to_txn(context: KafkaContext, connection: OrderedConnection, req
 
 
 def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Take offsets that the commit of the transaction makes the committed offsets of the group."""
+    """Add offsets to the transaction, which its commit makes the committed offsets of the group."""
     body, types, promise = request.body, request.types, None
     asked = requested_offsets(body)
     results, positions = yield from check_partitions(context, asked)

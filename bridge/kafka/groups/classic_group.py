@@ -43,17 +43,17 @@ from duolog.bridge.kafka.groups.rebalance import GroupState, Rebalance
 from duolog.bridge.kafka.groups.replies import Replies, Reply, Ticket
 from duolog.protocol.kafka.api_messages import ErrorCode
 
-# A new member waits in JoinGroup for the others to rejoin; its client may be gone by then (Kafka's own constant).
+# A new member waits in JoinGroup for the others to rejoin; its client may have disconnected by then (Kafka's constant).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
 class ClassicGroup(Generic[Ticket]):
-    """The requests of one group, checked and handed to its members and rebalances."""
+    """Checks the requests of one group, and passes them to its members and rebalances."""
 
     __slots__ = ("_new_id", "_options", "_replies", "group_id", "members", "rebalance")
 
     def __init__(self, group_id: str, options: GroupsOptions, new_id: Callable[[], str]) -> None:
-        """`new_id` returns the part of a member id that nobody has used before."""
+        """`new_id` returns a text that was never used before, as a part of a member id."""
         self.group_id, self._options, self._new_id = group_id, options, new_id
         self.members = ClassicMembers()
         self._replies: Replies[Ticket] = Replies()
@@ -220,7 +220,7 @@ class ClassicGroup(Generic[Ticket]):
         return error
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Check an OffsetCommit: members of this generation may commit, and anybody while there are no members."""
+        """Check an OffsetCommit: members of this generation may commit, and any client while there are no members."""
         if generation < 0 and not self.members:
             return ErrorCode.none
         if generation < 0 and not member_id and instance_id is None:

@@ -8,8 +8,8 @@ from duolog.protocol.kafka.api_messages import ErrorCode
 Protocols = tuple[tuple[str, bytes], ...]
 """The names of a member's protocols, each with its metadata, the preferred one first."""
 
-MEMBER_BYTES = 500  # A member takes so much memory besides its names, metadata and assignment,
-PROTOCOL_BYTES = 150  # and each of its protocols takes so much besides its name and metadata.
+MEMBER_BYTES = 500  # The memory of a member, in addition to its names, metadata and assignment.
+PROTOCOL_BYTES = 150  # The memory of a protocol of a member, in addition to its name and metadata.
 
 
 @dataclass(frozen=True, slots=True)

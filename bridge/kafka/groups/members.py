@@ -148,7 +148,10 @@ class ClassicMembers:
         return not self._common_protocols().isdisjoint(name for name, _ in join.protocols)
 
     def choose_protocol(self) -> str:
-        """Let each member vote for the first of its protocols that all support; return the one with most votes."""
+        """Return the protocol with most votes.
+
+        Each member votes for the first of its protocols that all members support.
+        """
         common = self._common_protocols()
         votes = Counter(next(name for name, _ in member.protocols if name in common) for member in self._by_id.values())
         return votes.most_common(1)[0][0]

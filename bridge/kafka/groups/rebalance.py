@@ -77,7 +77,7 @@ class Rebalance(Generic[Ticket]):
     # -- The join phase
 
     def begin(self, now_ms: int) -> None:
-        """Start a join phase because a member joined, left or changed; or go on with the phase that runs."""
+        """Start a join phase because a member joined, left or changed; or continue the present phase."""
         if self.state is GroupState.PREPARING:
             self._complete_join_if_all(now_ms)
         elif self.state is GroupState.EMPTY:
@@ -166,7 +166,7 @@ class Rebalance(Generic[Ticket]):
     # -- The sync phase
 
     def member_synced(self, sync: SyncRequest, ticket: Ticket, now_ms: int) -> None:
-        """Let a SyncGroup request wait for the assignments; the leader's brings them."""
+        """Let a SyncGroup request wait for the assignments, which the leader's request contains."""
         members = self._members
         self._replies.syncs[sync.member_id], members[sync.member_id].deadline_ms = ticket, None
         self._unsynced.discard(sync.member_id)
@@ -220,7 +220,7 @@ class Rebalance(Generic[Ticket]):
     # -- Time
 
     def renew_session(self, member: Member, now_ms: int) -> None:
-        """Let the session of a member begin anew, unless a request of it waits."""
+        """Restart the session of a member, unless a request of the member waits."""
         if member.member_id not in self._replies.joins and member.member_id not in self._replies.syncs:
             member.deadline_ms = self.planned(now_ms + member.session_timeout_ms)
 

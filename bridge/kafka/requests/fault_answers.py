@@ -40,9 +40,7 @@ _ERROR: Final = ErrorCode.unknown_server_error
 _FETCH_ERROR_FROM: Final = 7
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
 _MESSAGE: Final = "error_message"
-ITEMS_MAX: Final = (
-    1_000  # In one request, for the answer is made in one turn of the loop. Beyond, the connection is closed.
-)
+ITEMS_MAX: Final = 1_000  # In one request, because the answer is made in one turn. With more, the connection is closed.
 
 
 class _NotMirrored(Exception):

@@ -1,8 +1,8 @@
 """Kafka requests that wait: how the driver of `bridge/net/waiting.py` counts and answers them.
 
-A request that waits keeps its place among the connection's answers, in a slot of the outbox. What it keeps in memory is
-charged to the slot as an unsent answer. Its turns of the loop are slices of `sliced_requests.py`, so the requests that
-run there have their turns too. The connection receives other requests meanwhile.
+A slot of the outbox keeps the position of the waiting request among the connection's answers. The memory of the request
+is charged to the slot as an unsent answer. The request runs in slices of `sliced_requests.py`, in turns with other
+requests that run there. Meanwhile the connection handles further requests.
 """
 
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
@@ -22,7 +22,7 @@ def answer_in_steps(
     purgatory: Purgatory,
     sliced_requests: SlicedRequests,
 ) -> Answer | Steps | OutboxSlot | None:
-    """Run the steps of a request; returns what a handler returns. Raises what the steps raise.
+    """Run the steps of a request; return what a handler returns. Raises what the steps raise.
 
     The steps end with the answer, or with the generator that builds the answer in slices.
     """
@@ -36,7 +36,7 @@ def answer_in_steps(
 
 
 class _KafkaDriver(RequestDriver[OrderedConnection, Answer | Steps]):
-    """The class also implements `sliced_requests.Job`."""
+    """Drives the steps of one request. It also implements `sliced_requests.Job`."""
 
     __slots__ = ("_kept_bytes", "_request", "_sliced_requests", "slot")
 
@@ -51,7 +51,7 @@ class _KafkaDriver(RequestDriver[OrderedConnection, Answer | Steps]):
         super().__init__(connection, purgatory, steps, outlives_connection=False)
         self._request, self._sliced_requests = request, sliced_requests
         self.slot: OutboxSlot | None = None  # Set by the first wait.
-        self._kept_bytes = 0  # What is charged to the slot besides the request itself.
+        self._kept_bytes = 0  # The bytes that are charged to the slot, in addition to the request.
 
     def _keep_waiting(self, kept_bytes: int) -> None:
         outbox = self.connection.outbox
@@ -75,7 +75,7 @@ class _KafkaDriver(RequestDriver[OrderedConnection, Answer | Steps]):
         assert self.slot is not None, "a request that waited has a slot"
         self.connection.failed(self._request, error, self.slot)
 
-    # -- What SlicedRequests calls
+    # -- Methods that SlicedRequests calls
 
     @property
     def kind(self) -> str:
@@ -83,9 +83,9 @@ class _KafkaDriver(RequestDriver[OrderedConnection, Answer | Steps]):
 
     @property
     def built_bytes(self) -> int:
-        return 0  # A request that waits is never set aside: without room it reads no more records, and so ends soon.
+        return 0  # A waiting request is never set aside: without room it reads no further records, so it ends soon.
 
     def run_slice(self) -> bool:
-        """Go on; the generator adds the request again when it waits for another turn."""
+        """Run the next steps; the generator adds the request again when it waits for another turn."""
         self._go_on(None)
         return True

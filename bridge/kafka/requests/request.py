@@ -32,7 +32,7 @@ class KafkaRequest(NamedTuple):
 
     @property
     def without_body(self) -> "KafkaRequest":
-        """Return a copy without the body, for a request that waits long: its answer needs the other fields only."""
+        """Return a copy without the body, for a request that waits long; its answer needs only the other fields."""
         return self._replace(body=None, size=0)
 
     @property

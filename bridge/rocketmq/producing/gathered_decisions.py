@@ -18,7 +18,7 @@ GATHERING: Final = (RequestCode.END_TRANSACTION, RequestCode.SEND_MESSAGE, Reque
 
 
 def append_gathered(halves: HalfMessageLog, metrics: Metrics, now_ms: int) -> None:
-    """Append the gathered decisions; a failure is counted only, for their producers do not await an answer."""
+    """Append the gathered decisions; a failure is only counted, because no answer is sent."""
     try:
         halves.settle(now_ms)
     except StoreError as error:

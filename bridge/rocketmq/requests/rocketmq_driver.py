@@ -24,7 +24,7 @@ def answer_in_steps(
     *,
     outlives_connection: bool = False,
 ) -> Answer | None:
-    """Run the steps of a request; returns the answer, or None if it is sent later. Raises what the steps raise."""
+    """Run the steps of a request; return the answer, or None if it is sent later. Raises what the steps raise."""
     try:
         wait = next(steps)
     except StopIteration as end:
@@ -41,7 +41,7 @@ def answer_when(
     *,
     outlives_connection: bool = False,
 ) -> Answer | None:
-    """Make the answer of what was found, now or when a reader thread has it; raises Busy."""
+    """Return the answer that `make` makes of `found`, or None if a reader thread must read first. Raises Busy."""
     if not isinstance(found, Later):
         return make(found)
     steps = _make_when_read(found, make)
@@ -53,7 +53,7 @@ def _make_when_read(later: Later[T], make: Callable[[T], Answer]) -> WaitingStep
 
 
 def read(found: T | Later[T]) -> Generator[Wait, Any, T]:
-    """Give what was found, after a reader thread has read it if need be; for `yield from`."""
+    """Return what was found, after waiting for a reader thread if necessary; used with `yield from`."""
     if not isinstance(found, Later):
         return found
     records: T = yield UntilRead(found.start)
