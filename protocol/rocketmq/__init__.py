@@ -1,19 +1,28 @@
-"""RocketMQ's wire protocol: remoting frames and what is in them, as values. Pure: no sockets, no clock.
+"""RocketMQ's wire protocol: bytes to values and back. The package uses no sockets and no clock.
 
-Bytes that RocketMQ does not allow raise `protocol.errors.ProtocolError`, and nothing else does. May import: msgspec,
-cramjam, `protocol.errors`, `protocol.kafka.compression` (the codecs that both protocols share).
+Bytes that RocketMQ does not allow raise `protocol.errors.ProtocolError`; no other exception is raised for any input.
+The package may import msgspec, cramjam, `protocol.errors` and `protocol.kafka.compression`, whose codecs both protocols
+use.
 
-    remoting      RemotingCommand: `decode` and `encode` a frame, `request` and `response` build one
-    codes         RequestCode, ResponseCode                  flags    bits of sysFlag, pull requests, permissions
-    headers       the header fields of each request and answer, typed (`SendRequest`, `PullAnswer`, ...)
-    bodies        the JSON bodies (`HeartbeatData`, `TopicRouteData`, ...), by `fastjson.read` and `fastjson.write`
-    message       the record that a pull returns: `encode`, `stamp`, `decode`, `decode_all`
-    message_id    the offsetMsgId, and hosts as records hold them
-    properties    a message's property string               batch    the body of a batched send
-    compression   bodies that are compressed                 tags     hashes and subscriptions
-    names         legal and reserved topics and groups
+    remoting                  RemotingCommand: `decode` and `encode` a frame, `request` and `response` create a command
+    codes                     RequestCode, ResponseCode
+    headers, header           the header fields of each request and answer (`SendRequest`, `PullAnswer`, ...)
+    request_headers           the header class of each request code
+    bodies                    the JSON bodies (`HeartbeatData`, `TopicRouteData`, ...)
+    names                     legal and reserved names of topics and groups
+    json/                     JSON as fastjson reads and writes it
+    filters/                  subscriptions by tag and by SQL92 condition
+    messages/message          the record that a pull returns: `encode`, `stamp`, `decode`, `decode_all`
+    messages/message_id       the offsetMsgId, and the encoding of hosts in records
+    messages/properties       the property string of a message
+    messages/batch            the body of a batch send
+    messages/compression      compressed bodies
+    messages/tags             tag hashes and tag subscriptions
+    messages/receipt          receipts of popped messages
+    messages/recall_handle    handles of delayed messages
+    messages/flags            bits of sysFlag, pull requests and permissions
 
-A producer's side of one send (the frame goes out, `payload` is what came back, without its length):
+One send, as a producer does it; `payload` is the answer without its length:
 
     from duolog.protocol.rocketmq import headers, remoting
     from duolog.protocol.rocketmq.messages import properties
@@ -29,5 +38,5 @@ A producer's side of one send (the frame goes out, `payload` is what came back, 
     assert answer.is_response and answer.opaque == 1 and answer.code == ResponseCode.SUCCESS
     print(headers.SendAnswer.parse(answer.ext).queue_offset)
 
-And a consumer's: `message.decode_all(answer.body)` of a pull gives the messages.
+A consumer calls `message.decode_all(answer.body)` for the answer of a pull to get the messages.
 """

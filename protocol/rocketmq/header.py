@@ -1,4 +1,4 @@
-"""The base of all header classes (`headers.py`): reading the fields from text, writing them, and their errors."""
+"""The class Header, the base of all header classes (`headers.py`), and the errors of header fields."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -28,18 +28,18 @@ class InvalidField(ProtocolError):
 
 
 class Header(msgspec.Struct, rename="camel", kw_only=True):
-    """Base of all headers."""
+    """The base class of all headers. A field `queue_id` is the header field `queueId`."""
 
     @classmethod
     def parse(cls, ext: Mapping[str, str]) -> Self:
-        """Read the fields from `ext`. Raises MissingField and InvalidField."""
+        """Decode the fields of `RemotingCommand.ext`. Raises MissingField and InvalidField."""
         try:
             return msgspec.convert(ext, cls, strict=False)
         except msgspec.ValidationError as error:
             raise explain(cls, ext, error) from None
 
     def to_ext(self) -> dict[str, str]:
-        """Write the fields as text; one that is None is left out."""
+        """Encode the fields as text for `RemotingCommand.ext`. Fields that are None are omitted."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return {
             name: value if value.__class__ is str else _as_text(value)
@@ -49,7 +49,10 @@ class Header(msgspec.Struct, rename="camel", kw_only=True):
 
 
 def explain(cls: type[Header], ext: Mapping[str, str], error: msgspec.ValidationError) -> ProtocolError:
-    """Say which field msgspec stumbled over, in RocketMQ's words: the first that is missing, as Java checks them."""
+    """Convert an error of msgspec to MissingField for the first missing field, or to InvalidField.
+
+    The messages are those of Apache RocketMQ.
+    """
     for field in msgspec.structs.fields(cls):
         if field.required and field.encode_name not in ext:
             return MissingField(field.encode_name)

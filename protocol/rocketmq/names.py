@@ -1,4 +1,4 @@
-"""Names of topics and groups: which are legal, which are reserved.
+"""The legal and the reserved names of topics and groups.
 
 Sources: `TopicValidator.java`, `MixAll.java`, `Validators.java`.
 """
@@ -80,17 +80,17 @@ def check_group(group: str) -> None:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Say whether the admin tools hide `topic` and clients keep no statistics of it."""
+    """Return whether a topic is one of RocketMQ's own, which admin tools hide."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """Name the topic that holds what `group` failed to consume and shall get again."""
+    """Return the retry topic of a group: messages that it failed to consume and will receive again."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Name the topic that holds what `group` failed to consume for good."""
+    """Return the dead letter topic of a group: messages that it failed to consume as often as is allowed."""
     return DLQ_PREFIX + group
 
 

@@ -1,16 +1,16 @@
-"""Remoting commands: what RocketMQ clients and brokers say to each other, one frame each, in both directions.
+"""Remoting commands: the requests and answers of RocketMQ's clients and brokers. Each command is one frame.
 
-    length i32 | serialize type u8 | header length u24 | header | body       big-endian; `length` counts what follows
+    length i32 | serialize type u8 | header length u24 | header | body       big-endian; `length` excludes itself
 
-The header comes in two types; a frame names its own, and the answer to a request uses the request's.
+There are two serialize types of the header. An answer has the same type as its request:
 
     0 JSON      {"code":310,"language":"JAVA","version":479,"opaque":17,"flag":0,"extFields":{"b":"orders"}}
     1 ROCKETMQ  code i16 | language i8 | version i16 | opaque i32 | flag i32 | remark length i32 | remark
                 | ext length i32 | { key length i16 | key | value length i32 | value } ...
 
-`opaque` is the sender's number of a request, echoed in its answer; answers may come in any order. Flag bit 0 marks an
-answer, bit 1 a request that wants none. `ext` is the command's header fields, all of them text.
-Source: `RemotingCommand.java`, `RocketMQSerializable.java`.
+`opaque` is a number that the sender of a request chooses and the answer repeats; answers may be sent in any order. Bit
+0 of `flag` marks an answer, bit 1 a one-way request, which has no answer. `ext` has the header fields, all of them
+text. Source: `RemotingCommand.java`, `RocketMQSerializable.java`.
 """
 
 import struct
@@ -25,17 +25,17 @@ from duolog.protocol.rocketmq.json import fastjson
 Buffer = bytes | bytearray | memoryview
 
 FRAME_BYTES_MAX: Final = 16 << 20
-"""Default of `com.rocketmq.remoting.frameMaxLength`; the peer's end closes the channel on a longer frame."""
+"""The default of `com.rocketmq.remoting.frameMaxLength`. A peer closes the connection for a longer frame."""
 
 HEADER_BYTES_MAX: Final = 512 << 10
-"""The longest that is written is the answer to a batch: 33 bytes for each message, of 4,096 that are allowed. Of a
-request's header the properties are the longest part: 32,767 bytes, six times as many in JSON."""
+"""The largest header that is decoded. The longest header of an answer is that of a batch send, with 33 bytes for each
+of at most 4,096 messages. The longest field of a request has the properties: 32,767 bytes, in JSON six times that."""
 
 EXT_FIELDS_MAX: Final = 1024
-"""Of one header; clients write up to 30."""
+"""The largest number of fields in one header; clients send up to 30."""
 
 VERSION: Final = 479
-"""`MQVersion.V5_3_3`. Consumers refuse SQL92 subscriptions to a broker that claims less than 232."""
+"""`MQVersion.V5_3_3`. Consumers refuse SQL92 subscriptions if the version of the broker is below 232."""
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
@@ -44,11 +44,11 @@ LANGUAGES: Final = (
     *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
     *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
 )
-"""`LanguageCode.java`, by the number that the binary header has for each."""
+"""The names of `LanguageCode.java`; the index is the number in a binary header."""
 
 
 class RemotingCommand(msgspec.Struct):
-    """One command. A body that was decoded is a view of its frame; one to be encoded may come in pieces."""
+    """One command. A decoded body is a slice of its frame; a body to be encoded may be a sequence of buffers."""
 
     code: int
     opaque: int
@@ -81,7 +81,7 @@ def request(
     oneway: bool = False,
     json: bool = True,
 ) -> RemotingCommand:
-    """Build a request of our own; `opaque` is the caller's to choose and to wait for."""
+    """Create a request. The caller chooses `opaque` and finds the answer by it."""
     return RemotingCommand(code, opaque, {} if ext is None else ext, body, FLAG_ONEWAY if oneway else 0, json=json)
 
 
@@ -92,9 +92,9 @@ def response(
     ext: dict[str, str] | None = None,
     body: Buffer | Sequence[Buffer] = b"",
 ) -> RemotingCommand:
-    """Build the answer to `asked`, in its serialize type.
+    """Create the answer to the request `asked`, with its serialize type.
 
-    `extFields` is always an object: Java clients read from it without asking whether it is there.
+    `extFields` is always an object, because Java clients do not check for null.
     """
     return RemotingCommand(code, asked.opaque, {} if ext is None else ext, body, FLAG_RESPONSE, remark, json=asked.json)
 
@@ -103,9 +103,9 @@ def response(
 
 
 def decode(payload: memoryview) -> RemotingCommand:
-    """Read a command from `payload`, a frame without its length; the body stays a view of it.
+    """Decode a command from `payload`, a frame without its length. The body is a slice of `payload`.
 
-    Raises ProtocolError for everything that Java's decoder closes the channel for.
+    Raises ProtocolError for any frame for which Apache RocketMQ closes the connection.
     """
     if len(payload) < 4:
         raise ProtocolError(f"remoting frame of {len(payload)} bytes; the shortest has 4")
@@ -131,10 +131,9 @@ def decode(payload: memoryview) -> RemotingCommand:
 
 
 def encode(command: RemotingCommand) -> list[Buffer]:
-    """Write the whole frame, length included: its head, then the body's buffers as they are (none if it is empty).
+    """Encode a command as one frame: a buffer with length and header, then the buffers of the body without a copy.
 
-    Raises ProtocolError for what the format has no room for; only what a client sent and gets back, or another client,
-    can be such.
+    Raises ProtocolError if a field exceeds the limits of the format. Only values that a client has sent can do so.
     """
     if command.json:
         serialize_type, header = _JSON, _encode_json(command)
@@ -157,10 +156,10 @@ def encode(command: RemotingCommand) -> list[Buffer]:
 def encode_stored(
     asked: RemotingCommand, message_id: str, queue_id: int, queue_offset: int, key: str, recall_handle: str = ""
 ) -> list[Buffer]:
-    """Write the answer that tells where a message was stored: of all answers the most frequent, so it has a short way.
+    """Encode the answer to a send, with the place of the stored message. It is faster than `encode` for JSON headers.
 
-    `key` is the message's UNIQ_KEY, which clients expect as its transaction's id. Only a delayed one has a handle, in
-    base64.
+    `key` is the UNIQ_KEY of the message, which clients expect as its transaction id. `recall_handle` is set for delayed
+    messages only.
     """
     if asked.json:
         handle = b'"recallHandle":"%b",' % recall_handle.encode() if recall_handle else b""
@@ -183,9 +182,9 @@ def encode_stored(
 
 _JSON = 0
 _U32 = struct.Struct(">I")
-_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]  # A number beyond could not be written back.
+_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]  # An answer could not repeat a larger number.
 _HEAD = struct.Struct(">iI")
-_HEADER_BYTES_MAX = (1 << 24) - 1  # Its length shares 32 bits with the serialize type.
+_HEADER_BYTES_MAX = (1 << 24) - 1  # The header length has 24 bits.
 
 
 _STORED_JSON = (
@@ -269,7 +268,7 @@ def _decode_ext(header: bytes, at: int, end: int) -> dict[str, str]:
     value_length_at = _I32.unpack_from
     while at < end:
         key_at = at + 2
-        # A key is short: two indexed bytes are read faster than a struct. A negative length becomes one beyond `end`.
+        # Reading two bytes by index is faster than a struct. A negative length is read as one that exceeds `end`.
         key_end = key_at + (header[at] << 8 | header[at + 1])
         value_at = key_end + 4
         (value_length,) = value_length_at(header, key_end)

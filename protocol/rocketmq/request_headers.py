@@ -1,4 +1,4 @@
-"""Which header class each request has, for the requests whose header is one of `headers.py`."""
+"""The header class (`headers.py`) of each request code."""
 
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.header import Header

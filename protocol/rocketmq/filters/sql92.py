@@ -1,4 +1,4 @@
-"""SQL92 subscriptions: a condition over the properties of a message, read once, then asked for every message.
+"""SQL92 subscriptions: compiles a condition over the properties of a message, which is then evaluated for each message.
 
     compile_condition("price > 10 AND region IN ('eu', 'us')")(b"price\x0112\x02region\x01eu\x02") is True
 
@@ -11,15 +11,17 @@
 Names, numbers and 'text' (a quote within is doubled) are written as in SQL; keywords in any case; -- and /* */ are
 comments. This is RocketMQ's grammar, so NOT binds closest: write NOT (a = 1), not NOT a = 1.
 
-Logic has three values. A property that is not there is null, and so is what compares it, but for IS NULL. Only true
-delivers. As in RocketMQ, a = b is false where only b is null, so a <> b is true there.
+Conditions have three-valued logic. A property that a message does not have is null. A comparison with null is null,
+except IS NULL. A message is delivered if the condition is true. As in RocketMQ, a = b is false if only b is null, so
+a <> b is then true.
 
-All properties are text, so what a value is compared with says how it is read. With a whole number: as a whole number,
-within 32 bits if that number is; with any other number: as a number; with TRUE or FALSE: as one of them. < > <= >= of
-two properties read both as numbers. A value that cannot be read so makes the whole condition false, even beside an OR
-that would be true, if it is looked at. (Java reads NaN and hexadecimal numbers, too; here they are none.)
+All properties are text. The other operand of a comparison determines how a property is converted: to an integer if it
+is an integer (of 32 bits if that integer is within 32 bits), to a number if it is another number, and to a truth value
+if it is TRUE or FALSE. The operators < > <= >= convert two properties to numbers. If a property that is evaluated
+cannot be converted, the whole condition is false, even if another operand of OR is true. Java also converts NaN and
+hexadecimal numbers; Duolog does not.
 
-Not as RocketMQ: what follows a whole condition is an error instead of being ignored, and 0.0 is a number.
+Differences from RocketMQ: text after a whole condition is an error and not ignored, and 0.0 is a number.
 Source: `SelectorParser.jj`, `ComparisonExpression.java`, `LogicExpression.java`, `UnaryExpression.java`.
 """
 
@@ -56,18 +58,18 @@ if TYPE_CHECKING:
     from lark import Lark, Token
 
 VERDICTS_MAX: Final = 1 << 14
-"""Remembered of all conditions together, some 300 bytes each; then all are forgotten, and found out again."""
+"""The number of cached results of all conditions, with about 300 bytes each. A full cache is cleared."""
 VERDICT_BYTES_MAX: Final = 128
-"""Of the values that one depends on, and VALUE_BYTES for each of them; beyond, it is not remembered."""
+"""A result is cached if the values on which it depends have at most so many bytes, plus VALUE_BYTES for each value."""
 VALUE_BYTES: Final = 8
 
 Condition = Callable[[bytes], bool]
 
 
 def compile_condition(expression: str) -> Condition:
-    """Read an expression; what comes back says of a property string whether the message is wanted.
+    """Compile an expression to a function of the property string, which returns whether the message matches.
 
-    Raises IllegalExpression with the place of the fault.
+    Raises IllegalExpression with the position of the error.
     """
     if len(expression) > EXPRESSION_CHARACTERS_MAX:
         raise IllegalExpression(
@@ -91,7 +93,7 @@ def compile_condition(expression: str) -> Condition:
 
 
 def _remembering(evaluate: Evaluate, names: list[str]) -> Condition:
-    """Evaluate once for the same values: most conditions are over properties that have few."""
+    """Return the condition with a cache of its results: most conditions use properties with few different values."""
     number, finders = next(_numbers), [properties.finder(name) for name in names]
 
     def condition(raw: bytes) -> bool:

@@ -1,8 +1,8 @@
-"""What a subscription wants of the messages of a topic: tags, or a condition in SQL92. Compiled once, whoever asks.
+"""The filter of a subscription: by tags, or by a condition in SQL92. Compiled filters are cached.
 
-    filter_of("TAG", "paid || sent")    a TagFilter: by hash on the index, then by the word itself
-    filter_of("SQL92", "price > 10")    a SqlFilter: the index knows nothing of it
-    filter_of("TAG", "*")               None: all messages
+    filter_of("TAG", "paid || sent")    a TagFilter: compares the tag hash of the index row, then the tag itself
+    filter_of("SQL92", "price > 10")    a SqlFilter: evaluates the condition for the properties of each message
+    filter_of("TAG", "*")               None: the consumer receives all messages
 
 Source: `FilterAPI.java`, `ExpressionMessageFilter.java`.
 """
@@ -17,7 +17,7 @@ from duolog.protocol.rocketmq.messages import properties, tags
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
-# Of the expressions that are kept compiled, all together. A condition takes some thirty times its length.
+# The length of all expressions in the cache. A compiled condition takes about thirty times its length in memory.
 COMPILED_CHARACTERS_MAX: Final = 1 << 20
 
 
@@ -29,7 +29,7 @@ class UnknownFilter(ProtocolError):
 
 
 class TagFilter:
-    """Wants the messages with one of these tags. A message whose tag's hash is not among `codes` is none of them."""
+    """Matches messages with one of these tags. `codes` has the hashes of the tags; no other message can match."""
 
     __slots__ = ("_tags", "characters", "codes")
 
@@ -39,15 +39,15 @@ class TagFilter:
         self.characters = sum(map(len, wanted)) + 2 * len(wanted)
 
     def wants(self, raw: bytes) -> bool:
-        """Say whether the message with these properties is wanted; two tags may have one hash."""
+        """Return whether a message with these properties matches. Different tags may have the same hash."""
         try:
             return properties.get(raw, properties.TAGS) in self._tags
         except ProtocolError:
-            return False  # Not text, so no tag that anybody could name.
+            return False  # The properties are not UTF-8, so no subscription can name the tag.
 
 
 class SqlFilter:
-    """Wants the messages for which a condition is true; `codes` is empty, for tags decide nothing."""
+    """Matches messages for which a condition is true. `codes` is empty, because tag hashes are not used."""
 
     __slots__ = ("characters", "codes", "wants")
 
@@ -61,7 +61,10 @@ Filter = TagFilter | SqlFilter
 
 
 def filter_of(expression_type: str | None, expression: str | None) -> Filter | None:
-    """Compile a subscription, or find it compiled. Raises IllegalExpression and UnknownFilter."""
+    """Return the filter of a subscription, from the cache or compiled; None if all messages match.
+
+    Raises IllegalExpression and UnknownFilter.
+    """
     if (not expression or expression == tags.ALL) and (expression_type or TAG) == TAG:
         return None
     key = (expression_type or TAG, expression or "")
@@ -82,9 +85,9 @@ def _compile(expression_type: str, expression: str) -> Filter | None:
 
 
 class _Compiled(OrderedDict[tuple[str, str], Filter | None]):
-    """What was compiled lately, the last used at the end."""
+    """The cache of compiled filters, the least recently used one first."""
 
-    characters = 0  # Invariant: the sum over its expressions.
+    characters = 0  # Invariant: the length of all expressions in the cache.
 
     def remember(self, key: tuple[str, str], compiled: Filter | None) -> None:
         self[key] = compiled

@@ -1,12 +1,12 @@
-"""JSON as RocketMQ's Java side writes it with fastjson, and reads it: one reader for all bodies and headers.
+"""Reads and writes JSON as fastjson does in Apache RocketMQ: for all bodies and JSON headers.
 
-`read` gives what fastjson would give for the same bytes:
+`read` returns the same values as fastjson for the same bytes:
 
     enums         by name or by ordinal            "consumeType":"CONSUME_PASSIVELY"   "consumeType":1
     numbers       from text, and text from numbers "subVersion":"1795354881516"        "value":7
     truth values  from text and numbers            "order":"true"   "order":1
-    null, ""      as absent; what is absent has its default; unknown fields are ignored
-    keys, quotes  with the liberties of `lenient_json`
+    null, ""      as absent; absent fields have their default values; unknown fields are ignored
+    keys, quotes  with the extensions in `lenient_json.py`
 
 C++ clients write enums by ordinal and numbers as text, Go's write null for empty lists, and Java writes a map keyed by
 MessageQueue with objects for keys:
@@ -16,8 +16,8 @@ MessageQueue with objects for keys:
 Java's tools read such a map in this form only, so `write` writes it: for a field of type `QueueTable`. Integer keys are
 written with quotes, which every client reads. Nothing is written with white space: Go splits `brokerAddrs` by hand.
 
-Plain JSON of the right types is read by msgspec alone; everything else costs Python, so it may have LENIENT_BYTES_MAX
-bytes.
+msgspec reads standard JSON with the expected types. All other JSON is read by Python code, which is slower, so it may
+have at most LENIENT_BYTES_MAX bytes.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,18 +35,18 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 BYTES_MAX: Final = 512 << 10
-"""Of any body or header, 4,000 subscriptions of a heartbeat; msgspec takes up to 30 ms for it."""
+"""The largest body or header: a heartbeat with 4,000 subscriptions. msgspec reads it in up to 30 ms."""
 
 LENIENT_BYTES_MAX: Final = 64 << 10
-"""Of what needs Python to be read, at most 40 ms; a C++ client's heartbeat of 400 subscriptions."""
+"""The largest JSON that Python code reads, in up to 40 ms: a C++ client's heartbeat with 400 subscriptions."""
 
 
 class IllegalJson(ProtocolError):
-    """A body or header that fastjson would not read as what it should be; the text says what is wrong and where."""
+    """A body or header that fastjson could not read as the expected class. The message has the reason and position."""
 
 
 class MessageQueue(msgspec.Struct, frozen=True, rename="camel", order=True):
-    """A queue as clients name it; frozen, to be a key."""
+    """A queue in bodies. The class is frozen, because it is the key of a QueueTable."""
 
     topic: str
     broker_name: str = ""
@@ -71,21 +71,21 @@ class QueueTable(Generic[V]):
 
 
 def enum(*names: str) -> msgspec.Meta:
-    """Annotate a text that is one of Java's enums, by its names in the order of their ordinals.
+    """Return the annotation of a field that is a Java enum, with its names in the order of their ordinals.
 
-    A name that is not among them is kept as it is: newer clients have more. The pattern sends ordinals written as text
-    through the lenient reader.
+    Unknown names are not changed, because newer clients may have more. msgspec refuses a text that begins with a digit,
+    so ordinals written as text are read by the lenient reader.
     """
     return msgspec.Meta(pattern=r"^\D", extra={"enum": names})
 
 
 def write(value: object) -> bytes:
-    """Write a body."""
+    """Encode a body."""
     return _encoder.encode(value)
 
 
 def read(body: Buffer, form: type[T]) -> T:
-    """Read a body as a `form`. Raises IllegalJson."""
+    """Decode a body as an object of class `form`. Raises IllegalJson."""
     if len(body) > BYTES_MAX:
         raise IllegalJson(f"JSON of {len(body)} bytes; {BYTES_MAX} are allowed")
     decoder = _decoders.get(form)
@@ -99,7 +99,7 @@ def read(body: Buffer, form: type[T]) -> T:
 
 
 def read_leniently(body: Buffer, form: type[T], problem: str) -> T:
-    """Read what msgspec could not read, for the reason `problem`. Raises IllegalJson."""
+    """Decode a body that msgspec could not decode, for the reason `problem`. Raises IllegalJson."""
     name = form.__name__.lstrip("_")
     if len(body) > LENIENT_BYTES_MAX:
         raise IllegalJson(
@@ -128,7 +128,7 @@ _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # One decoder for each form that `read` is called with: as many as there are classes of bodies.
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
-_ABSENT: Final = ("", "null")  # What stands for no number and no truth value; TypeUtils.java#castToInt
+_ABSENT: Final = ("", "null")  # Texts that are read as an absent number or truth value (TypeUtils.java#castToInt).
 
 
 def _convert(value: Any, form: type[T]) -> T:

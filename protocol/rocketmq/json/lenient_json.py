@@ -1,10 +1,10 @@
-"""JSON with the liberties that fastjson takes: text to Python values, in time linear in the text.
+"""Parses JSON with the extensions of fastjson, in time linear in the length of the text.
 
     {a:1}  {'a':1}  {0:1}  {{"topic":"t"}:1}      keys without quotes, in single quotes, numbers, and objects
-    'text'   /* comments */   // comments         also, as in fastjson, more commas than needed, or fewer
+    'text'   /* comments */   // comments         commas may be repeated or missing
 
-A key that is a number or an object becomes the text of its JSON. Nothing may be nested in a key. Numbers of more than
-NUMBER_CHARACTERS_MAX characters are refused.
+A key that is a number or an object becomes the text of its JSON. Objects and arrays in a key may not be nested. Numbers
+with more than NUMBER_CHARACTERS_MAX characters are refused.
 Source: `com.alibaba.fastjson2.JSONReader`, features that are on by default.
 """
 
@@ -17,15 +17,15 @@ from duolog.protocol.errors import ProtocolError
 
 NUMBER_CHARACTERS_MAX: Final = 40
 KEY_CHARACTERS_MAX: Final = 1024
-"""Of a key that is an object: quoting the quotes of nested keys would double its length with each level."""
+"""The longest key that is an object. Escaping quotes in nested keys would double the length with each level."""
 
 DEPTH_MAX: Final = 64
-"""Values within values; RocketMQ's own bodies have up to 6."""
+"""The largest depth of nested values; RocketMQ's own bodies have up to 6 levels."""
 
 _COLON: Final = object()
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 
-# Every repetition is possessive, so that no character is looked at twice: an unterminated text fails in one pass.
+# All repetitions are possessive, so that no character is matched twice and an unterminated text fails in one pass.
 _TOKEN: Final = re.compile(
     r"""
     (?: [\s,]++ | //[^\n]*+ | /\*(?:[^*]|\*(?!/))*+\*/ )*+
@@ -43,8 +43,8 @@ _CLOSES: Final = {"}": "{", "]": "["}
 
 
 def parse(text: str) -> Any:
-    """Read one value. Raises ProtocolError with the place of the fault."""
-    opened: list[tuple[str, list[Any]]] = []  # The brackets that are open, each with what came behind it.
+    """Parse one value. Raises ProtocolError with the position of the error."""
+    opened: list[tuple[str, list[Any]]] = []  # Each open bracket with the parts of the value that contains it.
     parts: list[Any] = []
     at = 0
     match_at = _TOKEN.match
@@ -119,7 +119,7 @@ def _word(word: str) -> Any:
 
 
 def _requoted(match: re.Match[str]) -> str:
-    """Write what stands between single quotes as it stands between double ones."""
+    """Convert an escape or a quote within single quotes to its form within double quotes."""
     return {'"': '\\"', "\\'": "'"}.get(match[0], match[0])
 
 

@@ -3,9 +3,8 @@
     { total size i32 | magic i32 = 0 | body CRC i32 = 0 | flag i32
       | body length i32 | body | properties length i16 | properties } ...        big-endian
 
-Each message has its own properties, UNIQ_KEY among them; everything else stands in the request's header once. The
-broker stores each as a record of its own.
-Source: `MessageDecoder.java#encodeMessages`.
+Each message has its own properties, including UNIQ_KEY; the other fields are in the header of the request, once for
+all. The broker stores each message as a separate record. Source: `MessageDecoder.java#encodeMessages`.
 """
 
 import struct
@@ -19,7 +18,7 @@ Buffer = bytes | bytearray | memoryview
 _HEAD = struct.Struct(">iiiii")
 _PROPERTIES_LENGTH = struct.Struct(">h")
 _FRAMING_BYTES = _HEAD.size + _PROPERTIES_LENGTH.size
-_new_part = tuple.__new__  # At half the cost of calling the class.
+_new_part = tuple.__new__  # It takes half the time of a call of the class.
 
 
 class TooManyMessages(ProtocolError):
@@ -27,7 +26,7 @@ class TooManyMessages(ProtocolError):
 
 
 class Part(NamedTuple):
-    """One message of a batch; its body is a slice of what it was read from."""
+    """One message of a batch. A decoded body is a slice of the body of the batch."""
 
     flag: int
     body: Buffer
@@ -35,12 +34,12 @@ class Part(NamedTuple):
 
 
 def decode(body: Buffer, count_max: int) -> list[Part]:
-    """Read all messages. Raises ProtocolError for a malformed one and for none, TooManyMessages beyond `count_max`."""
+    """Decode all messages. Raises ProtocolError for a malformed or empty batch, TooManyMessages above `count_max`."""
     return next(read(body, count_max, count_max))
 
 
 def read(body: Buffer, count: int, count_max: int) -> Iterator[list[Part]]:
-    """Read the messages, `count` at a time; raises as `decode` does, maybe after some of them."""
+    """Decode the messages and yield lists of `count`. Raises as `decode` does, possibly after some messages."""
     parts: list[Part] = []
     view = memoryview(body)
     at, end, before = 0, len(view), 0
@@ -74,7 +73,7 @@ def read(body: Buffer, count: int, count_max: int) -> Iterator[list[Part]]:
 
 
 def encode(parts: Iterable[Part]) -> bytes:
-    """Write the messages one after the other, as a producer does."""
+    """Encode messages as a producer does."""
     pieces: list[Buffer] = []
     for flag, body, properties in parts:
         size = _FRAMING_BYTES + len(body) + len(properties)

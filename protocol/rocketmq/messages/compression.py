@@ -1,8 +1,8 @@
-"""Compressed message bodies: sysFlag bit 0 says that a body is, bits 8 to 10 how.
+"""Compressed message bodies. Bit 0 of sysFlag says that a body is compressed, bits 8 to 10 name the codec:
 
-    0 zlib, by a client that does not say so | 1 LZ4 frame | 2 Zstandard | 3 zlib
+    0 zlib, of clients before 4.9.4 | 1 LZ4 frame | 2 Zstandard | 3 zlib
 
-The broker stores what came and inflates only for readers of the other protocol.
+The broker stores bodies as they are sent, and decompresses them only for Kafka consumers.
 Source: `CompressionType.java`, `CompressorFactory.java`.
 """
 
@@ -25,16 +25,16 @@ Buffer = bytes | bytearray | memoryview
 ZLIB_LEVEL: Final = 5
 """`DefaultMQProducer.compressLevel`."""
 
-# Both protocols mean the same LZ4 frames and Zstandard frames.
+# The LZ4 and Zstandard frames of both protocols are the same.
 _CODECS = {COMPRESSION_LZ4: Codec.LZ4, COMPRESSION_ZSTD: Codec.ZSTD}
 _ZLIB = (COMPRESSION_ZLIB_LEGACY, COMPRESSION_ZLIB)
 
 
 def inflate_body(body: Buffer, sys_flag: int, limit_bytes: int) -> Buffer:
-    """Give the body as its producer's user wrote it; one that is not compressed comes back as it is.
+    """Return the decompressed body. A body that is not compressed is returned unchanged.
 
-    Raises ProtocolError if it is not what sysFlag says, or has more than `limit_bytes`: no more than that are ever
-    inflated.
+    Raises ProtocolError if it cannot be decompressed with the codec in sysFlag, or decompresses to more than
+    `limit_bytes` bytes; no more bytes than these are decompressed.
     """
     if not sys_flag & COMPRESSED:
         return body
@@ -47,7 +47,7 @@ def inflate_body(body: Buffer, sys_flag: int, limit_bytes: int) -> Buffer:
 
 
 def deflate_body(body: Buffer, kind: int) -> bytes:
-    """Compress `body`; `kind` is one of the COMPRESSION flags, to be set in sysFlag together with COMPRESSED."""
+    """Compress a body. `kind` is a COMPRESSION flag, which the caller sets in sysFlag together with COMPRESSED."""
     if kind in _ZLIB:
         return zlib.compress(body, ZLIB_LEVEL)
     return deflate(_CODECS[kind], body)

@@ -1,4 +1,4 @@
-"""The bits of RocketMQ's flag fields, as plain integers: they are tested on every message.
+"""The bits of RocketMQ's flag fields. They are plain integers, because they are tested for every message.
 
 Sources: `MessageSysFlag.java`, `PullSysFlag.java`, `PermName.java`, `CompressionType.java`.
 """
@@ -21,7 +21,7 @@ TRANSACTION_COMMIT: Final = 0x8
 TRANSACTION_ROLLBACK: Final = 0xC
 
 COMPRESSION_MASK: Final = 0x700
-COMPRESSION_ZLIB_LEGACY: Final = 0x000  # Clients before 4.9.4 know one codec and do not name it.
+COMPRESSION_ZLIB_LEGACY: Final = 0x000  # Clients before 4.9.4 have one codec and do not name it.
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300

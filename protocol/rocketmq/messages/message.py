@@ -1,6 +1,6 @@
-"""One stored message: what the commitlog holds, a pull returns, and a check of a transaction carries.
+"""RocketMQ's message record: the frame that the log stores, a pull returns, and a check-back contains.
 
-Big-endian; offsets for IPv4 hosts, everything behind a 16-byte IPv6 address lies 12 further:
+Integers are big-endian. The byte offsets are for IPv4 hosts; fields after an IPv6 host are 12 bytes later:
 
       0  total size i32 | magic u32 | body CRC u32 | queue id i32 | flag i32
      20  queue offset i64 | physical offset i64 | sysFlag i32
@@ -8,13 +8,14 @@ Big-endian; offsets for IPv4 hosts, everything behind a 16-byte IPv6 address lie
      72  reconsume times i32 | prepared transaction offset i64
      84  body length i32 | body | topic length u8 | topic | properties length i16 | properties
 
-* The magic is V1, or V2 for a topic of more than 127 bytes: its length is an i16 then. The Go client reads V1 only.
-* The body CRC is CRC-32 without its highest bit, of the body as it lies there (compressed, if sysFlag says so).
-* Times are epoch milliseconds. sysFlag: `flags`. Properties: `properties`. Hosts: `message_id`.
-* Clients read field after field and do not skip by total size: one wrong length, and Java drops the rest of the
-  pull's messages without a word. So what is written here is exact, and what is read here must be.
+* The magic is V1, or V2 for a topic of more than 127 bytes, whose length is an i16. The Go client reads V1 only.
+* The body CRC is the CRC-32 of the body as it is stored, compressed or not, without its highest bit.
+* Times are epoch milliseconds. `flags.py` has the bits of sysFlag, `properties.py` the property string, `message_id.py`
+  the encoding of hosts.
+* Clients decode all fields and do not use the total size to skip. If a length is wrong, Java clients drop the remaining
+  messages of a pull without an error. Therefore `decode` requires that all lengths agree.
 
-A body of a pull answer is such records one after the other, without a count.
+The body of a pull answer is a sequence of records.
 Source: `MessageDecoder.java`, `MessageExtEncoder.java`.
 """
 
@@ -40,15 +41,15 @@ TOPIC_BYTES_MAX_V1: Final = 127
 TOPIC_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 32767
 RECONSUME_TIMES_MAX: Final = (1 << 31) - 1
-BODY_BYTES_MAX: Final = 16 << 20  # A record that no frame of the remoting protocol can carry is never one.
+BODY_BYTES_MAX: Final = 16 << 20  # A larger record would exceed the largest remoting frame.
 NO_HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
-"""127.0.0.1:0, for messages that no RocketMQ client sent."""
+"""127.0.0.1:0, the host of messages that were not sent by a RocketMQ client."""
 
 
 class Message(msgspec.Struct):
-    """One message; `body` is as it travels, maybe compressed (`compression.inflate_body`).
+    """One decoded message. `body` may be compressed (`compression.inflate_body`).
 
-    `encode` takes size and body CRC from the body, not from here, and sets sysFlag's two host bits.
+    `encode` computes size and body CRC, and ignores these two fields; it also sets the two host bits of sysFlag.
     """
 
     topic: str
@@ -73,13 +74,13 @@ class Message(msgspec.Struct):
 
 
 def encode(message: Message) -> bytearray:
-    """Write one record. Raises ProtocolError for a field that exceeds the format."""
+    """Encode one record. Raises ProtocolError if a field exceeds the limits of the format."""
     writer = Writer(message.topic, message.queue_id, message.store_host)
     return bytearray().join(writer.pieces(message))
 
 
 class Writer:
-    """Writes records of one queue: what these share is encoded once, and not taken from the messages."""
+    """Encodes records of one queue. Topic, queue id and store host are encoded once, and not taken from a Message."""
 
     __slots__ = ("_magic", "_queue_id", "_store_host", "_store_host_bit", "_topic")
 
@@ -91,9 +92,9 @@ class Writer:
         self._store_host_bit = STORE_HOST_V6 if len(store_host) == 20 else 0
 
     def pieces(self, message: Message) -> tuple[bytes, Buffer, bytes]:
-        """Write one record as what stands before the body, the body untouched, and what stands behind it.
+        """Encode one record as (bytes before the body, the body itself, bytes after the body).
 
-        Raises ProtocolError for a field that exceeds the format.
+        Raises ProtocolError if a field exceeds the limits of the format.
         """
         body, properties, born_host = message.body, message.properties, message.born_host
         body_bytes, properties_bytes = len(body), len(properties)
@@ -131,9 +132,9 @@ class Writer:
 
 
 def outline_of(record: bytes) -> tuple[int, int, int, int]:
-    """Give what a record that is written anew is asked for: born and store time, where topic and properties begin.
+    """Return (born time, store time, index of the topic's length, index of the properties) of a record.
 
-    The topic begins with its length. Raises ProtocolError.
+    `Readdresser.write` and `committed` need these values. Raises ProtocolError.
     """
     try:
         outline = _OUTLINES[record[_SYS_FLAG_LOW_BYTE_AT] >> 4 & 3]
@@ -151,7 +152,7 @@ def outline_of(record: bytes) -> tuple[int, int, int, int]:
 
 
 class Readdresser:
-    """Writes records anew for one queue, with other properties: what they share there is encoded once."""
+    """Encodes copies of records for another queue, with other properties. Topic and queue id are encoded once."""
 
     __slots__ = (
         "_magic", "_queue_id", "_raw_queue_id", "_store_host", "_store_host_bit", "_topic", "_topic_name"
@@ -165,12 +166,13 @@ class Readdresser:
         self._raw_queue_id = queue_id.to_bytes(4, "big")
 
     def write(self, record: bytes, topic_at: int, properties: bytes) -> bytes:
-        """Write one record, whose topic begins there. Raises ProtocolError if the properties exceed the format."""
+        """Return a copy of a record; `topic_at` is from `outline_of`. Raises ProtocolError for too long properties."""
         store_host = self._store_host
         sys_flag = record[_SYS_FLAG_LOW_BYTE_AT]
         host_at = _STORE_MS_AT + 8 + (12 if sys_flag & BORN_HOST_V6 else 0)
         has_same_host = sys_flag & STORE_HOST_V6 == self._store_host_bit and record.startswith(store_host, host_at)
-        if not has_same_host or len(properties) > PROPERTIES_BYTES_MAX:  # Nearly all were stored by us, as we are now.
+        # The store host is different only if the broker's address was changed since the record was stored.
+        if not has_same_host or len(properties) > PROPERTIES_BYTES_MAX:
             message = decode(record)
             message.properties = properties
             return b"".join(Writer(self._topic_name, self._queue_id, store_host).pieces(message))
@@ -189,9 +191,10 @@ class Readdresser:
 
 
 def committed(record: bytes, topic_at: int, topic: str, queue_id: int, properties: bytes, store_host: bytes) -> bytes:
-    """Write a half message, whose topic begins there, as its commit makes it: for its real queue, with its own place.
+    """Return the record that the commit of a half message appends to the message's own topic and queue.
 
-    Raises ProtocolError if the properties exceed the format.
+    `topic_at` is from `outline_of`. The position of the half message becomes the prepared transaction offset. Raises
+    ProtocolError for too long properties.
     """
     head = _HEADS[record[_SYS_FLAG_LOW_BYTE_AT] >> 4 & 3]
     (
@@ -226,9 +229,9 @@ def store_ms_of(buffer: Buffer, at: int = 0) -> int:
     return _read(_I64, buffer, at + _STORE_MS_AT + (12 if buffer[at + _SYS_FLAG_LOW_BYTE_AT] & BORN_HOST_V6 else 0))
 
 
-# Magic, and the topic with its length, by name: the same few topics come over and over.
+# Topic -> (magic, encoded topic with its length).
 _topics: dict[str, tuple[int, bytes]] = {}
-_TOPICS_CACHED_MAX: Final = 4096  # Then the cache starts anew.
+_TOPICS_CACHED_MAX: Final = 4096  # A cache with so many topics is cleared.
 
 
 def _encode_topic(name: str) -> tuple[int, bytes]:
@@ -246,7 +249,7 @@ def _encode_topic(name: str) -> tuple[int, bytes]:
 
 
 def stamp(buffer: bytearray | memoryview, at: int, place: tuple[int, int, int]) -> None:
-    """Write what is known only at the append into the record at `buffer[at]`; no CRC covers it.
+    """Write the values that are known only at the append into the record at `buffer[at]`. No CRC covers them.
 
     `place` is (physical offset, queue offset, store timestamp).
     """
@@ -262,9 +265,10 @@ def stamp(buffer: bytearray | memoryview, at: int, place: tuple[int, int, int]) 
 
 
 def decode(buffer: Buffer, at: int = 0) -> Message:
-    """Read the record at `buffer[at]`; its body is a slice of `buffer`, so of a memoryview no copy.
+    """Decode the record at `buffer[at]`. Its body is a slice of `buffer`, which is no copy if that is a memoryview.
 
-    Raises ProtocolError unless every length agrees with the total size. Does not check the body's CRC: no client does.
+    Raises ProtocolError unless all lengths agree with the total size. The CRC of the body is not verified, as in
+    clients.
     """
     try:
         (
@@ -313,7 +317,7 @@ def decode(buffer: Buffer, at: int = 0) -> Message:
 
 
 def decode_all(buffer: Buffer) -> list[Message]:
-    """Read the records of a pull answer. Raises ProtocolError if one is malformed or bytes are left over."""
+    """Decode the records of a pull answer. Raises ProtocolError if one is malformed or further bytes follow."""
     messages = []
     at = 0
     while at < len(buffer):
@@ -324,11 +328,11 @@ def decode_all(buffer: Buffer) -> list[Message]:
 
 
 def is_body_intact(message: Message) -> bool:
-    """Say whether the body still has the CRC that was stored with it."""
+    """Return whether the body has the CRC that is stored in the record."""
     return zlib.crc32(message.body) & 0x7FFFFFFF == message.body_crc
 
 
-# -- Reading one field of a record that was written here; raises ProtocolError for one that is too short
+# -- Reading one field of a stored record. These functions raise ProtocolError if the record is too short.
 
 
 def queue_offset_of(buffer: Buffer, at: int = 0) -> int:
@@ -340,7 +344,7 @@ def physical_offset_of(buffer: Buffer, at: int = 0) -> int:
 
 
 def size_of(buffer: Buffer, at: int = 0) -> int:
-    """Give the bytes that the record takes: the next one of a pull answer starts behind them."""
+    """Return the size of the record in bytes."""
     return _read(_I32, buffer, at)
 
 
@@ -355,7 +359,7 @@ def properties_of(buffer: Buffer, at: int = 0) -> bytes:
 
 
 def stored_properties_of(buffer: Buffer) -> bytes:
-    """As `properties_of`, for who looks at many: nearly all records have the short form, with hosts of IPv4."""
+    """Return the same as `properties_of`, in less time for records with IPv4 hosts and magic V1."""
     try:
         magic, sys_flag, body_length = _SHORT_HEAD.unpack_from(buffer)
         if magic == MAGIC_V1 and not sys_flag & (BORN_HOST_V6 | STORE_HOST_V6) and body_length >= 0:
@@ -363,11 +367,11 @@ def stored_properties_of(buffer: Buffer) -> bytes:
             properties_at = topic_at + 3 + buffer[topic_at]
             return bytes(buffer[properties_at : properties_at + _U16.unpack_from(buffer, properties_at - 2)[0]])
     except (struct.error, IndexError):
-        pass  # The other way says it.
+        pass  # `properties_of` raises the error.
     return properties_of(buffer)
 
 
-# -- Inside
+# -- Layout
 
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
@@ -379,7 +383,7 @@ _NO_HOST_BITS = ~(BORN_HOST_V6 | STORE_HOST_V6)
 _NO_STORE_HOST_BIT = ~STORE_HOST_V6
 _TOPIC_LENGTH_V1 = [bytes((length,)) for length in range(TOPIC_BYTES_MAX_V1 + 1)]
 
-# What stands before the body, by sysFlag bits 4 (born host is IPv6) and 5 (store host is IPv6).
+# The fields before the body, by bits 4 (born host is IPv6) and 5 (store host is IPv6) of sysFlag.
 _HOSTS = ((8, 8), (20, 8), (8, 20), (20, 20))
 _HEADS = [struct.Struct(f">iIIiiqqiq{born}sq{store}siqi") for born, store in _HOSTS]
 _OUTLINES = [
@@ -396,7 +400,7 @@ _STORE_MS_AT = 56
 
 
 def _spans(buffer: Buffer, magic: int, body_at: int, body_length: int) -> tuple[int, int, int]:
-    """Give where the topic starts, the properties start and the record ends; the topic ends 2 before the properties."""
+    """Return (index of the topic, index of the properties, index after the record)."""
     topic_at = body_at + body_length
     if body_length < 0:
         raise ProtocolError(f"message with a body of {body_length} bytes")
@@ -416,7 +420,7 @@ def _spans(buffer: Buffer, magic: int, body_at: int, body_length: int) -> tuple[
 
 
 def _places(buffer: Buffer, at: int) -> tuple[int, int, int]:
-    """Give where body and properties start and where the record ends."""
+    """Return (index of the body, index of the properties, index after the record)."""
     try:
         body_at = at + _HEADS[buffer[at + _SYS_FLAG_LOW_BYTE_AT] >> 4 & 3].size
         (magic,) = _U32.unpack_from(buffer, at + _MAGIC_AT)

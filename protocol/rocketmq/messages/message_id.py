@@ -1,10 +1,11 @@
-"""The offsetMsgId: the id that the broker gives a message, and by which it is found again without an index.
+"""The offsetMsgId: the id that the broker assigns to a message, and by which it finds the message without an index.
 
     store host: ip (4 or 16 bytes), port i32 | physical offset i64        as upper-case hex: 32 or 56 digits
 
-Java takes the digits 17 to 32 as the physical offset when it ends a transaction, and connects to the host to view the
-message. The other id, UNIQ_KEY, is the producer's own and opaque to the broker.
-Hosts are kept as they travel, packed, because a record repeats them: pack once per connection.
+Java clients read the physical offset from digits 17 to 32 to end a transaction, and connect to the host to view the
+message. The other id of a message, UNIQ_KEY, is assigned by its producer.
+
+Hosts are passed in their packed form, because records contain this form: a connection packs its host once.
 Source: `MessageDecoder.java#createMessageId`.
 """
 
@@ -23,14 +24,14 @@ _PORT = struct.Struct(">i")
 
 
 def pack_host(ip: str, port: int) -> bytes:
-    """Pack an IPv4 or IPv6 address and port: 8 or 20 bytes. An IPv4 address in IPv6 clothes is packed as IPv4."""
+    """Pack an IPv4 or IPv6 address and a port into 8 or 20 bytes. An IPv4-mapped IPv6 address is packed as IPv4."""
     address = ip_address(ip)
     packed = (getattr(address, "ipv4_mapped", None) or address).packed
     return packed + _PORT.pack(port)
 
 
 def unpack_host(host: bytes) -> tuple[str, int]:
-    """Give address and port of a packed host. Raises ProtocolError unless it has 8 or 20 bytes."""
+    """Return (address, port) of a packed host. Raises ProtocolError unless it has 8 or 20 bytes."""
     if len(host) not in (8, 20):
         raise ProtocolError(f"packed host of {len(host)} bytes; allowed are 8 and 20")
     (port,) = _PORT.unpack_from(host, len(host) - 4)

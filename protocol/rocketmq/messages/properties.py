@@ -1,11 +1,11 @@
-"""The properties of a message, as one string of pairs.
+"""The property string of a message, in which a record stores its properties.
 
     name 0x01 value 0x02  name 0x01 value 0x02 ...        UTF-8; the last 0x02 may be missing
 
-A pair without 0x01, without a name or without a value is as if it were not there; of a name that occurs twice the last
-pair counts. A value may contain 0x01, nothing else can hold either byte. What a record stores is the string itself,
-so it is not taken apart to be kept: `get` finds one value in it, `join` adds some, `parse` gives them all.
-Source: `MessageDecoder.java#string2messageProperties`, `MessageConst.java`.
+A pair without 0x01, without a name or without a value is ignored. If a name occurs twice, the last pair is valid. A
+value may contain 0x01; names cannot contain either byte. Most functions work on the encoded string: `get` finds one
+value, `join` appends pairs, and `parse` decodes all pairs. Source: `MessageDecoder.java#string2messageProperties`,
+`MessageConst.java`.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 
 
 def parse(raw: bytes | str) -> dict[str, str]:
-    """Read all pairs. Raises ProtocolError for bytes that are not UTF-8."""
+    """Decode all pairs. Raises ProtocolError if the bytes are not UTF-8."""
     text = raw if isinstance(raw, str) else _as_text(raw)
     properties = {}
     for pair in text.split(VALUE_END):
@@ -65,7 +65,7 @@ def parse(raw: bytes | str) -> dict[str, str]:
 
 
 def encode(properties: Mapping[str, str]) -> str:
-    """Write all pairs, each with its 0x02. Raises ProtocolError for a pair that would not be read back as it is."""
+    """Encode pairs. Raises ProtocolError if `parse` would not return the same pairs."""
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     if text.count(VALUE_END) != len(properties) or parse(text) != properties:
         raise ProtocolError(f"properties that the property string cannot hold: {dict(properties)!r:.200}")
@@ -73,10 +73,10 @@ def encode(properties: Mapping[str, str]) -> str:
 
 
 def get(raw: bytes, name: str) -> str | None:
-    """Give the value of one property without reading the others; None if it is not there."""
+    """Return the value of one property without decoding the others; None if it does not exist."""
     key = _key(name)
     at = raw.rfind(key)
-    # A value cannot contain 0x02: what stands behind one, up to 0x01, is a name; else it is the end of one, or a value.
+    # A name follows a 0x02 or the beginning. Any other occurrence is within a value or is the end of a longer name.
     while at > 0 and raw[at - 1] != _VALUE_END:
         at = raw.rfind(key, 0, at)
     if at < 0:
@@ -85,12 +85,12 @@ def get(raw: bytes, name: str) -> str | None:
     end = raw.find(_VALUE_END, start)
     value = raw[start:] if end < 0 else raw[start:end]
     if not value:
-        return parse(raw).get(name)  # A pair without value does not count, so an earlier one of this name does.
+        return parse(raw).get(name)  # This pair has no value, so an earlier pair of the same name is valid.
     return _as_text(value)
 
 
 def finder(name: str) -> Callable[[bytes], bytes | None]:
-    """Make of `get` what looks for one name in many messages; it gives the bytes of the value."""
+    """Return a function that finds the value of one property, as bytes, faster than `get`: for use on many messages."""
     first = name.encode() + b"\x01"
     later = b"\x02" + first
     first_size, later_size = len(first), len(later)
@@ -111,19 +111,19 @@ def finder(name: str) -> Callable[[bytes], bytes | None]:
 
 
 def _valued(raw: bytes, start: bytes) -> bytes | None:
-    """Give the last pair's value that is not empty, of those that begin so: one without value does not count."""
+    """Return the value of the last pair that begins with `start` and has a value."""
     values = [pair[len(start) :] for pair in raw.split(b"\x02") if pair.startswith(start)]
     return next(filter(None, reversed(values)), None)
 
 
 @lru_cache(64)
 def _key(name: str) -> bytes:
-    """Give what a pair of that name begins with."""
+    """Return the first bytes of a pair with this name."""
     return name.encode() + b"\x01"
 
 
 def set_many(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
-    """Give `raw` with these values set and the properties whose value is None removed."""
+    """Return `raw` with these values set, and without the properties whose value is None."""
     if any(name.encode() in raw for name in changes):
         merged = {**parse(raw), **changes}
         return encode({name: value for name, value in merged.items() if value is not None}).encode()
@@ -131,7 +131,7 @@ def set_many(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
 
 
 def without(raw: bytes, name: str) -> bytes:
-    """Give `raw` without the pairs of one name."""
+    """Return `raw` without the pairs of one name."""
     key = _key(name)
     if key not in raw:
         return raw
@@ -139,16 +139,16 @@ def without(raw: bytes, name: str) -> bytes:
 
 
 def join(raw: bytes, added: bytes) -> bytes:
-    """Give `raw` followed by `added`, another property string; of a name that both have, that of `added` counts."""
+    """Return `raw` followed by another property string, whose values replace those of the same names in `raw`."""
     if raw and added and raw[-1] != _VALUE_END:
         return raw + b"\x02" + added
     return raw + added
 
 
 def repaired(raw: bytes) -> bytes:
-    """Give `raw` as Java's clients read it: UTF-8, with U+FFFD in place of bytes that are none.
+    """Return `raw` with U+FFFD in place of bytes that are not UTF-8, as Java clients decode it.
 
-    For what is stored already: at the door such properties are refused.
+    Properties that are not UTF-8 are refused when a message is sent; this function is for messages that are stored.
     """
     try:
         raw.decode()

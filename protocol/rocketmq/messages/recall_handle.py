@@ -1,8 +1,9 @@
-"""The handle by which a producer recalls a delayed message, as the answer to its send gives it.
+"""The recall handle: the answer to a send of a delayed message contains it, and the producer recalls the message by it.
 
-    base64url of   v1 <topic> <broker name> <due ms> <UNIQ_KEY> <the broker's own id of the timer>
+    base64url of   v1 <topic> <broker name> <due ms> <UNIQ_KEY> <id of the pending message>
 
-Clients read the first five words, to find the broker; those that follow are ours. Source: `RecallMessageHandle.java`.
+Clients read the first five words, to find the broker. The last word is an addition of Duolog.
+Source: `RecallMessageHandle.java`.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -24,13 +25,13 @@ class RecallHandle(NamedTuple):
 
 
 def encode(topic: str, broker: str, due_ms: int, unique_key: str, timer_id: str) -> str:
-    # A producer's key is opaque to us; with a blank in it the words could not be told apart.
+    # Spaces in the key are replaced, because spaces separate the words.
     words = (_VERSION, topic, broker, str(due_ms), unique_key.replace(" ", "_"), timer_id)
     return urlsafe_b64encode(" ".join(words).encode()).decode()
 
 
 def decode(text: str) -> RecallHandle:
-    """Read a handle. Raises ProtocolError for what is none of ours."""
+    """Decode a handle. Raises ProtocolError if it is malformed."""
     try:
         words = urlsafe_b64decode(text.encode()).decode().split(" ")
         if len(words) != _WORDS or words[0] != _VERSION:

@@ -1,4 +1,4 @@
-"""What POP consumers and the broker tell each other about popped messages, as text.
+"""The texts that POP consumers and the broker exchange about popped messages: receipts and the infos of an answer.
 
     receipt              start offset, pop time, invisible time, revive queue, retry flag, broker, queue id, offset;
                          Apache's gRPC proxy appends the message's position in the log
@@ -6,10 +6,11 @@
     msgOffsetInfo        retry flag, queue id, offset,offset,...                       ;
     orderCountInfo       retry flag, place, how often the messages there failed        ;
 
-Parts are separated by spaces. A client makes a message's receipt of the three infos and of what the answer says, and
-sends it back with its ack. The retry flag says whether the queue is the topic's own (0) or of a retry topic, and of
-which name: `%RETRY%group_topic` (1) or `%RETRY%group+topic` (2). In orderCountInfo a queue id stands for the least
-count of the queue, and `qo<queue id>%<offset>` for one message. Source: ExtraInfoUtil.java, KeyBuilder.java.
+Parts are separated by spaces. A client builds the receipt of each message from the three infos and the header of the
+answer, and sends it with its ack. The retry flag is 0 for a queue of the topic itself, 1 for a queue of the retry topic
+`%RETRY%group_topic`, and 2 for a queue of the retry topic `%RETRY%group+topic`. In orderCountInfo, the place is a queue
+id, for the least count in the queue, or `qo<queue id>%<offset>`, for one message.
+Source: ExtraInfoUtil.java, KeyBuilder.java.
 """
 
 import base64
@@ -19,11 +20,11 @@ from typing import Final, NamedTuple
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.names import RETRY_PREFIX
 
-REVIVE_QUEUE: Final = 0  # Of Java's broker; here nothing is kept in such a queue.
-ORDER_REVIVE_QUEUE: Final = 999  # By which a client knows that it popped in order.
-RECEIPT_PARTS: Final = 8  # Parts that follow these are ignored, as `ExtraInfoUtil` ignores them.
-NUMBER_CHARACTERS_MAX: Final = 20  # Of an int64 with its sign.
-BITS_BYTES_MAX: Final = 1 << 10  # Of one batch of acks.
+REVIVE_QUEUE: Final = 0  # Apache RocketMQ stores pop checkpoints in this queue of its revive topic; Duolog has none.
+ORDER_REVIVE_QUEUE: Final = 999  # The revive queue id that marks an orderly pop for clients.
+RECEIPT_PARTS: Final = 8  # Further parts are ignored, as in ExtraInfoUtil.
+NUMBER_CHARACTERS_MAX: Final = 20  # The length of an int64 with its sign.
+BITS_BYTES_MAX: Final = 1 << 10  # The largest bit set of one batch ack.
 
 
 NOT_RETRIED: Final = "0"
@@ -33,7 +34,7 @@ _SEPARATORS: Final = {RETRIED: "_", RETRIED_V2: "+"}
 
 
 class Receipt(NamedTuple):
-    """What names one popped message, and when it was popped."""
+    """The decoded receipt of one popped message. `retry` is the retry flag."""
 
     start_offset: int
     pop_ms: int
@@ -57,7 +58,7 @@ class Receipt(NamedTuple):
 
 
 def parse_receipt(text: str) -> Receipt:
-    """Read a receipt. Raises ProtocolError."""
+    """Decode a receipt. Raises ProtocolError."""
     try:
         start, pop_ms, invisible_ms, revive_queue, retry, broker, queue_id, offset, *_ = text.split(" ", RECEIPT_PARTS)
         if max(map(len, (start, pop_ms, invisible_ms, revive_queue, queue_id, offset))) > NUMBER_CHARACTERS_MAX:
@@ -70,9 +71,9 @@ def parse_receipt(text: str) -> Receipt:
 
 
 def real_topic(group: str, topic: str, retry: str) -> str:
-    """Name the topic in which a popped message lies: `topic`, or by the retry flag the group's retry topic for it.
+    """Return the topic that contains a popped message: `topic`, or a retry topic of the group, by the retry flag.
 
-    What is not acked of a retry topic goes to that same topic again.
+    If `topic` is a retry topic itself, it is returned.
     """
     separator = _SEPARATORS.get(retry)
     if separator is None or topic.startswith(RETRY_PREFIX):
@@ -81,7 +82,7 @@ def real_topic(group: str, topic: str, retry: str) -> str:
 
 
 def queue_info(retry: str, place: object, value: object) -> str:
-    """Write what one of the infos has of one queue, or of one message."""
+    """Return the part of an info for one queue, or for one message."""
     return f"{retry} {place} {value}"
 
 
@@ -90,7 +91,10 @@ def join_infos(infos: Iterable[str]) -> str:
 
 
 class BitSet:
-    """A Java BitSet, as it is in base64. Raises ProtocolError for what is none, or has more than BITS_BYTES_MAX."""
+    """A bit set in the encoding of Java's BitSet.toByteArray and base64.
+
+    The constructor raises ProtocolError if the text is not base64 or has more than BITS_BYTES_MAX bytes.
+    """
 
     __slots__ = ("_bytes",)
 

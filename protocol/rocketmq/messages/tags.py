@@ -1,8 +1,8 @@
-"""Tags: the one word of a message that consumers choose by, and its hash that the index keeps.
+"""Tags: a message has at most one, consumers subscribe by tags, and index rows contain the hash of the tag.
 
-A subscription is `*` or `tagA || tagB`. The broker compares hashes first, then the words; Java's and Go's clients
-compare the words again. A wrong hash loses messages without a trace.
-Source: `FilterAPI.java`, `ExpressionMessageFilter.java`, `String.java#hashCode`.
+A subscription is `*` or `tagA || tagB`. The broker compares hashes first, then the tags; Java and Go clients compare
+the tags again. With a wrong hash, consumers would not receive the message, and no error would be reported. Source:
+`FilterAPI.java`, `ExpressionMessageFilter.java`, `String.java#hashCode`.
 """
 
 from typing import Final
@@ -12,12 +12,13 @@ from duolog.protocol.rocketmq.messages import properties
 
 ALL: Final = "*"
 NO_TAG: Final = 0
-"""The code of a message without a tag."""
+"""The tag hash of a message without a tag."""
 
 EXPRESSION_CHARACTERS_MAX: Final = 4096
-"""Apache RocketMQ has no limit but the frame's; hashing that takes seconds, and a held pull keeps the hashes."""
+"""The longest subscription. Apache RocketMQ limits only the frame; hashing so many tags would take seconds."""
 
-# Producers use few tags over and over. What exceeds the limits is computed each time or makes room for itself.
+# Hashes of tags are cached, because producers use few different tags. Longer tags are not cached, and a full cache is
+# cleared.
 _CACHED_TAGS_MAX: Final = 4096
 _CACHED_TAG_CHARACTERS_MAX: Final = 64
 _codes: dict[str, int] = {}
@@ -37,7 +38,7 @@ def code_of_properties(raw: bytes, text: str) -> int:
 
 
 def hash_code(text: str) -> int:
-    """Give Java's `text.hashCode()`: over UTF-16 code units, 32 bits, signed."""
+    """Return the value of Java's `String.hashCode`: a signed 32-bit hash over UTF-16 code units."""
     code = _codes.get(text)
     if code is None:
         code = _hash(text.encode("ascii") if text.isascii() else _utf16_units(text))
