@@ -184,7 +184,11 @@ def status(http: Http = None, as_json: AsJson = False) -> None:
 
 
 @poison_app.command("list")
-def poison_list(http: Http = None, as_json: AsJson = False) -> None:
+def poison_list(
+    everything: Annotated[bool, typer.Option("--all", help="also those that were acknowledged")] = False,
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
     """List stored records that could not be processed, and were set aside."""
     found = reading(http).get("/api/poison")
     if as_json:
@@ -195,8 +199,20 @@ def poison_list(http: Http = None, as_json: AsJson = False) -> None:
         [
             [row["kind"], row["place"], row["error"], "start" if row["at_ms"] is None else local_time(row["at_ms"])]
             for row in found["records"]
+            if everything or not row["is_acknowledged"]
         ],
     )
+
+
+@poison_app.command("acknowledge", epilog="Example: duolog poison acknowledge --kind 'half message'")
+def poison_acknowledge(
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="only records of this kind")] = None,
+    place: Annotated[str | None, typer.Option(metavar="PLACE", help="only the record at this place")] = None,
+    http: Http = None,
+) -> None:
+    """Take records that were set aside off the list; they are not reported again."""
+    done = writing(http).act("/api/poison", "acknowledge", body={"kind": kind, "place": place})
+    typer.echo(f"acknowledged {done['acknowledged']} records")
 
 
 app.command()(produce)

@@ -94,7 +94,7 @@ class HttpPort:
         application = web.Application(middlewares=[self._serve])
         application.add_routes(
             [
-                *StatusApi(context, self._document).routes(),
+                *StatusApi(context, self._document, kept, read).routes(),
                 *TopicApi(context, kept, read, decompression).routes(),
                 *LeaseApi(context, kept, read, lambda: self.readers).routes(),
                 *GroupApi(context, kept, read).routes(),

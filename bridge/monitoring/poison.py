@@ -15,7 +15,8 @@
     expired message     its reader gets it as if it had not expired
 
 `GET /api/poison` and `duolog poison list` show the newest of these records. The list is state: a duty appends its new
-rows as `RecordsSetAside`, and checkpoints contain it, so it survives restarts and crashes.
+rows as `RecordsSetAside`, and checkpoints contain it, so it survives restarts and crashes. A record that an operator
+has acknowledged stays in the list, so that it is not reported again when the next start meets it.
 """
 
 import logging
@@ -23,8 +24,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from duolog.bridge.records.broker import RecordsSetAside
-from duolog.store.entry import Slot
+from duolog.bridge.records.broker import RecordsAcknowledged, RecordsSetAside
+from duolog.store.entry import Promise, Slot
 from duolog.store.errors import Fatal, StoreError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class SetAsideRecord(NamedTuple):
     place: str
     error: str
     at_ms: int | None  # None: during recovery.
+    is_acknowledged: bool = False
 
 
 _Name = tuple[str, str]  # Kind and place.
@@ -76,7 +78,7 @@ class Poison:
             raise error
         place = _storable(place, PLACE_CHARACTERS_MAX)
         name = kind, place
-        if name in self._reported:
+        if name in self._reported or self._is_acknowledged(name):
             return
         text = _storable(f"{type(error).__name__}: {error}", ERROR_CHARACTERS_MAX)
         if name not in self._kept:
@@ -95,9 +97,27 @@ class Poison:
         self._kept[found.kind, found.place] = found
         return found
 
+    def _is_acknowledged(self, name: _Name) -> bool:
+        return name in self._kept and self._kept[name].is_acknowledged
+
     def all(self) -> Iterable[SetAsideRecord]:
         """Return the rows of the list, the oldest first."""
         return self._kept.values()
+
+    def acknowledge(self, kind: str | None, place: str | None, now_ms: int) -> tuple[int, Promise]:
+        """Acknowledge the records of this kind and at this place; None stands for all.
+
+        Returns how many there were, and the promise of the log. Raises StoreError and changes nothing.
+        """
+        assert self._state_log is not None, "the log is open"
+        names = [
+            name
+            for name, row in self._kept.items()
+            if not row.is_acknowledged and kind in (None, row.kind) and place in (None, row.place)
+        ]
+        if names:
+            self._state_log.commit([*_records_of(self._unsaved.values()), *_acknowledged(names)], now_ms)
+        return len(names), self._state_log.barrier()
 
     # -- The list as state
 
@@ -105,6 +125,7 @@ class Poison:
         """Register with the state log, before the log is recovered."""
         self._state_log = state_log
         state_log.own(RecordsSetAside, self._replay)
+        state_log.own(RecordsAcknowledged, self._replay_acknowledged)
         state_log.on_snapshot(self._snapshot)
 
     def next_deadline_mono_ms(self) -> int | None:
@@ -119,20 +140,32 @@ class Poison:
 
     def _replay(self, record: RecordsSetAside, slot: Slot) -> None:
         for row in record.rows:
-            found = SetAsideRecord(*row)
+            found = SetAsideRecord(*row, is_acknowledged=False)
             name = found.kind, found.place
             self._unsaved.pop(name, None)
             if name not in self._kept:
                 self._keep(found)
 
-    def _snapshot(self) -> Iterator[RecordsSetAside]:
-        return _records_of(self._kept.values())
+    def _replay_acknowledged(self, record: RecordsAcknowledged, slot: Slot) -> None:
+        for kind, place in record.names:
+            row = self._kept.get((kind, place))
+            if row is not None:
+                self._kept[kind, place] = row._replace(is_acknowledged=True)
+
+    def _snapshot(self) -> Iterator[RecordsSetAside | RecordsAcknowledged]:
+        yield from _records_of(self._kept.values())
+        yield from _acknowledged([name for name, row in self._kept.items() if row.is_acknowledged])
 
 
 def _records_of(rows: Iterable[SetAsideRecord]) -> Iterator[RecordsSetAside]:
-    left = [*rows]
+    left = [(row.kind, row.place, row.error, row.at_ms) for row in rows]
     for at in range(0, len(left), ROWS_IN_RECORD):
         yield RecordsSetAside(left[at : at + ROWS_IN_RECORD])
+
+
+def _acknowledged(names: list[_Name]) -> Iterator[RecordsAcknowledged]:
+    for at in range(0, len(names), ROWS_IN_RECORD):
+        yield RecordsAcknowledged(names[at : at + ROWS_IN_RECORD])
 
 
 def _storable(text: str, characters_max: int) -> str:

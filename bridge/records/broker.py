@@ -23,6 +23,12 @@ class RecordsSetAside(StateRecordBody, frozen=True, tag=3):
     rows: Sequence[tuple[str, str, str, int | None]]
 
 
+class RecordsAcknowledged(StateRecordBody, frozen=True, tag=4):
+    """Records set aside that an operator has dealt with: (kind, place) for each."""
+
+    names: Sequence[tuple[str, str]]
+
+
 class KeyValueKept(StateRecordBody, frozen=True, tag=68):
     """A key and value that a RocketMQ tool stored at the name server; None: the key was deleted."""
 

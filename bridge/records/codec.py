@@ -12,7 +12,7 @@ from typing import get_args
 
 import msgspec
 
-from duolog.bridge.records.broker import ClockDoubted, ClusterNamed, KeyValueKept, RecordsSetAside
+from duolog.bridge.records.broker import ClockDoubted, ClusterNamed, KeyValueKept, RecordsAcknowledged, RecordsSetAside
 from duolog.bridge.records.expiry import MessagesExpired, QueuesExpire
 from duolog.bridge.records.groups import (
     GroupConfigured,
@@ -53,6 +53,7 @@ Record = (
     ClusterNamed
     | ClockDoubted
     | RecordsSetAside
+    | RecordsAcknowledged
     | TopicCreated
     | TopicChanged
     | TopicDeleted

@@ -3,18 +3,19 @@
 GET  /metrics               Prometheus text                   GET  /api/status      the broker and its log
 GET  /healthz               200 while the event loop runs     GET  /api/segments    the files of the log
 GET  /readyz                200 while requests are served     GET  /api/poison      records that were set aside
-GET  /api/openapi.json      the OpenAPI document (`openapi/`)
+GET  /api/openapi.json      the OpenAPI document (`openapi/`)   POST /api/poison/acknowledge
 """
 
 import asyncio
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version as installed_version
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from duolog.bridge.http.answers import (
@@ -25,16 +26,31 @@ from duolog.bridge.http.answers import (
 )
 from duolog.bridge.http.api.group_views import known_groups
 from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.requests import parsed
 from duolog.bridge.net.addresses import endpoint
+from duolog.store.entry import Promise
 
 _PAGE_BYTES = resource.getpagesize()
 
 
-class StatusApi:
-    """The routes. `document` returns the OpenAPI document."""
+class NewAcknowledgement(msgspec.Struct, forbid_unknown_fields=True):
+    """Which records that were set aside are acknowledged; null stands for all."""
 
-    def __init__(self, context: HttpContext, document: Callable[[], Json]) -> None:
-        self._context, self._document = context, document
+    kind: str | None = None
+    place: str | None = None
+
+
+class StatusApi:
+    """The routes. `document` returns the OpenAPI document, `kept` waits for a promise, `read` returns a body."""
+
+    def __init__(
+        self,
+        context: HttpContext,
+        document: Callable[[], Json],
+        kept: Callable[[Promise], Awaitable[None]],
+        read: Callable[[web.Request], Awaitable[bytes]],
+    ) -> None:
+        self._context, self._document, self._kept, self._read = context, document, kept, read
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -45,6 +61,7 @@ class StatusApi:
             web.get("/api/status", self._status),
             web.get("/api/segments", self._segments),
             web.get("/api/poison", self._poison),
+            web.post("/api/poison/acknowledge", self._acknowledge),
         ]
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -72,6 +89,14 @@ class StatusApi:
 
     async def _poison(self, request: web.Request) -> web.Response:
         return answer(poison_view(self._context))
+
+    async def _acknowledge(self, request: web.Request) -> web.Response:
+        body = await self._read(request)
+        wanted = parsed(body, NewAcknowledgement) if body else NewAcknowledgement()
+        poison, now_ms = self._context.monitoring.poison, self._context.clock.now_ms()
+        count, promise = poison.acknowledge(wanted.kind, wanted.place, now_ms)
+        await self._kept(promise)
+        return answer({"acknowledged": count})
 
 
 def status_view(context: HttpContext) -> Json:

@@ -73,11 +73,16 @@ class SetAsideRecordAnswer(TypedDict):
     place: str
     error: str
     at_ms: Annotated[int | None, _is("When the record was set aside; null: while the log was replayed.")]
+    is_acknowledged: Annotated[bool, _is("Whether an operator has acknowledged the record.")]
 
 
 class SetAsideRecords(TypedDict):
     counts: Annotated[dict[str, int], _is("The number of records that were set aside, by kind.")]
     records: list[SetAsideRecordAnswer]
+
+
+class Acknowledged(TypedDict):
+    acknowledged: Annotated[int, _is("The number of records that were acknowledged now.")]
 
 
 # -- Topics

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from duolog.bridge.http import requests
-from duolog.bridge.http.api import groups, leases, messages, pending, schedules, timers, topics
+from duolog.bridge.http.api import groups, leases, messages, pending, schedules, status, timers, topics
 from duolog.bridge.http.openapi import answers
 
 Json = dict[str, Any]
@@ -76,6 +76,13 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/api/segments"): Operation("The segments of the log.", answer=list[answers.SegmentAnswer]),
     ("GET", "/api/poison"): Operation(
         "Stored records that could not be processed and were set aside.", answer=answers.SetAsideRecords
+    ),
+    ("POST", "/api/poison/acknowledge"): Operation(
+        "Acknowledge records that were set aside.",
+        answer=answers.Acknowledged,
+        body=status.NewAcknowledgement,
+        is_body_optional=True,
+        description="Without `kind` and `place`, all of them. They stay in the list, and are not reported again.",
     ),
     # -- Topics
     ("GET", "/api/topics"): Operation("All topics.", answer=list[answers.TopicSummary]),

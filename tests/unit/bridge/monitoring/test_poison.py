@@ -88,6 +88,29 @@ def test_a_record_is_reported_once_and_the_list_is_bounded() -> None:
     assert len(kept[0].error) == 300
 
 
+def test_acknowledged_records_stay_acknowledged_and_are_not_reported_again(caplog: pytest.LogCaptureFixture) -> None:
+    core = ManualCore()
+    core.store.append([StateRecord(b"\xc1")], core.clock.now_ms())
+    core.settle()
+    core = ManualCore(disk=core.disk.after_kill())  # The replay sets it aside.
+    core.poison.set_aside("frame", "position 2", ValueError("x"))
+    assert core.poison.acknowledge("frame", "position 1", core.clock.now_ms())[0] == 0
+    assert core.poison.acknowledge("state record", None, core.clock.now_ms())[0] == 1
+    assert [each.is_acknowledged for each in core.poison.all()] == [True, False]
+    core.settle()
+    killed = ManualCore(disk=core.disk.after_kill())
+    killed.poison.save(killed.clock.now_ms(), 0)
+    caplog.clear()
+    killed.store.close(killed.clock.now_ms())
+    stopped = ManualCore(disk=killed.disk.after_kill())
+    for again in (killed, stopped):
+        rows = {each.kind: each.is_acknowledged for each in again.poison.all()}
+        assert rows == {"state record": True, "frame": False}
+    assert "state record" not in caplog.text
+    assert stopped.poison.acknowledge(None, None, stopped.clock.now_ms())[0] == 1
+    assert stopped.poison.acknowledge(None, None, stopped.clock.now_ms())[0] == 0
+
+
 @pytest.mark.parametrize("error", [DiskFull(), HalfApplied(), MemoryError()])
 def test_what_says_nothing_about_the_record_is_raised_again(error: Exception) -> None:
     poison = Poison()
@@ -286,7 +309,7 @@ def test_delayed_message_that_raises_is_set_aside_and_the_others_are_delivered(
         broker.delays.run(broker.clock.now_ms(), 0)
     broker.settle()
     assert sorted(bodies(client.pull(0))) == [b"%d" % number for number in range(9) if number != 4]
-    ((kind, place, _, _),) = broker.poison.all()
+    ((kind, place, *_),) = broker.poison.all()
     assert kind == "delayed message"
     assert place.startswith("position ")
     assert len(broker.delays.timers) == 0
