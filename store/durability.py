@@ -72,7 +72,9 @@ class Durability:
         state = self._write_state
         if promise.end <= (self._log.durable if promise.durable else self.written):
             done(None)
-        elif state.refusal is not None and (state.has_ended or (state.is_blocked and promise.end > self.written)):
+        elif state.refusal is not None and (
+            state.has_ended or (state.is_blocked and not state.is_retrying and promise.end > self.written)
+        ):
             done(state.refusal)
         else:
             (self._to_sync if promise.durable else self._to_write).add(promise.end, done)

@@ -8,7 +8,8 @@
                                                                                  writable after EMFILE or ENFILE
     ended        WritingEnded   any other write failed, or an fsync failed       never: the broker must be restarted
 
-In the state *blocked*, promises that wait for the log fail with DiskFull. Units that were appended remain in the write
+In the state *blocked*, promises that wait for the log fail with DiskFull, unless the spare file is being removed: then
+they wait for the write that follows, and a deletion is answered. Units that were appended remain in the write
 buffer, because the state in memory already contains their changes; `check_disk` repeats the write of the same bytes at
 the same position until it succeeds. A message whose sender received an error may therefore be stored later.
 
@@ -47,6 +48,7 @@ class WriteState:
         self._log = commitlog
         self._spare = Spare(files, options.spare_bytes)
         self._is_making_room = False  # The spare file is being removed.
+        self.is_retrying = False  # The blocked write will be repeated once the spare file is removed.
         self._write: Callable[[], None] = _not_attached
         self._fail_promises: Callable[[StoreError], None] = _not_attached
 
@@ -77,9 +79,10 @@ class WriteState:
             log.warning("%s, appends are refused: %s unwritten_bytes=%d", why, error, self._log.unwritten_bytes)
         self.refusal = DiskFull(f"{why}: {error}")
         self.is_blocked = True
-        self._fail_promises(self.refusal)
         if error.errno in NO_SPACE:
             self.make_room()
+        if self.is_blocked and not self.is_retrying:
+            self._fail_promises(self.refusal)
 
     def end_writing(self, reason: str) -> None:
         """Refuse every append until a restart, and fail the promises that can no longer be kept."""
@@ -96,13 +99,17 @@ class WriteState:
         if self.has_ended or self._is_making_room or self.is_closed:
             return
         self._is_making_room = True
+        self.is_retrying = self.is_blocked  # An earlier run may have left the file, so `is_held` does not matter.
         self._spare.is_held = False
         self._executors.background.submit(self._spare.give_up, self._room_made)
 
     def _room_made(self, outcome: Failure | None) -> None:
         """Repeat the blocked write; if it fails again, the next `check_disk` repeats it."""
+        self.is_retrying = False
         if outcome is not None:
             log.warning("the spare file could not be removed: %s", outcome)
+            if self.is_blocked and self.refusal is not None:
+                self._fail_promises(self.refusal)
         elif self.is_blocked and not self.has_ended and not self.is_closed:
             self.is_blocked = False
             self._write()

@@ -16,6 +16,7 @@ from duolog.store.errors import DiskFull, StoreError
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.disk import SmallDisk
+from tests.kit.threads import ManualThreads
 from tests.unit.bridge.kafka.bench import KafkaBench
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
@@ -149,6 +150,25 @@ def test_room_is_made_on_a_disk_without_a_free_block(is_started_again: bool) -> 
     again = ManualCore(disk=core.disk.after_kill(), store=SMALL)
     assert again.topics.get("filler") is None
     assert again.topic("kept").queues[0].end_offset == 2
+
+
+def test_deletion_waits_while_a_thread_makes_room() -> None:
+    """Its client gets an answer, and not a closed connection, when the spare file makes room for its record."""
+    core = ManualCore(disk=SmallDisk(400 * KIB), store=SMALL)
+    fill_to_the_last_block(core, 60)
+    background = core.store.executors.background = ManualThreads()
+    filler = core.topics.get("filler")
+    assert filler is not None
+    told: list[StoreError | None] = []
+    with suppress(DiskFull):
+        for _ in range(1000):
+            core.publish(filler, bytes(3 * KIB))
+    core.store.when(core.topics.delete(filler, core.clock.now_ms()), told.append)
+    core.settle()
+    assert told == []
+    background.run()
+    core.settle()
+    assert told == [None]
 
 
 def test_without_a_spare_file_no_room_can_be_made_on_such_a_disk() -> None:
