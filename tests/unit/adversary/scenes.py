@@ -90,7 +90,8 @@ def _popped(attacker: "Attacker") -> dict[str, str]:
     return {**place, "so": parts[0], "pt": parts[1], "q": str(found.queue_id)}
 
 
-def _half(attacker: "Attacker") -> dict[str, str]:
+def half(attacker: "Attacker") -> dict[str, str]:
+    """Send a half message of the group `shop`; gives the fields by which END_TRANSACTION names it."""
     sent = _ask_rocketmq(
         attacker, RequestCode.SEND_MESSAGE, b"half", sysFlag="4", properties="TRAN_MSG\x01true\x02PGROUP\x01shop\x02"
     )
@@ -113,7 +114,7 @@ def _member(attacker: "Attacker") -> dict[str, str]:
 ROCKETMQ: dict[int, Callable[["Attacker"], dict[str, str]]] = {
     **dict.fromkeys((RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE), _popped),
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _popped,
-    RequestCode.END_TRANSACTION: _half,
+    RequestCode.END_TRANSACTION: half,
     RequestCode.RECALL_MESSAGE: _delayed,
     **dict.fromkeys((RequestCode.LOCK_BATCH_MQ, RequestCode.UNREGISTER_CLIENT, RequestCode.QUERY_ASSIGNMENT), _member),
     **dict.fromkeys((RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY), _member),

@@ -16,12 +16,14 @@ import pytest
 
 from duolog.bridge import kafka
 from duolog.bridge.rocketmq import request_table
+from duolog.protocol.framing import FrameReader
 from duolog.protocol.kafka.api_messages import ApiKey
+from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.loop import run
-from tests.unit.adversary import http_requests
+from tests.unit.adversary import http_requests, rocketmq_requests, scenes
 from tests.unit.adversary.http_side import HttpSide
-from tests.unit.adversary.world import World
+from tests.unit.adversary.world import Attacker, World
 
 # The port imports these modules at their first use, one of them in a thread, which the virtual clock does not wait for.
 import_module("duolog.bridge.http.api.metrics")
@@ -33,6 +35,7 @@ PAIRS = 4  # Of connections, for each row; each sends one request.
 SOAK_REQUESTS = int(os.environ.get("DUOLOG_SOAK_REQUESTS", "3000000"))
 WORLD_REQUESTS = 3_000  # After so many the soak makes another world, for state grows.
 MUTATIONS = (1, 1, 1, 2, 3)
+CHECK_STEP_MS = 20_000  # Four of them are longer than `txn.check_interval_ms`.
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,52 @@ def test_rocketmq_requests(world: World, code: RequestCode) -> None:
             world.attack_rocketmq(attacker, code, world.rng.choice(MUTATIONS))
         world.end(*pair)
     check(world)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_decisions_about_open_half_messages(world: World, is_deleted: bool) -> None:
+    """Two strangers decide about half messages of a producer: with offsets of others, as other groups, again and again,
+    before and after a check-back, and after their topic is deleted. One that they do not name is committed at the end.
+    """
+    producer, strangers = world.rocketmq(), (world.rocketmq(), world.rocketmq())
+    kept, *named = [scenes.half(producer) for _ in range(6)]
+    orders = world.topic("orders")
+    checked = 0
+    for _ in range(3):
+        for _ in range(20):
+            _decide(world, world.rng.choice(strangers), named)
+        producer.transport.taken.clear()
+        for _ in range(4):
+            world.pass_ms(CHECK_STEP_MS)
+        frames = FrameReader(1 << 30).feed(bytes(producer.transport.taken))
+        checked += sum(remoting.decode(frame).code == RequestCode.CHECK_TRANSACTION_STATE for frame in frames)
+        if is_deleted and world.topic("orders") is orders:
+            world.topics.delete(orders, world.clock.now_ms())
+    before = sum(queue.end_offset for queue in world.topic("orders").queues)
+    fields = {**kept, "producerGroup": "shop", "commitOrRollback": "8", "fromTransactionCheck": "false"}
+    producer.say(rocketmq_requests.valid(RequestCode.END_TRANSACTION, world.rng, fields).encode())
+    world.settle()
+    committed = sum(queue.end_offset for queue in world.topic("orders").queues) - before
+    world.end(*strangers, producer)
+    check(world)
+    assert checked > 0
+    assert is_deleted or committed == 1
+
+
+def _decide(world: World, stranger: Attacker, named: list[dict[str, str]]) -> None:
+    """Send END_TRANSACTION one to three times for one of these half messages, or for a mixture of two."""
+    rng = world.rng
+    fields = {
+        **rng.choice(named), "producerGroup": rng.choice(("shop", "other")),
+        "commitOrRollback": rng.choice(("8", "12", "0")), "fromTransactionCheck": rng.choice(("true", "false")),
+    }  # fmt: skip
+    if rng.random() < 0.4:
+        fields["commitLogOffset"] = rng.choice(named)["commitLogOffset"]
+    request = rocketmq_requests.valid(RequestCode.END_TRANSACTION, rng, fields)
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        request.mutate(rng)
+    for _ in range(rng.randint(1, 3)):
+        stranger.send(request.encode(), "END_TRANSACTION", is_answered=False)
 
 
 def test_http_requests(world: World) -> None:
