@@ -1,1 +1,1 @@
-"""One stored form read as the other: `mapping.py` has the table, `to_kafka.py` and `to_rocketmq.py` the directions."""
+"""Converts stored messages between the two protocols. `mapping.py` describes the mapping of all fields."""

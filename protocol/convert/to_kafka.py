@@ -1,4 +1,4 @@
-"""RocketMQ's records as a Kafka batch (`mapping.py`)."""
+"""Converts RocketMQ records to a Kafka batch, or to single Kafka records (`mapping.py`)."""
 
 import struct
 from base64 import b64decode
@@ -33,7 +33,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Batched(NamedTuple):
-    """A batch of the first `record_count` records; `met_fault`: it ends there, as the last one does not inflate."""
+    """A batch of the first `record_count` records; `met_fault`: the body of the last one cannot be decompressed."""
 
     batch: Buffer
     record_count: int
@@ -49,11 +49,12 @@ def kafka_batch(
     inflate_bytes_max: int,
     log_append_time: bool = False,
 ) -> Batched:
-    """Build one uncompressed batch of consecutive records.
+    """Convert consecutive records to one uncompressed batch. The same records always give the same bytes.
 
-    At least one; as many as fit into `bytes_max` once inflated. A body that does not inflate is given as it is and ends
-    the batch, since it may have cost `inflate_bytes_max` to find out. With `log_append_time` all have the store time of
-    the first, and the batch ends before a record of another. The same records always give the same bytes.
+    The batch has at least one record, and further ones up to `bytes_max` decompressed bytes. A body that cannot be
+    decompressed is copied unchanged and ends the batch, because up to `inflate_bytes_max` bytes may have been
+    decompressed in vain. With `log_append_time` the timestamp of the batch is the store time of the first record, and
+    the batch ends before a record with another store time.
     """
     builder = BatchBuilder()
     append = builder.append_encoded
@@ -62,7 +63,7 @@ def kafka_batch(
     # The loop is written without functions for its steps, because it runs for each record of a Fetch.
     for index, record in enumerate(records):
         if builder.size >= bytes_max and index:
-            break  # Before a body is inflated for which there is no room.
+            break  # The next body would be decompressed although the batch is full.
         sys_flag, born_ms, stored_ms, body, raw = _open_record(record)
         if store_ms is None:
             store_ms = stored_ms
@@ -90,7 +91,7 @@ def kafka_batch(
 
 
 def kafka_record(frame: memoryview, offset: int, *, inflate_bytes_max: int, log_append_time: bool = False) -> Record:
-    """Give one record as a Kafka client reads it out of `kafka_batch`; this takes half the time of both."""
+    """Convert one record to the Record that a Kafka client decodes from `kafka_batch`, in half the time of both."""
     sys_flag, born_ms, stored_ms, body, raw = _open_record(frame)
     key, is_null, headers = _read_properties(raw)
     value: bytes | None = None
@@ -107,7 +108,8 @@ def kafka_record(frame: memoryview, offset: int, *, inflate_bytes_max: int, log_
     return Record(offset, timestamp_ms, key, None if is_null and not value else value, headers)
 
 
-# What conversion needs of the part before the body, by sysFlag bits 4 and 5: flags, born, stored, size of the body.
+# The fields before the body that are converted: magic, sysFlag, born time, store time, size of the body; by bits 4 and
+# 5 of sysFlag.
 _FIXED: Final = [
     struct.Struct(f">4xI28xiq{born}xq{store}x12xi") for born, store in ((8, 8), (20, 8), (8, 20), (20, 20))
 ]
@@ -116,7 +118,7 @@ _I32: Final = struct.Struct(">i")
 
 
 def _open_record(record: memoryview) -> tuple[int, int, int, memoryview, bytes]:
-    """Give (sysFlag, born, stored, body, properties) of one record."""
+    """Return (sysFlag, born time, store time, body, properties) of one record."""
     try:
         fixed = _FIXED[record[_SYS_FLAG_LOW_BYTE_AT] >> 4 & 3]
         magic, sys_flag, born_ms, stored_ms, body_size = fixed.unpack_from(record)
@@ -136,7 +138,7 @@ def _open_record(record: memoryview) -> tuple[int, int, int, memoryview, bytes]:
 
 
 def _kafka_parts(raw: bytes) -> tuple[bytes | None, bool, bytes]:
-    """Give (key, whether the value is null, encoded headers) of one message's properties."""
+    """Return (key, whether the value is null, encoded headers) for the properties of a message."""
     if not raw:
         return None, False, NO_HEADERS
     if raw.find(b"__KAFKA_") >= 0:  # `in` takes twice as long.
@@ -159,7 +161,7 @@ def _kafka_parts(raw: bytes) -> tuple[bytes | None, bool, bytes]:
 
 
 def _read_properties(raw: bytes) -> tuple[bytes | None, bool, list[Header]]:
-    """Give the same with headers that are not encoded."""
+    """Return (key, whether the value is null, headers) for the properties of a message."""
     if not raw:
         return None, False, []
     pairs = _pairs(raw)
@@ -185,7 +187,7 @@ _ALTERNATING: Final = _MARKS * (PROPERTIES_BYTES_MAX // 2 + 1)
 
 
 def _pairs(raw: bytes) -> dict[bytes, bytes]:
-    """Give a message's properties; a pair without 0x01 is as if it were not there."""
+    """Return the properties of a message. A pair without 0x01 is ignored."""
     marks = raw.translate(None, _NO_MARKS)
     if len(marks) & 1 == 0 and raw[-1] == 2 and _ALTERNATING.startswith(marks):
         flat = raw.replace(b"\x02", b"\x01").split(b"\x01")
@@ -198,7 +200,7 @@ _header_texts: dict[bytes, str] = {}
 
 
 def _header_name(name: bytes) -> bytes:
-    """Give a property's name as the key of a Kafka header, with its size; nothing, if no header shows it."""
+    """Return the encoded header key for a property, with its size; empty if the property does not become a header."""
     encoded = _header_text(name).encode()
     header = varint(len(encoded)) + encoded if encoded else b""
     if len(name) <= NAME_CACHED_CHARACTERS_MAX:
@@ -209,7 +211,7 @@ def _header_name(name: bytes) -> bytes:
 
 
 def _header_text(name: bytes) -> str:
-    """Give a property's name as that of a header; nothing, if no header shows it."""
+    """Return the header key for a property; empty if the property does not become a header."""
     text = name.decode("utf-8", "replace")
     shown = "" if text in HIDDEN or text.startswith(TRANSIENT) else text
     if len(name) <= NAME_CACHED_CHARACTERS_MAX:
@@ -227,11 +229,11 @@ def _unescaped_key(escaped: bytes | None, key: bytes | None) -> bytes | None:
     try:
         return b64decode(escaped, validate=True)
     except Base64Error:
-        return key  # Not written here: some client's own property.
+        return key  # A client has set the property __KAFKA_KEY itself.
 
 
 def _unescaped_headers(pairs: dict[bytes, bytes]) -> list[Header]:
-    """Give properties as headers, where some may be escaped ones."""
+    """Return the headers for properties of which some may be escaped headers."""
     headers: list[Header] = []
     for name, value in pairs.items():
         if not value:
@@ -245,7 +247,7 @@ def _unescaped_headers(pairs: dict[bytes, bytes]) -> list[Header]:
 
 
 def unescaped_header(name: bytes, value: bytes) -> Header | None:
-    """Give the header that was escaped so; None if this is none."""
+    """Return the header that was escaped as this property; None if the property is no escaped header."""
     if not name.startswith(KAFKA_HEADER.encode()):
         return None
     quoted, sign, content = value.decode("utf-8", "replace").partition("=")

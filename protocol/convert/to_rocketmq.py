@@ -1,4 +1,4 @@
-"""Records of a Kafka batch as RocketMQ's (`mapping.py`)."""
+"""Converts the records of a Kafka batch to RocketMQ records (`mapping.py`)."""
 
 import struct
 import zlib
@@ -33,9 +33,9 @@ from duolog.protocol.rocketmq.messages.message import (
 
 
 class Place(NamedTuple):
-    """What RocketMQ's records tell of the entry that their batch lies in."""
+    """The queue and the entry of a batch, from which the fields of its RocketMQ records are computed."""
 
-    topic: bytes  # as RocketMQ spells it
+    topic: bytes  # In RocketMQ's spelling.
     queue_id: int
     base_offset: int
     position: int
@@ -45,9 +45,9 @@ class Place(NamedTuple):
 
 
 def rocketmq_records(records: Iterable[Record], place: Place) -> list[bytes]:
-    """Encode each record as the RocketMQ record that a pull returns.
+    """Convert each record of a batch to the RocketMQ record that a pull returns.
 
-    One that exceeds what RocketMQ's format can say (a value of 2 GiB) cannot come out of a batch.
+    A record of a batch never exceeds the limits of RocketMQ's format, such as 2 GiB for a value.
     """
     topic, queue_id, base_offset, position, last_position, stored_ms, store_host = place
     is_v1 = len(topic) <= TOPIC_BYTES_MAX_V1
@@ -83,20 +83,20 @@ def rocketmq_records(records: Iterable[Record], place: Place) -> list[bytes]:
 
 
 _PACKS: Final = [struct.Struct(f">iIIiiqqiq8sq{store}siqi") for store in (8, 20)]
-# A Java client leaves a body of no bytes null, and the push consumer of 4.9 then dies of it, message after message
-# (ProcessQueue.java#putMessage). What inflates to nothing is an empty array to every client.
+# A Java client decodes a body of 0 bytes as null, and the push consumer of 4.9 then fails for each message
+# (ProcessQueue.java#putMessage). All clients decode a compressed empty body as an empty array.
 _EMPTY_BODY: Final = zlib.compress(b"")
 
 
 def properties_of(record: Record) -> bytes:
-    """Give the properties that a RocketMQ consumer filters this record by."""
+    """Return the properties of a record, by which subscriptions of RocketMQ consumers are evaluated."""
     _, _, key, value, headers = record
     return _property_string(key, value, headers)
 
 
 def _property_string(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> bytes:
     """Encode key, null value and headers as properties."""
-    # First as if nothing needed an escape; one look at the whole then says whether that was so.
+    # The properties are first encoded without escapes, and one check of the result then shows whether any is needed.
     parts = [] if key is None else [b"KEYS\x01", key, b"\x02"]
     known = _property_names.get
     for name, content in headers:
@@ -138,7 +138,7 @@ _property_names: dict[str, bytes] = {}
 
 
 def _property_name(name: str) -> bytes:
-    """Give a header's name as that of a property, with its end; nothing, if it must be escaped."""
+    """Return the encoded property name of a header, with its end byte; empty if the header must be escaped."""
     encoded = name.encode("utf-8", "replace")
     is_free = name not in STEERING and name != names.KEYS and not name.startswith((ESCAPES, TRANSIENT))
     prefix = encoded + b"\x01" if is_free and name and _is_plain(encoded) else b""
@@ -150,7 +150,7 @@ def _property_name(name: str) -> bytes:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Say whether a property can hold these bytes as they are."""
+    """Return whether a property can contain these bytes without an escape."""
     if b"\x01" in text or b"\x02" in text:
         return False
     if text.isascii():
@@ -175,7 +175,10 @@ def _escaped_header(index: int, name: str, content: bytes | None) -> bytes:
 
 
 def _shortened(key: bytes | None, value: bytes | None, headers: Sequence[Header], parts: list[bytes]) -> bytes:
-    """Leave out what does not fit and name it; the earlier comes first, and what is small is not lost to a giant."""
+    """Omit the key and the headers that do not fit, and add their names. Earlier ones have precedence.
+
+    A large header that does not fit does not prevent later small ones from being included.
+    """
     labels = [names.KEYS] if key is not None else []
     labels += [""] if value is None else []
     labels += [name for name, _ in headers]

@@ -36,7 +36,7 @@ class Body(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class DataVersion(Body):
-    """Of a table that name servers compare: it must change with the table."""
+    """The version of a table, by which name servers compare it. It must change when the table changes."""
 
     state_version: Int64 = 0
     timestamp: Int64 = 0
@@ -47,7 +47,10 @@ class DataVersion(Body):
 
 
 class SubscriptionData(Body):
-    """What one group wants of one topic. `code_set` are the hashes of `tags_set`; the newer `sub_version` wins."""
+    """The subscription of a group to a topic. `code_set` has the hashes of `tags_set`.
+
+    Of two subscriptions, the one with the higher `sub_version` is valid.
+    """
 
     topic: str
     sub_string: str = "*"
@@ -74,7 +77,7 @@ class ConsumerData(Body):
 
 
 class HeartbeatData(Body):
-    """HEART_BEAT: everything that one client instance is. With `without_sub` its subscriptions are left out."""
+    """HEART_BEAT: the groups and subscriptions of one client. With `without_sub` it has no subscriptions."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[ProducerData] = []
@@ -90,7 +93,7 @@ class ConsumerList(Body):
 
 
 class CheckClientRequest(Body):
-    """CHECK_CLIENT_CONFIG: may this subscription be?"""
+    """CHECK_CLIENT_CONFIG: asks whether this subscription is valid."""
 
     client_id: str
     group: str
@@ -99,7 +102,7 @@ class CheckClientRequest(Body):
 
 
 class ConnectionBody(Body):
-    """A client's channel. `language` must be one of `remoting.LANGUAGES`, or Java's tools stumble."""
+    """One connection of a client. `language` must be one of `remoting.LANGUAGES`, which Java's tools require."""
 
     client_id: str
     client_addr: str
@@ -149,7 +152,7 @@ class AssignmentRequest(Body):
 
 
 class Assignment(Body):
-    """A queue of a client, and whether it pulls or pops it; queue -1, which is only popped: all."""
+    """A queue of a client, and whether it pulls or pops. Queue id -1, only for pop, stands for all queues."""
 
     message_queue: MessageQueue
     mode: str
@@ -157,13 +160,13 @@ class Assignment(Body):
 
 
 class AssignmentAnswer(Body):
-    """QUERY_ASSIGNMENT; None: the client keeps what it has."""
+    """QUERY_ASSIGNMENT. None: the client does not change its assignment."""
 
     message_queue_assignments: list[Assignment] | None
 
 
 class RequestModeRequest(Body):
-    """SET_MESSAGE_REQUEST_MODE: PULL, or POP with queues shared by so many clients more (0: all are, by all)."""
+    """SET_MESSAGE_REQUEST_MODE: PULL, or POP with the number of further clients that share a queue (0 for all)."""
 
     topic: str
     consumer_group: str
@@ -227,7 +230,7 @@ class ClusterInfo(Body):
 
 
 class TopicList(Body):
-    """What lists topics."""
+    """A list of topics."""
 
     topic_list: list[str]
     broker_addr: str | None = None
@@ -267,7 +270,7 @@ class TopicConfigTable(Body):
 
 
 class GroupRetryPolicy(Body):
-    """CUSTOMIZED (a list of delays) or EXPONENTIAL; the parameters of either, where they are not the default ones."""
+    """The retry policy of a group: CUSTOMIZED, a list of delays, or EXPONENTIAL; with parameters if not the default."""
 
     type: RetryPolicyType = "CUSTOMIZED"
     customized_retry_policy: dict[str, list[Int64]] | None = None
@@ -292,7 +295,7 @@ class SubscriptionGroupConfig(Body):
 
 
 class SubscriptionGroupTable(Body):
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG; `forbidden_table` must be there, Java's tools do not ask."""
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Java's tools require `forbidden_table`."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig]
     data_version: DataVersion
@@ -342,7 +345,7 @@ class ConsumerStatus(Body):
     consumer_table: dict[str, QueueTable[Int64]] = {}
 
 
-# -- What tools ask for
+# -- Requests of admin tools
 
 
 class TopicConfigList(Body):
@@ -358,7 +361,7 @@ class GroupConfigList(Body):
 
 
 class ConsumeStatsList(Body):
-    """GET_BROKER_CONSUME_STATS: for each group a map of one entry, its name and what it consumes."""
+    """GET_BROKER_CONSUME_STATS: for each group a map with one entry, the group's name and its consume statistics."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]]
     broker_addr: str

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a command asks for, by either side."""
+    """The codes of requests by clients and by the broker."""
 
     # -- Sending
     SEND_MESSAGE = 10
@@ -179,7 +179,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a command was answered. None exceeds 32,767: the binary header has 16 bits for it."""
+    """The codes of answers. They are at most 32,767, because the binary header has 16 bits for the code."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -187,7 +187,7 @@ class ResponseCode(IntEnum):
     REQUEST_CODE_NOT_SUPPORTED = 3
     TRANSACTION_FAILED = 4
 
-    # Clients take these three for "stored": the answer needs the same header as SUCCESS.
+    # Clients treat these three as stored: the answer needs the same header as with SUCCESS.
     FLUSH_DISK_TIMEOUT = 10
     SLAVE_NOT_AVAILABLE = 11
     FLUSH_SLAVE_TIMEOUT = 12

@@ -60,7 +60,7 @@ SendRequestV2: type[SendRequest] = cast(
 
 
 class SendAnswer(Header):
-    """Every SEND answer that says "stored": clients read the first three without asking whether they are there."""
+    """The answer to a send that was stored. Clients require the first three fields."""
 
     msg_id: str  # The offsetMsgId; for a batch one for each message, joined by commas.
     queue_id: int
@@ -132,7 +132,10 @@ class PullRequest(Header):
 
 
 class PullAnswer(Header):
-    """Every PULL answer, whatever its code: Java unboxes all of them. 0 as the broker keeps the client here."""
+    """The answer to a pull, with any response code. Java clients require all fields.
+
+    Broker id 0 tells the client to continue with this broker.
+    """
 
     next_begin_offset: int
     min_offset: int
@@ -142,7 +145,7 @@ class PullAnswer(Header):
 
 
 class PopRequest(Header):
-    """POP_MESSAGE. Queue -1 is all. With `init_mode` 1 a group without a position begins at the end."""
+    """POP_MESSAGE. Queue id -1 stands for all queues. With `init_mode` 1 a group without offsets begins at the end."""
 
     consumer_group: str
     topic: str
@@ -159,7 +162,7 @@ class PopRequest(Header):
 
 
 class PopAnswer(Header):
-    """Where the popped messages lie; the infos are of `receipt`."""
+    """The answer to POP_MESSAGE. `messages/receipt.py` describes the infos."""
 
     pop_time: int
     invisible_time: int
@@ -180,7 +183,7 @@ class PeekRequest(Header):
 
 
 class NotificationRequest(Header):
-    """NOTIFICATION. Born time 0 is now."""
+    """NOTIFICATION. A born time of 0 stands for the present time."""
 
     consumer_group: str
     topic: str
@@ -262,7 +265,7 @@ class UpdateConsumerOffsetRequest(Header):
 
 
 class QueueRequest(Header):
-    """GET_MAX_OFFSET (`committed` is of no use to us), GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
+    """GET_MAX_OFFSET (`committed` is ignored), GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
 
     topic: str
     queue_id: Int32
@@ -365,7 +368,7 @@ class CreateTopicRequest(Header):
 
 
 class TopicRequest(Header):
-    """What names one topic: its route, config or statistics, its deletion in broker and name server."""
+    """Requests about one topic: for its route, config or statistics, and its deletion in broker and name server."""
 
     topic: str
 
