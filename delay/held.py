@@ -10,10 +10,7 @@ class HeldTimers:
 
     def __init__(self) -> None:
         self._timers: dict[int, list[Timer]] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.total = 0  # Of all producers.
 
     def count(self, producer_id: int) -> int:
         """Return the number of delayed records in a producer's open transaction."""
@@ -22,12 +19,12 @@ class HeldTimers:
     def add(self, producer_id: int, timer: Timer) -> None:
         """Add a delayed record of a producer's open transaction, live and at recovery."""
         self._timers.setdefault(producer_id, []).append(timer)
-        self._count += 1
+        self.total += 1
 
     def take(self, producer_id: int) -> list[Timer]:
         """Remove and return the timers of a producer, because its transaction has ended."""
         timers = self._timers.pop(producer_id, [])
-        self._count -= len(timers)
+        self.total -= len(timers)
         return timers
 
     def first_address(self) -> int | None:
@@ -43,7 +40,7 @@ class HeldTimers:
         """Remove the timers of a producer whose queue key says so; return how many timers were examined."""
         timers = self._timers.get(producer_id, [])
         kept = [timer for timer in timers if not is_dropped(timer.key)]
-        self._count -= len(timers) - len(kept)
+        self.total -= len(timers) - len(kept)
         if kept:
             self._timers[producer_id] = kept
         else:

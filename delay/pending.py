@@ -4,7 +4,7 @@ A timer is known to clients by its id (`delay/ids.py`), and ordered by its key. 
 a topic may deliver, because the topic's cursor has read the tables up to there; None: there is no limit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from heapq import merge
 
 from duolog.delay.ids import Ids
@@ -16,11 +16,9 @@ from duolog.delay.rows import (
     TimerId,
     TimerKey,
 )
-from duolog.delay.tables.table_format import TableTimer
+from duolog.delay.tables.table_format import TableTimer, row_of
 from duolog.delay.tree.prefetch import Prefetch
 from duolog.delay.turns import Turns
-from duolog.delay.wheel import NEVER_MS
-from duolog.store.entry import new_tuple
 
 
 def _no_limit(topic: int) -> TimerKey | None:
@@ -125,44 +123,30 @@ class PendingTimers:
     # -- What topics have to deliver
 
     def first_due(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]:
+        """Return the first timers that a topic may deliver now, within these limits; the first may have more bytes."""
         now_ms = min(now_ms, self.memtable.windows.reached_ms)
-        timers = self.memtable.first_ready(topic, now_ms, count_max, bytes_max)
-        if stored := self.prefetch.first_ready(topic, now_ms, count_max, bytes_max):
-            timers = _within([*merge(timers, map(row_of, stored))], count_max, bytes_max) if timers else _rows(stored)
-        for limit in (self.limit_of(topic), self.prefetch.next_key()) if timers else ():
-            if limit is not None and timers[-1][:2] >= limit:
-                timers = [timer for timer in timers if timer[:2] < limit]
-                if not timers:
-                    break
-        return timers
+        limits = [limit for limit in (self.limit_of(topic), self.prefetch.next_key()) if limit is not None]
+        limit = min(limits) if limits else None
+        found: list[Timer] = []
+        for timer in self._ready(topic):
+            if timer.due_ms > now_ms or len(found) >= count_max or (found and timer.size > bytes_max):
+                break
+            if limit is not None and timer[:2] >= limit:
+                break
+            found.append(timer)
+            bytes_max -= timer.size
+        return found
 
     def is_at_limit(self, topic: int) -> bool:
-        limit = self.limit_of(topic)
-        if limit is None:
-            return False
-        first = [*self.memtable.first_ready(topic, NEVER_MS, 1, 0), *self.prefetch.first_ready(topic, NEVER_MS, 1, 0)]
-        return all(timer[:2] >= limit for timer in first)
+        limit, first = self.limit_of(topic), next(self._ready(topic), None)
+        return limit is not None and (first is None or first[:2] >= limit)
 
     def next_ready_ms(self, topic: int) -> int | None:
-        first, stored = self.memtable.next_ready_ms(topic), self.prefetch.next_ready_ms(topic)
-        return stored if first is None else first if stored is None else min(first, stored)
+        """Return the due time of the first ready timer of a topic; None if the topic has none."""
+        first = next(self._ready(topic), None)
+        return None if first is None else first.due_ms
 
-
-def row_of(timer: TableTimer) -> Timer:
-    due_ms, address, queue_key, form, name, frame = timer
-    return new_tuple(Timer, (due_ms, address, queue_key, len(frame), len(name), form))
-
-
-def _rows(timers: Sequence[TableTimer]) -> list[Timer]:
-    return [row_of(timer) for timer in timers]
-
-
-def _within(timers: list[Timer], count_max: int, bytes_max: int) -> list[Timer]:
-    """Return the first of these timers, within these limits; the first one may have more bytes."""
-    found: list[Timer] = []
-    for timer in timers[:count_max]:
-        if found and timer.size > bytes_max:
-            break
-        found.append(timer)
-        bytes_max -= timer.size
-    return found
+    def _ready(self, topic: int) -> Iterator[Timer]:
+        """Merge the ready timers of a topic in the memtable with the prefetched ones."""
+        timers = self.memtable.ready(topic)
+        return merge(timers, self.prefetch.ready(topic)) if self.prefetch.count(topic) else timers

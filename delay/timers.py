@@ -70,7 +70,7 @@ class Timers:
 
     def __len__(self) -> int:
         """Return the number of pending messages and of those in open transactions."""
-        return len(self.pending.memtable) + len(self.tree) + len(self.held)
+        return len(self.pending.memtable) + len(self.tree) + self.held.total
 
     def check_room(self, count: int) -> None:
         """Raise TooManyTimers if there is no room for so many more."""

@@ -16,7 +16,6 @@ until they are due again; those that are due late may be frozen.
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Final
 
 from duolog.delay.memtable.counts import Counts, parts_of, topics_of
 from duolog.delay.memtable.frozen import Frozen, FrozenRows
@@ -31,8 +30,6 @@ from duolog.delay.rows import (
     pack_row,
     rows_of,
 )
-
-NOTHING: Final[list[Timer]] = []
 
 
 def _ignore(topic: int, due_ms: int) -> None:
@@ -100,28 +97,15 @@ class Memtable:
         array.extend(rows)
         self._on_ready(topic, due_ms)
 
-    def first_ready(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]:
-        """Return the first timers of a topic that are due, within these limits; the first one may have more bytes."""
+    def ready(self, topic: int) -> Iterator[Timer]:
+        """Return the ready timers of a topic in due order; nothing may change while they are taken."""
         array = self._ready.get(topic)
         if array is None:
-            return NOTHING
-        found: list[Timer] = []
-        for timer in array.timers():
-            if timer.due_ms > now_ms or len(found) >= count_max or (found and timer.size > bytes_max):
-                break
-            found.append(timer)
-            bytes_max -= timer.size
-        return found
-
-    def next_ready_ms(self, topic: int) -> int | None:
-        """Return when the first ready row of a topic is due; None if the topic has none."""
-        array = self._ready.get(topic)
-        if array is None:
-            return None
+            return iter(())
         if not len(array):
             del self._ready[topic]
-            return None
-        return next(array.timers()).due_ms
+            return iter(())
+        return array.timers()
 
     def remove_first(self, topic: int, keys: bytes) -> bool:
         """Remove the first ready rows of a topic if their keys are these; false if they are not."""

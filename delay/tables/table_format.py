@@ -29,8 +29,9 @@ moment, by topic and by name.
 from struct import Struct
 from typing import Final, NamedTuple
 
-from duolog.delay.rows import TOPIC_SHIFT, TimerKey
+from duolog.delay.rows import TOPIC_SHIFT, Timer, TimerKey
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
+from duolog.store.entry import new_tuple
 
 BLOCK_BYTES: Final = 64 << 10
 BLOCK_TIMERS_MAX: Final = 1024
@@ -63,6 +64,12 @@ class TableTimer(NamedTuple):
     @property
     def topic(self) -> int:
         return self.queue_key >> TOPIC_SHIFT
+
+
+def row_of(timer: TableTimer) -> Timer:
+    """Return a timer without its message."""
+    due_ms, address, queue_key, form, name, frame = timer
+    return new_tuple(Timer, (due_ms, address, queue_key, len(frame), len(name), form))
 
 
 class TableEntry(NamedTuple):

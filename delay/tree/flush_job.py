@@ -16,7 +16,7 @@ from duolog.delay.memtable.counts import topics_of
 from duolog.delay.rows import KEY, ROW_SIZE, rows_of
 from duolog.delay.tree.deletions import packed
 from duolog.delay.tree.flush import Flush
-from duolog.delay.tree.jobs import Context, log_failure
+from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
 from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
@@ -121,7 +121,7 @@ class FlushJob:
             assert flush.table is not None, "the flush has run"
             deleted = packed(context.pending.memtable.frozen.deleted)
             try:
-                context.commit(context.tables.added([flush.table]), flushed=flush.keys, deleted=deleted)
+                context.commit(ManifestChange(context.tables.added([flush.table]), flush.keys, deleted))
             except StoreError as error:
                 context.submit(context.tables.discard([flush.table]), log_failure)
                 outcome = error

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from duolog.delay.pending import PendingTimers
 from duolog.delay.tables.tables import Manifest, Tables
@@ -33,16 +33,17 @@ class TreeStore(Protocol):
     def when(self, promise: Promise, done: Done) -> None: ...
 
 
-class CommitManifest(Protocol):
-    """Appends a manifest to the log, and replays it. Raises StoreError, and then nothing has changed.
+class ManifestChange(NamedTuple):
+    """A new manifest, and what it changes; all keys are packed."""
 
-    `flushed` are the keys of timers that a new table has instead of the memtable, `deleted` those of timers that new
-    tables have and that are deleted; the files have all deletions of the log below the position `counted_to`.
-    """
+    manifest: Manifest
+    flushed: bytes = b""  # Keys of timers that a new table has instead of the memtable.
+    deleted: bytes = b""  # Keys of timers that new tables have, and that are deleted.
+    counted_to: int = 0  # Position: the tables' files have all deletions that the log has below it.
 
-    def __call__(
-        self, manifest: Manifest, now_ms: int, *, flushed: bytes, deleted: bytes, counted_to: int
-    ) -> Promise: ...
+
+# Appends a manifest to the log at a wall time, and replays it. Raises StoreError, and then nothing has changed.
+CommitManifest = Callable[[ManifestChange, int], Promise]
 
 
 class Context:
@@ -73,9 +74,9 @@ class Context:
 
         self.executor.submit(run, post)
 
-    def commit(self, manifest: Manifest, *, flushed: bytes = b"", deleted: bytes = b"", counted_to: int = 0) -> None:
+    def commit(self, change: ManifestChange) -> None:
         """Switch to other tables. Raises StoreError, and then nothing has changed."""
-        promise = self._commit(manifest, self.now_ms, flushed=flushed, deleted=deleted, counted_to=counted_to)
+        promise = self._commit(change, self.now_ms)
         if removal := self.tables.removal():
             durable = Promise(promise.end, durable=True)
             self.store.when(durable, lambda error: None if error else self.submit(removal.run, log_failure))

@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from duolog.delay.memtable import scan as memtable_scan
-from duolog.delay.pending import row_of
 from duolog.delay.rows import Timer, TimerKey
 from duolog.delay.tables.sorted_table import RowRef
+from duolog.delay.tables.table_format import row_of
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.jobs import Context
 from duolog.delay.tree.lookups import as_store_error

@@ -5,12 +5,12 @@ back (`delay/tree/cursors.py`). Timers are in a heap until they are due, then in
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final
 
-from duolog.delay.rows import TimerKey
-from duolog.delay.tables.table_format import TableTimer
+from duolog.delay.rows import Timer, TimerKey
+from duolog.delay.tables.table_format import TableTimer, row_of
 
 TIMER_COST_BYTES: Final = 500  # Of memory, beside the frame.
 
@@ -106,29 +106,12 @@ class Prefetch:
                 self._ready.setdefault(timer.topic, deque()).append(timer)
                 self._on_ready(timer.topic, timer.due_ms)
 
-    def first_ready(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[TableTimer]:
-        """Return the first timers of a topic that are due, within these limits; the first one may have more bytes."""
-        found: list[TableTimer] = []
-        self._skip_dropped(topic)
-        for timer in self._ready.get(topic, ()):
-            if self._has(timer):
-                size = len(timer.frame)
-                if timer.due_ms > now_ms or len(found) >= count_max or (found and size > bytes_max):
-                    break
-                found.append(timer)
-                bytes_max -= size
-        return found
-
-    def next_ready_ms(self, topic: int) -> int | None:
-        """Return when the first ready timer of a topic is due; None if the topic has none."""
-        self._skip_dropped(topic)
-        queue = self._ready.get(topic)
-        return queue[0].due_ms if queue else None
-
-    def _skip_dropped(self, topic: int) -> None:
+    def ready(self, topic: int) -> Iterator[Timer]:
+        """Return the ready timers of a topic in due order; nothing may change while they are taken."""
         queue = self._ready.get(topic)
         while queue and not self._has(queue[0]):
             queue.popleft()
+        return map(row_of, filter(self._has, queue or ()))
 
     def _has(self, timer: TableTimer) -> bool:
         return self._timers.get(timer[:2]) is timer

@@ -10,7 +10,7 @@ from duolog.delay.tables.sorted_table import RowRef, SortedTable
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tables.tombstones import TombstoneWrite
 from duolog.delay.tree.deletions import packed
-from duolog.delay.tree.jobs import Context, log_failure
+from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
 
@@ -96,7 +96,7 @@ class TombstoneJob:
             tables = self._context.tables
             manifest = tables.with_starts(marks.starts, tables.with_tombstones(writes))
             try:
-                self._context.commit(manifest, counted_to=marks.counted_to)
+                self._context.commit(ManifestChange(manifest, counted_to=marks.counted_to))
             except StoreError as error:
                 outcome = error
         self._end(outcome)
@@ -165,7 +165,7 @@ class CompactionJob:
             return error
         try:
             # The results have tombstones that came since it began, but in no file: so the log says it once more.
-            self._context.commit(manifest, deleted=packed(compaction.deleted_late))
+            self._context.commit(ManifestChange(manifest, deleted=packed(compaction.deleted_late)))
         except StoreError as error:
             self._context.submit(tables.discard(compaction.outputs), log_failure)
             return error

@@ -8,7 +8,7 @@
 
     where a timer is    what moves it on                                                                  to
     memtable            due beyond `near_ms`; or due, and its topic is paused                             frozen
-    frozen              a worker has written the table, and one record names it (`CommitManifest`)        table
+    frozen              a worker has written the table, and one record names it (`ManifestChange`)        table
                         deleted: it is written all the same, and deleted in the table                     (deleted)
                         the disk failed                                                                   memtable
     table               delivered, cancelled: the log says so, then a tombstone or the table's start      (deleted)
@@ -33,7 +33,7 @@ from duolog.delay.tables.tables import Manifest, Tables
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.cursors import Read
 from duolog.delay.tree.flush_job import FlushJob
-from duolog.delay.tree.jobs import CommitManifest, Context, TreeStore
+from duolog.delay.tree.jobs import CommitManifest, Context, ManifestChange, TreeStore
 from duolog.delay.tree.lists import PendingLists
 from duolog.delay.tree.lookups import Lookups
 from duolog.delay.tree.table_jobs import CompactionJob, TombstoneJob
@@ -93,7 +93,7 @@ class TimerTree:
         view.close()
         if tables.is_repaired:
             try:
-                context.commit(tables.manifest)
+                context.commit(ManifestChange(tables.manifest))
             except StoreError as error:
                 log.warning("the next start will report the damaged tables again reason=%r", str(error))
 
@@ -208,22 +208,20 @@ class TimerTree:
 
     # -- Replay
 
-    def replay_manifest(
-        self, manifest: Manifest, flushed: bytes, deleted: bytes, counted_to: int, log_position: int
-    ) -> None:
-        self.context.tables.switch(manifest)
-        if not manifest:
+    def replay_manifest(self, change: ManifestChange, log_position: int) -> None:
+        self.context.tables.switch(change.manifest)
+        if not change.manifest:
             self.deletions.deleted_topics.clear()
-        if flushed and self.flush.is_of(flushed):
+        if change.flushed and self.flush.is_of(change.flushed):
             self.flush.count += 1
             for topic, count in self.pending.memtable.clear_frozen().items():
                 self.deletions.add(topic, count, is_gone=not self._topic_exists(topic))
         else:
-            stay = KEY.iter_unpack(deleted)  # They may be in the memtable again, because they were moved back.
-            self.pending.memtable.forget_flushed(flushed, stay)
-        self.deletions.flushed(flushed)
-        self.deletions.note_late(deleted, log_position)
-        self.deletions.counted(counted_to)
+            stay = KEY.iter_unpack(change.deleted)  # They may be in the memtable again, because they were moved back.
+            self.pending.memtable.forget_flushed(change.flushed, stay)
+        self.deletions.flushed(change.flushed)
+        self.deletions.note_late(change.deleted, log_position)
+        self.deletions.counted(change.counted_to)
 
 
 def manifest_of(rows: Iterable[Iterable[int]]) -> Manifest:

@@ -23,19 +23,18 @@ from duolog.bridge.records.transactions import TimersHeld
 from duolog.delay import entry_extra
 from duolog.delay.memtable.scan import MemtableSnapshot
 from duolog.delay.rows import KEY, TimerId
-from duolog.delay.tables.tables import Manifest
 from duolog.delay.timers import Timers
+from duolog.delay.tree.jobs import ManifestChange
 from duolog.delay.tree.tree import manifest_of
 from duolog.store.entry import Promise, Slot
 from duolog.store.state_log import StateLog
 
 
-def commit_manifest(
-    state_log: StateLog, manifest: Manifest, now_ms: int, *, flushed: bytes, deleted: bytes, counted_to: int
-) -> Promise:
-    """Append a manifest to the log and replay it (`delay.tree.jobs.CommitManifest`). Raises StoreError."""
-    rows = tuple(tuple(entry) for entry in manifest)
-    return state_log.free([TimerTablesChanged(rows, flushed, deleted, counted_to)], now_ms).promise
+def commit_manifest(state_log: StateLog, change: ManifestChange, now_ms: int) -> Promise:
+    """Append a manifest to the log and replay it. Raises StoreError, and then nothing has changed."""
+    manifest = tuple(tuple(entry) for entry in change.manifest)
+    record = TimerTablesChanged(manifest, change.flushed, change.deleted, change.counted_to)
+    return state_log.free([record], now_ms).promise
 
 
 def cancellation_of(timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelled:
@@ -98,8 +97,8 @@ class DelayRecords:
         self._timers.topic_deleted(record.number)
 
     def _replay_manifest(self, record: TimerTablesChanged, slot: Slot) -> None:
-        manifest = manifest_of(record.manifest)
-        self._timers.tree.replay_manifest(manifest, record.flushed, record.deleted, record.counted_to, slot.position)
+        change = ManifestChange(manifest_of(record.manifest), record.flushed, record.deleted, record.counted_to)
+        self._timers.tree.replay_manifest(change, slot.position)
 
     # -- Snapshots
 
