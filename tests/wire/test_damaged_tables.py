@@ -1,0 +1,91 @@
+"""Damaged files of delayed messages, on a broker that is stopped, damaged and started: it starts, reports what was
+lost, counts it, and still has all other messages.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from tests.kit.broker import Broker
+from tests.wire.clients.topics import create_topic
+
+SETTINGS = {"delay.near_ms": 100}
+HOUR_MS = 3_600_000
+COUNT = 300  # Messages of 1 KiB in each table: some blocks.
+WITHIN_S = 60
+
+
+def tables(data: Path) -> list[Path]:
+    return sorted((data / "timers").glob("*.table"))
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0xFF
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with two tables, which was closed in order."""
+    with Broker(tmp_path_factory.mktemp("tables") / "data", SETTINGS) as broker:
+        create_topic(broker.kafka, "later", 1)
+        for wanted in (1, 2):
+            producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "log_level": 0, "linger.ms": 50})
+            for _ in range(COUNT):
+                producer.produce("later", bytes(1024), headers=[("TIMER_DELAY_MS", str(wanted * HOUR_MS).encode())])
+            assert producer.flush(WITHIN_S) == 0
+            until_s = time.monotonic() + WITHIN_S
+            while len(tables(broker.data)) < wanted:
+                assert time.monotonic() < until_s, "no table is written"
+                time.sleep(0.05)
+        broker.stop()
+        return broker.data
+
+
+def first(data: Path) -> Path:
+    return tables(data)[0]
+
+
+# What is damaged: (how, what the log says, messages that are lost, whether their table is set aside).
+DAMAGES: dict[str, tuple[Callable[[Path], object], str, range, bool]] = {
+    "a block": (lambda data: flip(first(data), 0), "delayed messages are lost", range(1, COUNT), False),
+    "the footer": (
+        lambda data: flip(first(data), first(data).stat().st_size - 1),
+        "delayed messages are lost, their table is set aside", range(COUNT, COUNT + 1), True,
+    ),
+    "a missing table": (
+        lambda data: first(data).unlink(),
+        "delayed messages are lost, their table is set aside", range(COUNT, COUNT + 1), True,
+    ),
+    "the manifest": (lambda data: flip(next(data.glob("checkpoint*")), 100), "checkpoint is damaged", range(1), False),
+}  # fmt: skip
+
+
+def get(broker: Broker, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=WITHIN_S) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_broker_starts_and_reports_what_was_lost(stopped: Path, tmp_path: Path, damage: str) -> None:
+    act, said, lost, is_set_aside = DAMAGES[damage]
+    data = tmp_path / "data"
+    shutil.copytree(stopped, data)
+    act(data)
+    with Broker(data, SETTINGS) as broker:
+        pending = len(json.loads(get(broker, "/api/timers?topic=later&limit=1000"))["timers"])
+        assert 2 * COUNT - pending in lost
+        assert said in broker.log.read_text(encoding="utf-8")
+        if is_set_aside:
+            assert f'duolog_delayed_total{{done="lost"}} {COUNT}.0' in get(broker, "/metrics").decode()
+        broker.stop()
