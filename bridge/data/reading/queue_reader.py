@@ -32,7 +32,7 @@ from duolog.protocol.convert.to_kafka import Batched
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.rocketmq.filters.subscription_filter import Filter
-from duolog.store.entry import Buffer, Stored
+from duolog.store.entry import Buffer, Stored, new_tuple
 from duolog.store.index.queue import Queue
 from duolog.store.store import Store
 from duolog.txn.isolation import Isolation
@@ -150,7 +150,7 @@ class QueueReader:
         Raises `OffsetOutOfRange` and other `StoreError`.
         """
         isolation = self._isolation.get(queue.key)
-        limits = PullLimits(queue, topic, isolation, max_count, max_bytes, until)
+        limits = new_tuple(PullLimits, (queue, topic, isolation, max_count, max_bytes, until))
         if wanted is None:
             return self._rocketmq.read(limits, offset)
         read = self._rocketmq.read_tagged if wanted.codes else self._rocketmq.read_by_condition

@@ -156,7 +156,8 @@ class RocketMQReader:
     ) -> Records:
         """Give those of the records that a filter wants; what it passed over is passed for good."""
         buffers: list[Buffer] = []
-        room, opened_until, is_wanted = limits.max_bytes, offset + FILTERED_RECORDS_MAX, wanted.wants
+        room, max_count, is_wanted = limits.max_bytes, limits.max_count, wanted.wants
+        opened_until = offset + FILTERED_RECORDS_MAX
         inflated_until = self._opened.inflated_bytes + INFLATED_BYTES_MAX
         for entry in stored:
             if entry.form == frame_formats.ROCKETMQ:
@@ -168,7 +169,7 @@ class RocketMQReader:
                 offset = entry.base_offset + entry.count
             else:
                 offset = max(offset, entry.base_offset)  # The scan may have passed over what lies before it.
-                found = self._wanted_records(limits, entry, offset, limits.max_count - len(buffers), wanted)
+                found = self._wanted_records(limits, entry, offset, max_count - len(buffers), wanted)
                 if found is None:
                     offset = entry.next_offset
                     break
@@ -182,7 +183,7 @@ class RocketMQReader:
                 is_spent = offset >= opened_until or self._opened.inflated_bytes >= inflated_until
                 if offset < entry.next_offset or is_spent:
                     break
-            if room <= 0 or len(buffers) >= limits.max_count:
+            if room <= 0 or len(buffers) >= max_count:
                 break
         else:
             if scan is not None and len(stored) == scan.count:
