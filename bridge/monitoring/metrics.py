@@ -26,15 +26,13 @@ class Metrics:
         self.bytes_out = dict.fromkeys(WIRES, 0)
         # Records that were read in one client protocol and written in the other, by the reader's.
         self.converted_records = dict.fromkeys(WIRES, 0)
-        self.dropped_commits = dict.fromkeys(
-            WIRES, 0
-        )  # One-way commits of a group that is active in the other client protocol.
+        # One-way commits that were dropped, because the group is active in the other client protocol.
+        self.dropped_commits = dict.fromkeys(WIRES, 0)
         self.refused_commits = dict.fromkeys(WIRES, 0)  # One-way commits that a full disk or a limit refused.
         self.retries = 0  # Messages that a RocketMQ group failed to consume and gets again.
         self.dead_letters = 0  # Messages that a RocketMQ group failed to consume and that became dead letters.
-        self.timers = dict.fromkeys(
-            ("parked", "delivered", "cancelled", "dropped", "recurred", "lost"), 0
-        )  # delayed messages
+        # Delayed messages by what happened to them.
+        self.timers = dict.fromkeys(("accepted", "delivered", "cancelled", "dropped", "recurred", "lost"), 0)
         self.gc_pauses = GcPauses()
 
     def totals(self) -> Totals:

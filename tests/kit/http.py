@@ -2,7 +2,7 @@
 
 bench = HttpBench()
 bench.ask("POST", "/api/topics", {"name": "orders"})          # (201, {...})
-bench.say(b"GET / HTTP/1.1\\r\\n...")                            # the bytes of a request
+bench.send(b"GET / HTTP/1.1\\r\\n...")                            # the bytes of a request
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class HttpDialogue:
         self.connection = connection
         self.transport: FakeTransport = connect(connection, asyncio.get_running_loop())
 
-    def say(self, sent: bytes) -> None:
+    def send(self, sent: bytes) -> None:
         self.connection.data_received(sent)
 
     async def turn(self, count: int = 1) -> None:
@@ -58,11 +58,11 @@ class HttpDialogue:
 
 
 class HttpBench:
-    """A port on a core. Each call of `ask` and `say` runs a loop of its own; `port` serves tests that run a loop."""
+    """A port on a core. Each call of `ask` and `send` runs a loop of its own; `port` serves tests that run a loop."""
 
     def __init__(self, core: ManualCore | None = None) -> None:
         self.core = core or ManualCore()
-        self.core.faults.is_strict = False  # Otherwise aiohttp would answer the exception; `say` raises it instead.
+        self.core.faults.is_strict = False  # Otherwise aiohttp would answer the exception; `send` raises it instead.
 
     def port(self) -> HttpPort:
         return HttpPort(self.core.http_context())
@@ -72,18 +72,18 @@ class HttpBench:
     ) -> tuple[int, Any]:
         """Send a JSON request, and return status and answer; `headers` replaces some of HEADERS (None removes one)."""
         sent = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        status, _, answer = self.say(encoded(method, path, sent, HEADERS | (headers or {})))
+        status, _, answer = self.send(encoded(method, path, sent, HEADERS | (headers or {})))
         return status, json.loads(answer) if path.startswith("/api") and answer else answer
 
-    def say(self, sent: bytes) -> tuple[int, bytes, bytes]:
+    def send(self, sent: bytes) -> tuple[int, bytes, bytes]:
         """Send bytes over a new connection; return status, head and body of the first answer."""
-        return asyncio.run(self._say(sent))
+        return asyncio.run(self._send(sent))
 
-    async def _say(self, sent: bytes) -> tuple[int, bytes, bytes]:
+    async def _send(self, sent: bytes) -> tuple[int, bytes, bytes]:
         port = self.port()
         await port.start()
         dialogue = HttpDialogue(self.core, port)
-        dialogue.say(sent)
+        dialogue.send(sent)
         answer = await dialogue.answers()
         await port.stop()
         assert not self.core.faults.counts, self.core.faults.counts

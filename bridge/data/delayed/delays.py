@@ -94,7 +94,7 @@ class Delays:
         before = len(timers)
         appended = self._state_log.commit(records, now_ms, frames)
         replaced = sum([len(record.ids) // KEY_SIZE for record in records if isinstance(record, TimersCancelled)])
-        self._metrics.timers["parked"] += len(timers) - before + replaced
+        self._metrics.timers["accepted"] += len(timers) - before + replaced
         self._metrics.timers["cancelled"] += replaced
         return appended
 

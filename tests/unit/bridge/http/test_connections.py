@@ -64,7 +64,7 @@ def test_client_that_goes_while_its_body_is_awaited_harms_nobody(path: str, body
         core.topic("big", 64)
         dialogue = HttpDialogue(core, port)
         first = encoded("GET", "/api/topics/big", b"", KEEP)
-        dialogue.say(first + POST.replace(b"/api/topics", path.encode()) + body)
+        dialogue.send(first + POST.replace(b"/api/topics", path.encode()) + body)
         await dialogue.turn(turns)
         await dialogue.close()
         await dialogue.turn(10)
@@ -82,7 +82,7 @@ def test_client_that_goes_while_its_body_is_awaited_harms_nobody(path: str, body
 def test_body_is_refused_by_its_length_or_as_soon_as_it_is_too_long(body: bytes) -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
         dialogue = HttpDialogue(core, port)
-        dialogue.say(POST + body)
+        dialogue.send(POST + body)
         await dialogue.turn(20)
         status, _, rest = bytes(dialogue.transport.taken).partition(b"\r\n")
         assert b" 413 " in status
@@ -95,11 +95,11 @@ def test_body_is_refused_by_its_length_or_as_soon_as_it_is_too_long(body: bytes)
 def test_what_comes_ahead_of_an_answer_is_bounded() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
         dialogue = HttpDialogue(core, port)
-        dialogue.say(POST + b"Content-Length: 10\r\n\r\n{")
+        dialogue.send(POST + b"Content-Length: 10\r\n\r\n{")
         await dialogue.turn(5)
         for _ in range(20):
             if not dialogue.transport.closing:
-                dialogue.say(b" " * (200 << 10))
+                dialogue.send(b" " * (200 << 10))
         assert dialogue.transport.is_aborted
         await dialogue.turn(5)
 
@@ -109,7 +109,7 @@ def test_what_comes_ahead_of_an_answer_is_bounded() -> None:
 def test_head_that_is_too_long_is_400_in_json() -> None:
     many = b"".join(b"X-%d: y\r\n" % number for number in range(100))
     for head in (many, b"X: " + b"y" * 5000 + b"\r\n"):
-        status, _, body = HttpBench().say(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n")
+        status, _, body = HttpBench().send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n")
         assert status == 400
         assert body.startswith(b'{"error":')
 
@@ -117,7 +117,7 @@ def test_head_that_is_too_long_is_400_in_json() -> None:
 def test_body_that_does_not_come_is_answered_in_time() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
         dialogue = HttpDialogue(core, port)
-        dialogue.say(POST + b"Content-Length: 10\r\n\r\n{")
+        dialogue.send(POST + b"Content-Length: 10\r\n\r\n{")
         assert b"400" in (await dialogue.answers(10_000_000))[:20]
 
     serving(talk, Options(limits=LimitsOptions(first_request_ms=20)))
@@ -128,7 +128,7 @@ def test_answer_that_nobody_takes_is_counted_and_its_connection_closed() -> None
         for path, held in (("/body", len(BIG)), ("/rows", 0)):
             slow = HttpDialogue(core, port)
             slow.transport.room = 1000
-            slow.say(encoded("GET", path, b"", KEEP) * 5)
+            slow.send(encoded("GET", path, b"", KEEP) * 5)
             await slow.turn(20)
             assert slow.transport.get_write_buffer_size() <= PIECE_BYTES + 2000
             assert held <= port.connections.held_bytes <= held + 1000
@@ -149,7 +149,7 @@ def test_reader_that_is_slow_but_reads_gets_all_of_it() -> None:
         for path, size in (("/body", len(BIG)), ("/rows", 1_000_000)):
             slow = HttpDialogue(core, port)
             slow.transport.room = 0
-            slow.say(encoded("GET", path, b"", HEADERS))
+            slow.send(encoded("GET", path, b"", HEADERS))
             for _ in range(200):
                 await slow.turn(3)
                 core.clock.pass_ms(500)
@@ -169,16 +169,16 @@ def test_answers_of_all_are_bounded() -> None:
         slow = [HttpDialogue(core, port) for _ in range(2)]
         for each in slow:
             each.transport.room = 0
-            each.say(encoded("GET", "/body", b"", KEEP))
+            each.send(encoded("GET", "/body", b"", KEEP))
         await slow[0].turn(20)
         port.connections.hold((2 << 20) - port.connections.held_bytes - 1000)
         refused = HttpDialogue(core, port)
-        refused.say(encoded("GET", "/body", b"", HEADERS))
+        refused.send(encoded("GET", "/body", b"", HEADERS))
         assert b" 503 " in await refused.answers()
         over = HttpDialogue(core, port)
-        over.say(POST + b"Content-Length: 5000\r\n\r\n")
+        over.send(POST + b"Content-Length: 5000\r\n\r\n")
         await over.turn(5)
-        over.say(b" " * 4000)
+        over.send(b" " * 4000)
         assert over.transport.is_aborted
         for each in slow:
             await each.close()
@@ -192,8 +192,8 @@ def test_connections_above_the_limit_and_silent_ones_are_closed() -> None:
         silent = [HttpDialogue(core, port) for _ in range(3)]
         refused = HttpDialogue(core, port)
         assert refused.transport.is_aborted
-        silent[0].say(encoded("GET", "/healthz", b"", KEEP))
-        silent[1].say(b"GET /healthz HTTP/1.1\r\nHost: loc")
+        silent[0].send(encoded("GET", "/healthz", b"", KEEP))
+        silent[1].send(b"GET /healthz HTTP/1.1\r\nHost: loc")
         await silent[0].turn(5)
         core.clock.pass_ms(1001)
         port.connections.sweep()
@@ -215,12 +215,12 @@ def test_fault_in_an_answer_that_has_begun_closes_its_connection_only() -> None:
         port.application.router.add_get("/broken", broken)
         await port.start()
         dialogue = HttpDialogue(core, port)
-        dialogue.say(encoded("GET", "/broken", b"", KEEP))
+        dialogue.send(encoded("GET", "/broken", b"", KEEP))
         assert b" 200 " in (await dialogue.answers())[:20]
         assert dialogue.transport.is_aborted
         assert core.faults.counts == {"http GET /broken": 1}
         other = HttpDialogue(core, port)
-        other.say(encoded("GET", "/healthz", b"", HEADERS))
+        other.send(encoded("GET", "/healthz", b"", HEADERS))
         assert b" 200 " in (await other.answers())[:20]
         await port.stop()
 
@@ -246,7 +246,7 @@ def test_listings_of_many_connections_have_one_slice_in_a_turn_of_the_loop() -> 
         await port.start()
         asking = [HttpDialogue(core, port) for _ in range(20)]
         for each in asking:
-            each.say(encoded("GET", "/counted", b"", HEADERS))
+            each.send(encoded("GET", "/counted", b"", HEADERS))
         most = 0
         while not all(each.transport.closing for each in asking):
             before = made
@@ -263,7 +263,7 @@ def test_head_has_no_body() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
         for path in ("/body", "/rows"):
             dialogue = HttpDialogue(core, port)
-            dialogue.say(encoded("HEAD", path, b"", HEADERS))
+            dialogue.send(encoded("HEAD", path, b"", HEADERS))
             assert len(await dialogue.answers()) < 500
             assert isinstance(cast(object, dialogue.connection), HttpConnection)
 

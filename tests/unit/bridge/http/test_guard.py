@@ -32,7 +32,9 @@ def test_the_table_is_not_empty() -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROWS)
 def test_every_route_refuses_a_name_that_is_not_the_brokers(method: str, path: str) -> None:
-    status, head, _ = BENCH.say(f"{method} {path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n".encode())
+    status, head, _ = BENCH.send(
+        f"{method} {path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n".encode()
+    )
     assert status == 403
     assert b"access-control" not in head.lower()
 
@@ -115,11 +117,11 @@ def test_listening_address_is_a_name_and_behind_a_wildcard_each_address_is() -> 
 
 def test_two_hosts_or_content_types_are_none() -> None:
     twice = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
-    assert BENCH.say(twice)[0] == 400
-    assert BENCH.say(b"GET /healthz HTTP/1.0\r\n\r\n")[0] == 400
+    assert BENCH.send(twice)[0] == 400
+    assert BENCH.send(b"GET /healthz HTTP/1.0\r\n\r\n")[0] == 400
     typed = b"Content-Type: application/json\r\nContent-Type: text/plain\r\n"
     sent = b"POST /api/topics HTTP/1.1\r\nHost: localhost\r\n%sConnection: close\r\nContent-Length: 2\r\n\r\n{}" % typed
-    assert BENCH.say(sent)[0] in (400, 415)
+    assert BENCH.send(sent)[0] in (400, 415)
 
 
 def test_known_origin_may_change_something() -> None:

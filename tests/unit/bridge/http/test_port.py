@@ -71,14 +71,14 @@ class Bench:
         )
 
     def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
-        status, answer = self.say(encoded(method, path, body, HEADERS))
+        status, answer = self.send(encoded(method, path, body, HEADERS))
         return status, json.loads(answer) if path.startswith("/api") else answer
 
-    def say(self, sent: bytes) -> tuple[int, bytes]:
+    def send(self, sent: bytes) -> tuple[int, bytes]:
         """Give these bytes to a connection of the port, and read what it writes until it closes."""
-        return asyncio.run(self._say(sent))
+        return asyncio.run(self._send(sent))
 
-    async def _say(self, sent: bytes) -> tuple[int, bytes]:
+    async def _send(self, sent: bytes) -> tuple[int, bytes]:
         port = HttpPort(self.context)
         await port.start()
         connection = port.connection()
@@ -183,7 +183,7 @@ def test_bad_request_is_answered_with_its_reason(method: str, path: str, body: b
 def test_compressed_body_is_not_opened() -> None:
     bench = Bench()
     sent = encoded("POST", "/api/topics", b"\x1f\x8b\x08\x00", HEADERS | {"Content-Encoding": "gzip"})
-    assert bench.say(sent)[0] == 400
+    assert bench.send(sent)[0] == 400
     assert not bench.failures
 
 
@@ -209,5 +209,5 @@ def test_readiness_says_why_not() -> None:
 )
 def test_garbage_is_refused_and_the_broker_goes_on(garbage: bytes) -> None:
     bench = Bench()
-    assert bench.say(garbage)[0] == 400
+    assert bench.send(garbage)[0] == 400
     assert bench.failures == []

@@ -99,7 +99,7 @@ def test_lease_whose_plan_is_not_taken_ends() -> None:
         dialogue.transport.room = 100
         names = [f"orders{number}" for number in range(20)] * 2
         body = b'{"topics": [%s]}' % b", ".join(b'"%b"' % name.encode() for name in names)
-        dialogue.say(encoded("POST", "/api/leases", body, HEADERS))
+        dialogue.send(encoded("POST", "/api/leases", body, HEADERS))
         await dialogue.turn(20)
         assert (len(bench.core.leases), bench.core.store.retention.dead_segments.held_from) == (1, 0)
         await dialogue.close()

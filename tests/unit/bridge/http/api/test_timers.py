@@ -157,7 +157,7 @@ def test_moment_that_has_passed_is_now_and_replaces_nothing() -> None:
     assert core.delays.timers.tree.lists.count(topic.number) == 2
     asyncio.run(api._add(asked(wanted | {"delay_ms": 1_000, "replace": True})))
     assert core.delays.timers.tree.lists.count(topic.number) == 1
-    assert (core.metrics.timers["parked"], core.metrics.timers["cancelled"]) == (3, 2)
+    assert (core.metrics.timers["accepted"], core.metrics.timers["cancelled"]) == (3, 2)
 
 
 def test_timer_without_a_key_replaces_nothing_and_is_refused() -> None:
