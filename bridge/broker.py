@@ -86,9 +86,8 @@ class Broker(Core):
         super().__init__(options, Faults(clock.mono_ms, self.fail), clock)
         self.poison.now_ms = clock.now_ms
         self.loop = loop
-        self.ended: asyncio.Future[None] = (
-            loop.create_future()
-        )  # Done when the broker must stop; after an internal error it holds the exception.
+        # Done when the broker must stop; after an internal error it holds the exception.
+        self.ended: asyncio.Future[None] = loop.create_future()
         self._is_serving = False
         self._is_open = False  # The log is recovered, and appends may be written.
         self._observed_mono_ms = -1  # The monotonic time at which `wall_time` last compared the clocks.
@@ -262,7 +261,7 @@ class Broker(Core):
     def _end_turn(self) -> None:
         """Write what this turn appended, before its answers are sent; set the ticker's timer."""
         if not self._is_open:
-            return  # The start is refused: recovery has appended, but the topics of the broker's own cannot be made.
+            return  # The start failed: recovery has appended, but system topics cannot be created.
         mono_ms = self.clock.mono_ms()
         try:
             if mono_ms != self._observed_mono_ms:  # `observe` runs at most once in each millisecond.
@@ -310,9 +309,8 @@ class Broker(Core):
         late_mono_ms = self.clock.mono_ms() + self.options.server.stop_ms + CLOSE_MS
         self.store.stop_in_time(lambda: self.clock.mono_ms() >= late_mono_ms)
         if self._registration is not None:
-            await (
-                self._registration.stop()
-            )  # This is the first step, so that clients connect to the other brokers of the cluster.
+            # This is the first step, so that clients connect to the other brokers of the cluster.
+            await self._registration.stop()
         await self.server.stop_listening()
         self.server.hold_all()
         self.ticker.stop()

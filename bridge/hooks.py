@@ -129,9 +129,8 @@ class Hooks:
         self._threads = threads
         self._waiting: Wheel[Callable[[], None]] = Wheel()
         self.skipped: Counter[str] = Counter()  # The number of skipped calls by reason: failed, late, busy.
-        self._skipped_lock = (
-            Lock()
-        )  # Guards `skipped`, because several hooks may fail at the same time in different threads.
+        # Guards `skipped`, because several hooks may fail at the same time in different threads.
+        self._skipped_lock = Lock()
 
     def has(self, *names: str) -> bool:
         """Return whether any hook overrides one of these methods."""

@@ -1,7 +1,7 @@
-"""How much the groups of all connections do in one turn of the loop.
+"""The limit on the work of Kafka groups, of all connections together, in one turn of the loop.
 
 A request that completes a rebalance has a reply for each member, and many such requests of different groups may be read
-in one turn. Each takes up to 12 us a member, so the sum is limited, not only each group:
+in one turn. A reply takes up to 12 us, so the sum over all groups is limited, too:
 
     replies in this turn    a request to a group                                   the answers of a group's members
     up to ANSWERED_MAX      is handled                                             up to 50 are encoded at once
