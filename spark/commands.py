@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from duolog.spark.broker_api import ApiError, BrokerApi
 from duolog.spark.jobs.tables import TableError
 from duolog.spark.kafka_port import KafkaPortError, check_kafka
-from duolog.spark.progress import Summary, Told
+from duolog.spark.progress import OnProgress, Summary
 from duolog.spark.session import (
     SessionError,
     is_submitted,
@@ -155,7 +155,7 @@ def archive(
     if (names is None) == (pattern is None):
         raise typer.BadParameter("give --topics or --pattern")
     bootstrap = _kafka_port(kafka, http, names or ())
-    with _running(context, "archive", master, as_json, _formats(format_)) as (session, told, stop):
+    with _running(context, "archive", master, as_json, _formats(format_)) as (session, on_progress, stop):
         stream = messages(
             session,
             names,
@@ -164,7 +164,7 @@ def archive(
             streaming=True,
             max_offsets_per_trigger=batch_offsets,
         )
-        _show(run(session, stream, ArchiveOptions(path, format_, follow), told, stop), as_json)
+        _show(run(session, stream, ArchiveOptions(path, format_, follow), on_progress, stop), as_json)
     return 0
 
 
@@ -182,10 +182,10 @@ def reconcile(
     from duolog.spark.jobs.reconcile import reconcile as run
 
     api = _broker(http)
-    with _running(context, "reconcile", master, as_json, _formats(format_)) as (session, told, stop):
+    with _running(context, "reconcile", master, as_json, _formats(format_)) as (session, on_progress, stop):
         progress, table = progress_of_archive(session, path), open_table(session, path, format_)
         lost = table.lost()
-        report = run(table.read(lost), progress, api, told, stop=stop)
+        report = run(table.read(lost), progress, api, on_progress, stop=stop)
         report.files_gone = len(lost)
         _show(report.summary(), as_json)
     return REFUSED if report.differences else 0
@@ -218,8 +218,8 @@ def replay(
 
     bootstrap = _kafka_port(kafka, http, [to] if to else (), may_create=True)
     options = ReplayOptions(bootstrap, _names(topics), to, _ms(since), _ms(until), speed, keep_queues)
-    with _running(context, "replay", master, as_json, _formats(format_)) as (session, told, stop):
-        _show(run(open_table(session, path, format_).read(), options, told, stop), as_json)
+    with _running(context, "replay", master, as_json, _formats(format_)) as (session, on_progress, stop):
+        _show(run(open_table(session, path, format_).read(), options, on_progress, stop), as_json)
     return 0
 
 
@@ -248,10 +248,10 @@ def lateness(
     given = {"directory": directory, "token": token}
     asked = {"topics": topics, "http": http, "withTimes": "true"} | {key: each for key, each in given.items() if each}
     _broker(http, _names(topics) or ())
-    with _running(context, "lateness", master, as_json) as (session, told, stop):
+    with _running(context, "lateness", master, as_json) as (session, on_progress, stop):
         session.dataSource.register(DuologLog)
         Path(path).mkdir(parents=True, exist_ok=True)
-        _show(run(session.read.format("duolog-log").options(**asked).load(), path, told, stop), as_json)
+        _show(run(session.read.format("duolog-log").options(**asked).load(), path, on_progress, stop), as_json)
     return 0
 
 
@@ -270,8 +270,8 @@ def transactions(
 
     _broker(http)
     options = TransactionsOptions(path, _kafka_port(kafka, http), http)
-    with _running(context, "transactions", master, as_json) as (session, told, stop):
-        _show(run(session, options, told, stop), as_json)
+    with _running(context, "transactions", master, as_json) as (session, on_progress, stop):
+        _show(run(session, options, on_progress, stop), as_json)
     return 0
 
 
@@ -294,10 +294,10 @@ def schedule(
 
     _broker(http)
     options = ScheduleOptions(state, _kafka_port(kafka, http), http, part_rows)
-    with _running(context, "schedule", master, as_json) as (session, told, stop):
+    with _running(context, "schedule", master, as_json) as (session, on_progress, stop):
         format_ = table.rstrip("/").rpartition(".")[2].lower()
         reader = session.read.option("header", "true").format(format_ if format_ in ("csv", "json") else "parquet")
-        _show(run(session, reader.load(table), options, told, stop=stop), as_json)
+        _show(run(session, reader.load(table), options, on_progress, stop=stop), as_json)
     return 0
 
 
@@ -349,7 +349,7 @@ class Running(NamedTuple):
     """The Spark session of a job, the function that reports its progress, and whether it was asked to stop."""
 
     session: SparkSession
-    told: Told
+    on_progress: OnProgress
     stop: Stop
 
 

@@ -1,6 +1,6 @@
 """Reports the progress of a job: the rows of a streaming query, or the tasks of a batch.
 
-A function of type Told is called with (done, total) every EVERY_S seconds.
+A function of type OnProgress is called with (done, total) every EVERY_S seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Summary = dict[str, Any]  # The results of a job, in the order in which they are shown.
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 EVERY_S: Final = 0.3
 COMMIT_WITHIN_S: Final = 10.0  # How long to wait until Spark's checkpoint contains a batch that is done.
@@ -51,18 +51,20 @@ class Batches:
             self._is_closed = True
 
 
-def follow(query: StreamingQuery, batches: Batches, stop: Stop, told: Told | None = None) -> tuple[int, int]:
+def follow(
+    query: StreamingQuery, batches: Batches, stop: Stop, on_progress: OnProgress | None = None
+) -> tuple[int, int]:
     """Wait until a query has ended, or end it when the job is asked to stop; return (rows, batches) of the query.
 
     Raises the exception of the query.
     """
     rows_of: dict[int, int] = {}
     while not query.awaitTermination(EVERY_S):  # type: ignore[arg-type]  # Spark takes parts of a second.
-        _take(query, rows_of, told)
+        _take(query, rows_of, on_progress)
         if stop.is_requested:
             _end(query, batches)
             break
-    _take(query, rows_of, told)
+    _take(query, rows_of, on_progress)
     return sum(rows_of.values()), len(rows_of)
 
 
@@ -83,16 +85,16 @@ def _end(query: StreamingQuery, batches: Batches) -> None:
             raise
 
 
-def _take(query: StreamingQuery, rows_of: dict[int, int], told: Told | None) -> None:
+def _take(query: StreamingQuery, rows_of: dict[int, int], on_progress: OnProgress | None) -> None:
     """Add the rows of finished batches to `rows_of`, and report the progress."""
     behind = 0
     for each in query.recentProgress:
         if each["numInputRows"]:
             rows_of[each["batchId"]] = each["numInputRows"]
         behind = sum(_behind(source) for source in each["sources"])
-    if told is not None and rows_of:
+    if on_progress is not None and rows_of:
         done = sum(rows_of.values())
-        told(done, done + behind)
+        on_progress(done, done + behind)
 
 
 def _behind(source: Any) -> int:
@@ -107,15 +109,15 @@ def _behind(source: Any) -> int:
 
 
 @contextmanager
-def watched(session: SparkSession, told: Told | None) -> Iterator[None]:
+def watched(session: SparkSession, on_progress: OnProgress | None) -> Iterator[None]:
     """Report the progress of the Spark tasks that run in this context. All are reported as done if it ends normally."""
-    if told is None:
+    if on_progress is None:
         yield
         return
     done = threading.Event()
     seen: dict[int, tuple[int, int]] = {}  # Stage -> (finished tasks, all tasks).
     watcher = threading.Thread(
-        target=_watch, args=(session.sparkContext.statusTracker(), told, seen, done), daemon=True
+        target=_watch, args=(session.sparkContext.statusTracker(), on_progress, seen, done), daemon=True
     )
     watcher.start()
     try:
@@ -126,10 +128,12 @@ def watched(session: SparkSession, told: Told | None) -> Iterator[None]:
     # A stage may begin and end between two checks, and a query may skip tasks, so the last report says that all is
     # done.
     total = sum(tasks for _, tasks in seen.values()) or 1
-    told(total, total)
+    on_progress(total, total)
 
 
-def _watch(tracker: StatusTracker, told: Told, seen: dict[int, tuple[int, int]], done: threading.Event) -> None:
+def _watch(
+    tracker: StatusTracker, on_progress: OnProgress, seen: dict[int, tuple[int, int]], done: threading.Event
+) -> None:
     while not done.wait(EVERY_S):
         running = (stage for stage, (completed, tasks) in seen.items() if completed < tasks)
         for stage in {*tracker.getActiveStageIds(), *running}:
@@ -137,4 +141,4 @@ def _watch(tracker: StatusTracker, told: Told, seen: dict[int, tuple[int, int]],
             if info is not None:
                 seen[stage] = info.numCompletedTasks, info.numTasks
         if seen:
-            told(sum(completed for completed, _ in seen.values()), sum(tasks for _, tasks in seen.values()))
+            on_progress(sum(completed for completed, _ in seen.values()), sum(tasks for _, tasks in seen.values()))

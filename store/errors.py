@@ -66,8 +66,8 @@ class HalfApplied(Fatal):
     """A unit was appended, but the state in memory was not updated: later decisions could contradict the log."""
 
 
-class _Following:
-    """The context manager of `following`. It is a class because a generator takes one microsecond more."""
+class _UpdatingState:
+    """The context manager of `updating_state`. It is a class because a generator takes one microsecond more."""
 
     __slots__ = ("_what",)
 
@@ -84,12 +84,12 @@ class _Following:
             ) from error
 
 
-def following(what: str) -> _Following:
+def updating_state(what: str) -> _UpdatingState:
     """Return a context manager for code that updates the state in memory after an append.
 
     An Exception in its block is raised as HalfApplied; `what` names the appended records in the message.
     """
-    return _Following(what)
+    return _UpdatingState(what)
 
 
 class HalfWritten(Fatal):

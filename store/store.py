@@ -36,7 +36,7 @@ from duolog.store.log.format import CLOSED_FLAG, OPENED_FLAG
 from duolog.store.log.frames import Frames
 from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.options import StoreOptions
-from duolog.store.recovery.checkpoint_run import CheckpointRun, log_left
+from duolog.store.recovery.checkpoint_run import CheckpointRun, log_removal_failure
 from duolog.store.recovery.checkpointer import Checkpointer
 from duolog.store.recovery.recovery import Recovered, RecoveryReport, recover
 from duolog.store.recovery.replay import Replayer
@@ -232,7 +232,7 @@ class Store:
         self.write_state.raise_if_ended()
         self.appender.append_unit([Control(ControlKind.TOPIC_DROPPED, queue_key(number, 0))], now_ms)
         self._queues.drop_topic(number)
-        self.executors.searches.submit(partial(self.keys.forget, number), log_left)
+        self.executors.searches.submit(partial(self.keys.forget, number), log_removal_failure)
 
     # -- Whether appends are accepted
 

@@ -34,7 +34,7 @@ from duolog.protocol.rocketmq.messages import tags
 from duolog.protocol.rocketmq.messages.message import NO_HOST, Message, Writer
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from duolog.store.entry import Appended, Promise, Slot, Stored
-from duolog.store.errors import following
+from duolog.store.errors import updating_state
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
@@ -117,7 +117,7 @@ class HalfMessageLog:
         frame = message_frame(self.half_queue, self._half_writer, message, now_ms)
         appended = self._state_log.commit([], now_ms, [frame])
         slot = appended.slots[0]
-        with following("a half message"):
+        with updating_state("a half message"):
             self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
         return appended
 
@@ -143,7 +143,7 @@ class HalfMessageLog:
 
     def follow_kafka(self, topic: Topic, request: HalfRequest, slot: Slot) -> None:
         """Follow an appended frame of `kafka_frame`."""
-        with following("a half message"):
+        with updating_state("a half message"):
             self._replay.follow_kafka(topic.name, request, slot)
 
     def end(self, offset: int, decision: HalfDecision, now_ms: int, records: Sequence[Record] = ()) -> Promise:
@@ -185,7 +185,7 @@ class HalfMessageLog:
         op_frame = self._op_messages.frame(decisions, now_ms)
         frames = [frame for decision in decisions.values() for frame in decision.frames]
         promise = self._state_log.commit(records, now_ms, [*frames, op_frame]).promise
-        with following("verdicts of half messages"):
+        with updating_state("verdicts of half messages"):
             for offset, decision in decisions.items():
                 self._replay.follow_verdict(offset, decision.verdict)
         return promise

@@ -34,7 +34,7 @@ from duolog.delay.timers import Timers
 from duolog.protocol.kafka import marker
 from duolog.protocol.kafka.record_batch import BatchHeader, read_header
 from duolog.store.entry import Promise, Slot
-from duolog.store.errors import following
+from duolog.store.errors import updating_state
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.unit import Frame
@@ -248,7 +248,7 @@ class Transactions:
             transactional_id, *producer, timeout_ms, state, now_ms, number_before, epoch_before
         )
         appended = self._state_log.commit([*records, settled], now_ms, markers)
-        with following("the end of a transaction"):
+        with updating_state("the end of a transaction"):
             for frame, slot in zip(markers, appended.slots, strict=False):
                 assert isinstance(frame.body, bytearray)
                 self._ended(frame.queue.key, slot, frame.body)

@@ -28,8 +28,8 @@ from duolog.spark.jobs.tables import (
 )
 from duolog.spark.progress import (
     Batches,
+    OnProgress,
     Summary,
-    Told,
     follow,
 )
 from duolog.spark.stopping import Stop
@@ -58,7 +58,7 @@ def archive(
     session: SparkSession,
     stream: DataFrame,
     options: ArchiveOptions,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
     stop: Stop | None = None,
 ) -> Summary:
     """Append a stream of `messages` to the archive; return the summary. Raises TableError and errors of the query."""
@@ -80,7 +80,7 @@ def archive(
     writer = rows.writeStream.foreachBatch(batches)
     writer = writer.queryName("archive").option("checkpointLocation", f"{options.path}/{CHECKPOINT}")
     query = (writer if options.follows else writer.trigger(availableNow=True)).start()
-    row_count, batch_count = follow(query, batches, stop, told)
+    row_count, batch_count = follow(query, batches, stop, on_progress)
     if batch_count and not stop.is_requested:
         merged += table.compact()
     return {"rows": row_count, "batches": batch_count, "files merged": merged, "archive": options.path}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from duolog.spark.jobs.axis import duration_axis, time_limits
-from duolog.spark.progress import Summary, Told, watched
+from duolog.spark.progress import OnProgress, Summary, watched
 from duolog.spark.stopping import Stop, Stopped, cancelling
 
 if TYPE_CHECKING:
@@ -26,20 +26,20 @@ PLOTTED_MAX: Final = 20  # Topics in the plot: matplotlib refuses images with 65
 _ACCURACY: Final = 10_000  # The relative error of a percentile's rank is 1 / _ACCURACY.
 
 
-def lateness(rows: DataFrame, path: str, told: Told | None = None, stop: Stop | None = None) -> Summary:
+def lateness(rows: DataFrame, path: str, on_progress: OnProgress | None = None, stop: Stop | None = None) -> Summary:
     """Write a table to `path`/table (CSV) and a plot to `path`/lateness.png, a local folder; return the summary.
 
     `rows` are those of the data source "duolog-log" with `withTimes`.
     """
     try:
         with cancelling(stop or Stop(), rows.sparkSession):
-            return _measured(rows, path, told)
+            return _measured(rows, path, on_progress)
     except Stopped:
         return {"table": "not written"}
 
 
-def _measured(rows: DataFrame, path: str, told: Told | None) -> Summary:
-    with watched(rows.sparkSession, told):
+def _measured(rows: DataFrame, path: str, on_progress: OnProgress | None) -> Summary:
+    with watched(rows.sparkSession, on_progress):
         late = by_minute(rows).persist()
         late.coalesce(1).write.mode("overwrite").option("header", "true").csv(f"{path}/table")
         minutes = late.orderBy("topic", "minute").collect()

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from duolog.spark.broker_api import ApiError, BrokerApi
 from duolog.spark.checksums import record_checksum
 from duolog.spark.jobs.checkpoints import Progress
-from duolog.spark.progress import Summary, Told
+from duolog.spark.progress import OnProgress, Summary
 from duolog.spark.stopping import Stop, Stopped, cancelling
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Report:
     differences: list[Difference] = field(default_factory=list)
 
     def summary(self) -> Summary:
-        told: Summary = {
+        summary: Summary = {
             "queues": self.queues,
             "records equal": self.records,
             "offsets that are no records": self.absent,
@@ -75,18 +75,18 @@ class Report:
             "offsets not archived yet": self.behind,
         }
         if self.files_gone:
-            told["files gone from the archive"] = self.files_gone
+            summary["files gone from the archive"] = self.files_gone
         if self.queues_left:
-            told["queues not compared"] = self.queues_left
+            summary["queues not compared"] = self.queues_left
         for kind in ("missing", "repeated", "changed", "invented"):
             found = {f"{each.topic}/{each.queue}": getattr(each, kind) for each in self.differences}
-            told[kind] = sum(map(len, found.values()))
-            if told[kind]:
+            summary[kind] = sum(map(len, found.values()))
+            if summary[kind]:
                 places = (f"{place}: {_few(offsets)}" for place, offsets in found.items() if offsets)
-                told[f"{kind} at"] = "; ".join(places)
+                summary[f"{kind} at"] = "; ".join(places)
         if unseen := sum(each.steps_not_looked_at for each in self.differences):
-            told["further steps that differ"] = unseen
-        return told
+            summary["further steps that differ"] = unseen
+        return summary
 
 
 def _few(offsets: Sequence[int]) -> str:
@@ -117,7 +117,7 @@ def reconcile(
     rows: DataFrame,
     progress: Progress,
     api: BrokerApi,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
     step: int = STEP,
     stop: Stop | None = None,
 ) -> Report:
@@ -140,8 +140,8 @@ def reconcile(
                 report.queues_left -= 1
                 if difference:
                     report.differences.append(difference)
-                if told is not None:
-                    told(done + 1, len(ranges))
+                if on_progress is not None:
+                    on_progress(done + 1, len(ranges))
     except Stopped:
         pass  # `Report.queues_left` has the number of queues that were not compared.
     finally:

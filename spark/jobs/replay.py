@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from duolog.protocol.names import kafka_name
-from duolog.spark.progress import Summary, Told, watched
+from duolog.spark.progress import OnProgress, Summary, watched
 from duolog.spark.stopping import Stop, Stopped, cancelling
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ class ReplayOptions:
     keeps_queues: bool = True  # Whether to send each message to the queue with its original id.
 
 
-def replay(rows: DataFrame, options: ReplayOptions, told: Told | None = None, stop: Stop | None = None) -> Summary:
+def replay(
+    rows: DataFrame, options: ReplayOptions, on_progress: OnProgress | None = None, stop: Stop | None = None
+) -> Summary:
     """Send rows of an archive again; return the summary of the job."""
     stop = stop or Stop()
     chosen = _chosen(rows, options).withColumn("at_ms", F.unix_millis("timestamp")).persist()
@@ -49,10 +51,10 @@ def replay(rows: DataFrame, options: ReplayOptions, told: Told | None = None, st
         assert ends is not None
         sent |= {"rows": ends.rows, "from ms": ends.first, "to ms": ends.last}
         if ends.rows and options.speed and ends.first is not None:
-            sent["rows"] = _send_spaced(chosen, ends.first, options, told, stop)
+            sent["rows"] = _send_spaced(chosen, ends.first, options, on_progress, stop)
         elif ends.rows:
             sent["rows"] = f"unknown, at most {ends.rows}"  # This is the result if the job is stopped.
-            with cancelling(stop, rows.sparkSession), watched(rows.sparkSession, told):
+            with cancelling(stop, rows.sparkSession), watched(rows.sparkSession, on_progress):
                 _send(chosen, options)
             sent["rows"] = ends.rows
     except Stopped:
@@ -72,7 +74,9 @@ def _chosen(rows: DataFrame, options: ReplayOptions) -> DataFrame:
     return rows
 
 
-def _send_spaced(chosen: DataFrame, first_ms: int, options: ReplayOptions, told: Told | None, stop: Stop) -> int:
+def _send_spaced(
+    chosen: DataFrame, first_ms: int, options: ReplayOptions, on_progress: OnProgress | None, stop: Stop
+) -> int:
     """Send one window after another until the job is asked to stop; return the number of rows that were sent.
 
     Rows without a timestamp are sent with the first window.
@@ -93,8 +97,8 @@ def _send_spaced(chosen: DataFrame, first_ms: int, options: ReplayOptions, told:
             sent += count
             # The intervals are counted from the end of the first window, because Spark's first job takes longer.
             begun = begun or time.perf_counter()
-            if told is not None:
-                told(done + 1, len(windows))
+            if on_progress is not None:
+                on_progress(done + 1, len(windows))
     finally:
         windowed.unpersist()
     return sent

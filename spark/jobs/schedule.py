@@ -29,7 +29,7 @@ from duolog.spark.broker_api import ApiError, BrokerApi
 from duolog.spark.files import HadoopFiles, TableFiles
 from duolog.spark.jobs.tables import TableError
 from duolog.spark.messages import LATEST, first_header, messages
-from duolog.spark.progress import Summary, Told
+from duolog.spark.progress import OnProgress, Summary
 from duolog.spark.stopping import Stop
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def schedule(
     session: SparkSession,
     table: DataFrame,
     options: ScheduleOptions,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
     files: TableFiles | None = None,
     stop: Stop | None = None,
 ) -> Summary:
@@ -93,8 +93,8 @@ def schedule(
         if files.read_text(f"{_DONE}/{part.number}.json") is None:
             counts = _send_part(kept.where(F.col("part") == part.number), part, options, files)
             sent, found = sent + counts[0], found + counts[1]
-        if told is not None:
-            told(done + 1, len(parts))
+        if on_progress is not None:
+            on_progress(done + 1, len(parts))
     return {"parts": len(parts), "sent": sent, _FOUND: found}
 
 

@@ -39,7 +39,7 @@ from duolog.protocol.names import kafka_name
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC
 from duolog.spark.broker_api import ApiError, BrokerApi
 from duolog.spark.messages import messages
-from duolog.spark.progress import Summary, Told, watched
+from duolog.spark.progress import OnProgress, Summary, watched
 from duolog.spark.stopping import Stop, Stopped, cancelling
 
 if TYPE_CHECKING:
@@ -63,18 +63,18 @@ class TransactionsOptions:
 
 
 def transactions(
-    session: SparkSession, options: TransactionsOptions, told: Told | None = None, stop: Stop | None = None
+    session: SparkSession, options: TransactionsOptions, on_progress: OnProgress | None = None, stop: Stop | None = None
 ) -> Summary:
     """Write the table as Parquet to `path`/table, and return the summary. Raises ApiError and errors of Spark."""
     try:
         with cancelling(stop or Stop(), session):
-            return _traced(session, options, told)
+            return _traced(session, options, on_progress)
     except Stopped:
         return {"table": "not written"}
 
 
-def _traced(session: SparkSession, options: TransactionsOptions, told: Told | None) -> Summary:
-    with watched(session, told):
+def _traced(session: SparkSession, options: TransactionsOptions, on_progress: OnProgress | None) -> Summary:
+    with watched(session, on_progress):
         table = _table(session, options).persist()
         table.coalesce(1).write.mode("overwrite").parquet(f"{options.path}/table")
         counts = {(row.outcome, row.final): row["count"] for row in table.groupBy("outcome", "final").count().collect()}

@@ -80,7 +80,7 @@ class IndexFlusher:
 
     def _flushed(self, flush: IndexFlush, outcome: Failure | None) -> None:
         """Process the outcome. Rows that could not be written stay in memory and are flushed again."""
-        flush.end(self._queues.moment.before_change)
+        flush.end(self._queues.captured_rows.before_change)
         if outcome is not None:
             self.wanted.update(dict.fromkeys(flush.unwritten))
         if isinstance(outcome, OSError):

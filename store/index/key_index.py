@@ -39,7 +39,7 @@ ROWS_IN_BLOCK: Final = 4096  # A divisor of the rows in an index file.
 KEYS_IN_BLOCK_MAX: Final = 1 << 20  # Hashes in one block, with six bytes each; further entries have the hash ANY.
 ROWS_IN_SLICE: Final = 256  # Rows that a search reads before it pauses.
 BYTES_IN_SLICE: Final = 1 << 20  # Frame bytes that a search reads before it pauses.
-OPENED_ROWS_MAX: Final = 200_000  # Rows for which one search builds blocks; the next search continues after them.
+BUILT_ROWS_MAX: Final = 200_000  # Rows for which one search builds blocks; the next search continues after them.
 KEYS_DIRECTORY: Final = "keys"
 ANY: Final = 0xFFFFFFFF
 
@@ -63,7 +63,7 @@ class Search(Generic[T]):
     keys_of: Callable[[Stored], Iterable[bytes] | None]  # All keys of an entry; None if it cannot be decoded.
     matches: Callable[[Queue, Stored], list[T]]  # The records of an entry that have the key.
     found: list[T] = field(default_factory=list)
-    unopened: int = OPENED_ROWS_MAX  # The number of rows for which blocks may still be built.
+    rows_to_build: int = BUILT_ROWS_MAX  # The number of rows for which blocks may still be built.
     is_complete: bool = True  # Whether every block in the range of store times was searched.
 
 
@@ -161,9 +161,9 @@ class KeyIndex:
         """
         queue = visible.queue
         rows = queue.index.rows(start, self.rows_in_block, block=True) or []
-        if search.unopened < len(rows):
+        if search.rows_to_build < len(rows):
             return None
-        search.unopened -= len(rows)
+        search.rows_to_build -= len(rows)
         block = _Block(array("I"), array("H"))
         for first, part in _slices(rows):
             if self.pause():

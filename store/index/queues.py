@@ -25,7 +25,7 @@ class Queues:
         self.dropped: dict[Queue, None] = {}
         self.touched: list[Queue] = []  # Queues to which units were appended since the last write.
         # The rows of the queues at the position of the running checkpoint.
-        self.moment: CopyOnWrite[int, QueueRow] = CopyOnWrite(self._row_of)
+        self.captured_rows: CopyOnWrite[int, QueueRow] = CopyOnWrite(self._row_of)
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_key.values())
@@ -65,7 +65,7 @@ class Queues:
 
     def drop(self, queue: Queue) -> None:
         """Drop a queue. Its index files are removed after the next checkpoint."""
-        self.moment.before_change(queue.key)
+        self.captured_rows.before_change(queue.key)
         del self._by_key[queue.key]
         queues = self._by_topic[queue.topic]
         del queues[queue.key]
@@ -86,15 +86,15 @@ class Queues:
     # -- Checkpoints and recovery
 
     def capture(self) -> Iterator[QueueRow]:
-        """Return the rows of all queues at this moment, for a checkpoint. They may be read until `moment.end()`.
+        """Return the rows of all queues at this moment, for a checkpoint. They may be read until `captured_rows.end()`.
 
-        `moment.before_change` is called before each later change of a queue: by a drop, a trim, a flush, and by the
-        first append after a write. Queues that were appended to since the last write are therefore copied here.
+        `captured_rows.before_change` is called before each later change of a queue: by a drop, a trim, a flush, and by
+        the first append after a write. Queues that were appended to since the last write are therefore copied here.
         """
-        self.moment.begin(self._by_key)
+        self.captured_rows.begin(self._by_key)
         for queue in self.touched:
-            self.moment.before_change(queue.key)
-        return (row for _, row in self.moment.entries())
+            self.captured_rows.before_change(queue.key)
+        return (row for _, row in self.captured_rows.entries())
 
     def _row_of(self, key: int) -> QueueRow | None:
         queue = self._by_key.get(key)

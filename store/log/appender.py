@@ -40,10 +40,10 @@ class Appender:
     """
 
     __slots__ = (
+        "_captured_rows",
         "_index_flusher",
         "_is_sync",
         "_log",
-        "_moment",
         "_queues",
         "_touched",
         "_write_buffer_bytes",
@@ -66,7 +66,7 @@ class Appender:
         self._write_state = write_state
         self._write_buffer_bytes = options.tail_bytes
         self._is_sync = options.flush == "sync"
-        self._touched, self._moment = queues.touched, queues.moment
+        self._touched, self._captured_rows = queues.touched, queues.captured_rows
         self.stored_ms = stored_ms  # Store time of the last unit. Only `set_time_back` decreases it.
         self.recovered_ms = stored_ms  # Store time of the last unit of the previous run; 0 if the log was empty.
 
@@ -189,7 +189,7 @@ class Appender:
         if not queue.is_touched:
             queue.is_touched = True
             self._touched.append(queue)
-            if self._moment.is_active:
+            if self._captured_rows.is_active:
                 self._keep_row(queue, base_offset)
         return slot
 
@@ -214,7 +214,7 @@ class Appender:
             if not queue.is_touched:
                 queue.is_touched = True
                 self._touched.append(queue)
-                if self._moment.is_active:
+                if self._captured_rows.is_active:
                     self._keep_row(queue, base_offset)
 
     def _keep_row(self, queue: Queue, end_offset: int) -> None:
@@ -224,7 +224,7 @@ class Appender:
         append.
         """
         row = QueueRow(queue.key, queue.start_offset, end_offset, queue.index.written_row)
-        self._moment.keep(queue.key, row)
+        self._captured_rows.keep(queue.key, row)
 
     def _half_applied(self, error: Exception) -> HalfApplied:
         """End writing, so that no promise is kept any more, and return the error that ends the process."""

@@ -60,7 +60,7 @@ class CheckpointRun:
             self._write_part(self._checkpoints.capture(self._appender.stored_ms, closed=closed))
 
     def _flushed(self, closed: bool, flush: IndexFlush, outcome: Failure | None) -> None:
-        flush.end(self._queues.moment.before_change)
+        flush.end(self._queues.captured_rows.before_change)
         if self._write_state.is_closed and not closed:
             return
         if outcome is None and flush.is_complete:
@@ -103,12 +103,12 @@ class CheckpointRun:
             self._failed(task, outcome)
             return
         self._checkpoints.end(is_in_place=True)
-        CleanUp(self._queues, self._executor, task.dropped, task.starts, log_left).start()
+        CleanUp(self._queues, self._executor, task.dropped, task.starts, log_removal_failure).start()
         dead = self._dead_segments.not_held(task.dead)
         if dead:
             log.info("removing segments=%d first=%d", len(dead), dead[0].start)
             self._dead_segments.removed_count += len(dead)
-            self._executors.background.submit(self._segments.take_out(dead).run, log_left)
+            self._executors.background.submit(self._segments.take_out(dead).run, log_removal_failure)
 
     def _executor(self) -> Executor | None:
         return None if self._write_state.is_closed else self._executors.background
@@ -131,7 +131,7 @@ class CheckpointRun:
             self._write_state.end_writing(f"fsync of an index failed: {outcome}")
 
 
-def log_left(outcome: Failure | None) -> None:
+def log_removal_failure(outcome: Failure | None) -> None:
     """Log the error if a task that removes files has failed."""
     if outcome is not None:
         log.warning("a file that is no longer needed could not be removed, the next start removes it: %s", outcome)

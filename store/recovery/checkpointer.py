@@ -229,7 +229,7 @@ class Checkpointer:
             self._queues.index_files.take_unsynced(),
             dead=dead,
             starts=starts,
-            end=self._queues.moment.end,
+            end=self._queues.captured_rows.end,
             dropped=list(self._queues.dropped),
             has_snapshot=bool(dead) and dead[-1].known_end > self._snapshot_position,
             part_bytes=self.part_bytes,

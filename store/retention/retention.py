@@ -46,7 +46,7 @@ class Retention:
         if start_offset > queue.start_offset:
             self._write_state.raise_if_ended()
             self._appender.append_unit([queue_control(queue.key, start_offset, queue.end_offset)], now_ms)
-            self._queues.moment.before_change(queue.key)
+            self._queues.captured_rows.before_change(queue.key)
             queue.move_start(start_offset)
             self._count_bytes(queue)
 

@@ -49,7 +49,7 @@ from duolog.protocol.kafka.batch_builder import encoded_headers
 from duolog.protocol.kafka.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, Reason, Record
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.entry import Appended, Buffer, Promise, new_tuple
-from duolog.store.errors import following
+from duolog.store.errors import updating_state
 from duolog.store.index.queue import Queue
 from duolog.store.log.format import NO_OFFSET, entry_size
 from duolog.store.state_log import StateLog
@@ -176,7 +176,7 @@ class Publisher:
             (slot, *_), promise = self._delays.append([frame], now_ms, self._expiring_queues.records_for(queue.key))
             promise = Promise(promise.end, queue.durable)
         if header.producer_id >= 0:
-            with following("a batch of an idempotent producer"):
+            with updating_state("a batch of an idempotent producer"):
                 self._producers.remember_header(queue.key, slot, header)
                 if header.is_transactional:
                     self._transactions.wrote(queue.key, header.producer_id, slot)

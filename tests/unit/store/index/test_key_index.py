@@ -133,7 +133,7 @@ def test_search_that_would_open_too_much_says_so_and_the_next_one_goes_on_behind
     searched = Searched()
     searched.append(*numbers(12))
     searches = [
-        searched.run(Search(b"1", NO_TIME, END_OF_TIME, 1000, searched._keys_of, matches_of(b"1"), unopened=6))
+        searched.run(Search(b"1", NO_TIME, END_OF_TIME, 1000, searched._keys_of, matches_of(b"1"), rows_to_build=6))
         for _ in range(3)
     ]
     assert [(search.is_complete, search.found) for search in searches] == [

@@ -197,10 +197,10 @@ def test_a_checkpoint_holds_the_queues_of_the_moment_though_each_changes_before_
     sync(store)
     expected = {queue.key: (queue.start_offset, queue.end_offset) for queue in queues}
     background.run_one()  # The flush; behind it the state is captured.
-    assert store._queues.moment.is_active
+    assert store._queues.captured_rows.is_active
     flush = IndexFlush(store._queues.index_files, [queues[4]])
     flush.run()
-    flush.end(store._queues.moment.before_change)
+    flush.end(store._queues.captured_rows.before_change)
     store.append([Frame(queues[6], FIRST_FRAME_FORM, b"x"), Frame(queues[6], FIRST_FRAME_FORM, b"x")], 1000)
     store.append([Frame(queues[7], FIRST_FRAME_FORM, b"x")], 1000)
     sync(store)
@@ -218,7 +218,7 @@ def test_a_checkpoint_holds_the_queues_of_the_moment_though_each_changes_before_
     assert {row.key: (row.start_offset, row.end_offset) for row in found.queues} == expected
     flushed = {row.key: row.end_row for row in found.queues}
     assert flushed == dict.fromkeys(expected, 3) | {queues[6].key: 4}, "the flush before the moment, not that behind it"
-    assert not store._queues.moment.is_active
+    assert not store._queues.captured_rows.is_active
 
 
 def test_a_checkpoint_looks_at_so_many_queues_in_a_turn_for_what_is_to_be_flushed(
@@ -232,12 +232,12 @@ def test_a_checkpoint_looks_at_so_many_queues_in_a_turn_for_what_is_to_be_flushe
     store.executors.background = background = Deferred()
     store.checkpoint(0)
     for _ in range(9):
-        assert not store._queues.moment.is_active
+        assert not store._queues.captured_rows.is_active
         background.run_one()
     assert queues[94].index.written_row == 0
     background.run_one()
     assert queues[94].index.written_row == 1
-    assert store._queues.moment.is_active
+    assert store._queues.captured_rows.is_active
 
 
 def units(disk: CrashDisk) -> list[bytes]:

@@ -276,7 +276,7 @@ def test_a_search_that_has_to_stop_goes_on_when_asked_again(broker: RocketMQBrok
     search = broker.store.reader.search
 
     def with_less(where: Any, wanted: Any, done: Any) -> None:
-        wanted.unopened = 3 * ROWS
+        wanted.rows_to_build = 3 * ROWS
         search(where, wanted, done)
 
     broker.store.reader.search = with_less  # type: ignore[method-assign]
