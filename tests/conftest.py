@@ -51,8 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays until the end: the collector of garbage need not go through it in every test."""
+    """Let the garbage collector run less often, and not go through what stays until the end of the run.
+
+    With Python's threshold of 700 objects, collections take a sixth of the unit tests' processor time.
+    """
     gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture
