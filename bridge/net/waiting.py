@@ -179,8 +179,15 @@ class RequestDriver(Generic[ConnectionT, ResultT]):
         if self._held is not None:
             self._leave_purgatory()
         if isinstance(wait, Hold):
-            return self._wait_in_purgatory(wait)
-        if isinstance(wait, UntilRead):
+            held = self._purgatory.hold(
+                self, wait.keys, wait.until_mono_ms, self.connection, extra_bytes=wait.extra_bytes
+            )
+            if held is None:
+                return HoldOutcome.NO_ROOM
+            self._hold, self._held = wait, held
+            self.connection.held.add(self)
+            self._keep_waiting(0)
+        elif isinstance(wait, UntilRead):
             try:
                 self._begin_read()
             except Exception as refusal:  # noqa: BLE001 - raised again at the yield
@@ -193,15 +200,6 @@ class RequestDriver(Generic[ConnectionT, ResultT]):
         else:
             self._keep_waiting(wait.kept_bytes)
             self._go_on_in_next_turn()
-        return _WAITS
-
-    def _wait_in_purgatory(self, hold: Hold) -> Any:
-        held = self._purgatory.hold(self, hold.keys, hold.until_mono_ms, self.connection, extra_bytes=hold.extra_bytes)
-        if held is None:
-            return HoldOutcome.NO_ROOM
-        self._hold, self._held = hold, held
-        self.connection.held.add(self)
-        self._keep_waiting(0)
         return _WAITS
 
     def _leave_purgatory(self) -> None:

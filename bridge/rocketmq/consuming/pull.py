@@ -174,7 +174,8 @@ class _Pull:
 
     def _wait_for_messages(self) -> WaitingSteps[Answer]:
         """Hold the pull until there is a message that the filter wants."""
-        hold = self._hold()
+        wait_ms = max(min(self._request.suspend_timeout_millis, SUSPEND_MS_MAX), 0)
+        hold = Hold((self._queue.key,), self._context.clock.mono_ms() + wait_ms, bytes_of(self._wanted))
         try:
             while (outcome := (yield hold)) is HoldOutcome.CHANGED:
                 moved = self._reset()
@@ -195,10 +196,6 @@ class _Pull:
         if outcome is HoldOutcome.DELETED:
             raise no_topic(self._request.topic)
         return self._not_found()
-
-    def _hold(self) -> Hold:
-        wait_ms = max(min(self._request.suspend_timeout_millis, SUSPEND_MS_MAX), 0)
-        return Hold((self._queue.key,), self._context.clock.mono_ms() + wait_ms, bytes_of(self._wanted))
 
     # -- Reading
 

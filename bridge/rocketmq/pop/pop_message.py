@@ -53,8 +53,9 @@ def pop_message(context: RocketMQContext, connection: RocketMQConnection, comman
     wanted = filter_of(request.exp_type, request.exp)
     context.groups.configs.ensure(request.consumer_group, context.clock.now_ms())
     request.exp_type = request.exp = None  # A held pop keeps the filter only.
-    started = _Pop(context, command, request, topic, wanted).start()
-    return started if isinstance(started, Answer) else answer_in_steps(connection, command, started)
+    pop = _Pop(context, command, request, topic, wanted)
+    tried = pop.try_now()
+    return tried if isinstance(tried, Answer) else answer_in_steps(connection, command, pop.wait(tried))
 
 
 def _topic(context: RocketMQContext, request: PopRequest) -> Topic:
@@ -86,7 +87,7 @@ class _ColdQueue(NamedTuple):
 
 
 class _Pop:
-    """One pop. `start` answers at once, or returns the generator of a pop that waits."""
+    """One pop. `try_now` answers at once if it can, and `wait` is the generator of a pop that waits."""
 
     __slots__ = (
         "_command", "_context", "_group", "_passed", "_request", "_retries", "_topic", "_until_mono_ms", "_wanted",
@@ -107,12 +108,8 @@ class _Pop:
         self._passed: list[CommittedOffset] = []  # Positions after messages that the filter left out.
         self._until_mono_ms = context.clock.mono_ms() + min(request.poll_time, POLL_MS_MAX)
 
-    def start(self) -> Answer | WaitingSteps[Answer]:
-        """Return the answer, or the steps of a pop that must wait."""
-        tried = self._try()
-        return tried if isinstance(tried, Answer) else self._wait(tried)
-
-    def _wait(self, tried: Answer | _ColdQueue | None) -> WaitingSteps[Answer]:
+    def wait(self, tried: Answer | _ColdQueue | None) -> WaitingSteps[Answer]:
+        """Wait as the outcome of `try_now` demands, and try again."""
         while not isinstance(tried, Answer):
             if tried is not None:
                 return (yield from self._take_cold(tried))
@@ -124,11 +121,11 @@ class _Pop:
             if outcome is HoldOutcome.DELETED and self._topic.number not in self._context.topics:
                 raise no_topic(self._request.topic)
             yield UntilNextTurn()  # A pop appends, but not while the log is being written.
-            tried = self._try()
+            tried = self.try_now()
         return tried
 
-    def _try(self) -> Answer | _ColdQueue | None:
-        """Take what memory has, and answer; None: the pop may be held."""
+    def try_now(self) -> Answer | _ColdQueue | None:
+        """Take the messages that memory has, and answer. None: there is no message, and the pop may be held."""
         self._retries = retry_sources(self._context, self._request.consumer_group, self._topic)
         found = self._read()
         if isinstance(found, _ColdQueue):

@@ -73,6 +73,7 @@ def take(
     refusal of a queue if no queue can be popped.
     """
     now_ms = context.clock.now_ms()
+    due_ms = now_ms + request.invisible_time
     unit = _Unit(passed)
     queues = [popped for each in read if (popped := _without_expired(context, request, each, unit)) is not None]
     if unit.refusals and not (queues or unit.records or unit.positions):
@@ -81,7 +82,13 @@ def take(
     pop_ms = context.pop.checkpoints.unused_pop_ms(group, places, now_ms)
     for each in queues:
         key = each.source.queue.key
-        unit.records.append(_checkpoint(request, each, CheckpointName(group, key, each.offsets[0], pop_ms), now_ms))
+        unit.records.append(
+            taken(
+                CheckpointName(group, key, each.offsets[0], pop_ms), each.offsets, due_ms, each.next_offset,
+                is_ordered=request.order, failures=each.failures(request.attempt_id),
+                attempt_id=(request.attempt_id or "") if request.order else "",
+            )
+        )  # fmt: skip
         if not request.order:
             unit.positions.append(CommittedOffset(key, each.next_offset))
         context.groups.reset_marks.clear(request.consumer_group, key)
@@ -90,14 +97,6 @@ def take(
     promise = context.state_log.commit(unit.records, now_ms, unit.frames).promise
     context.metrics.dead_letters += len(unit.frames)
     return Popped(queues, pop_ms, promise if unit.is_awaited or not queues else None)
-
-
-def _checkpoint(request: PopRequest, popped: PoppedQueue, name: CheckpointName, now_ms: int) -> Record:
-    return taken(
-        name, popped.offsets, now_ms + request.invisible_time, popped.next_offset,
-        is_ordered=request.order, failures=popped.failures(request.attempt_id),
-        attempt_id=(request.attempt_id or "") if request.order else "",
-    )  # fmt: skip
 
 
 def _without_expired(
