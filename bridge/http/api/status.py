@@ -1,9 +1,13 @@
 """Health, metrics, and the status of the broker.
 
-GET  /metrics               Prometheus text                   GET  /api/status      the broker and its log
-GET  /healthz               200 while the event loop runs     GET  /api/segments    the files of the log
-GET  /readyz                200 while requests are served     GET  /api/poison      records that were set aside
-GET  /api/openapi.json      the OpenAPI document (`openapi/`)   POST /api/poison/acknowledge
+GET  /metrics                   Prometheus text
+GET  /healthz                   200 while the event loop runs
+GET  /readyz                    200 while requests are served
+GET  /api/openapi.json          the OpenAPI document (`openapi/`)
+GET  /api/status                the broker and its log
+GET  /api/segments              the files of the log
+GET  /api/poison                records that were set aside
+POST /api/poison/acknowledge    marks such records as dealt with
 """
 
 import asyncio
