@@ -82,7 +82,7 @@ class Core(Owners):
         Raises StoreError if the log cannot be used, and OSError.
         """
         self.server, self.addresses = server, addresses
-        self.delays.begin(now_ms, files)
+        self.delays.timers.begin(now_ms, files)
         self.store = Store.open(files, options, self.state_log, now_ms)
         self.rocketmq_state.admission.attach(self.store)
         turn_log = TurnLog(self.store, server.touch)

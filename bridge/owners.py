@@ -76,7 +76,9 @@ class Owners:
         self.producers = Producers(self.state_log, options.kafka)
         self.expiring_queues = ExpiringQueues(self.state_log)
         self.delay_parser, self.expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
-        self.delays = Delays(self.state_log, self.topics, options.delay, self.metrics, self.poison)
+        self.delays = Delays(
+            self.state_log, self.topics, options.delay, self.delay_parser.limits, self.metrics, self.poison
+        )
         self.idempotency_keys = IdempotencyKeys(self.state_log, options.http)
         self.transactions = Transactions(
             self.state_log, self.topics, self.group_offsets, self.producers, self.delays.timers, options

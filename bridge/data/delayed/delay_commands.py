@@ -1,4 +1,4 @@
-"""Commands on pending messages, by id or by the sender's key: view, cancel, reschedule, deliver now.
+"""Commands on pending messages, by id or by the sender's key: view, cancel, reschedule.
 
     load, load_named                    the messages are in memory, also those that only a sorted table has
     cancel, reschedule, view, ...       one unit of the log; what it changed is durable when the promise is kept
@@ -91,10 +91,6 @@ class DelayCommands:
         if timer_id is None or self._timers.find(timer_id) is None:
             return self._not_pending(timer_id)
         return Decision(Verdict.RESCHEDULED, self._reschedule([timer_id], due_ms, now_ms))
-
-    def deliver_now(self, text: str, now_ms: int) -> Decision:
-        """Let a pending message be due now; it is delivered in its turn, unless its topic is paused."""
-        return self.reschedule(text, now_ms, now_ms)
 
     def view(self, text: str, done: Callable[[TimerView | StoreError | None], None]) -> None:
         """Give a pending message to `done`, at once or after a read; None if no message of this id is pending."""

@@ -16,7 +16,6 @@ from typing import Final
 
 from duolog.bridge.config import HOUR_MS, DelayOptions
 from duolog.bridge.data.delayed.delay_commands import DelayCommands
-from duolog.bridge.data.delayed.delay_headers import DelayParser
 from duolog.bridge.data.delayed.delay_records import DelayRecords, commit_manifest
 from duolog.bridge.data.delayed.deliveries import Deliveries
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
@@ -27,12 +26,12 @@ from duolog.bridge.records.timers import DelayPaused, TimersCancelled
 from duolog.bridge.state.deleted_topics import IsGone, in_slices
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
+from duolog.delay.requested_delay import DelayLimits
 from duolog.delay.rows import KEY_SIZE
 from duolog.delay.text_ids import TextIds
 from duolog.delay.timers import Timers
 from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.entry import Appended, Promise
-from duolog.store.files import Files
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
@@ -47,10 +46,15 @@ class Delays:
     commands: DelayCommands
 
     def __init__(
-        self, state_log: StateLog, topics: Topics, options: DelayOptions, metrics: Metrics, poison: Poison
+        self,
+        state_log: StateLog,
+        topics: Topics,
+        options: DelayOptions,
+        limits: DelayLimits,
+        metrics: Metrics,
+        poison: Poison,
     ) -> None:
-        self._state_log, self._topics, self._metrics = state_log, topics, metrics
-        self._limits = DelayParser(options).limits
+        self._state_log, self._topics, self._limits, self._metrics = state_log, topics, limits, metrics
         self.timers = Timers(
             partial(commit_manifest, state_log),
             topics.__contains__,
@@ -61,10 +65,6 @@ class Delays:
         )
         self._records = DelayRecords(state_log, self.timers)
         self._deliveries = Deliveries(state_log, topics, self.timers, metrics, poison)
-
-    def begin(self, now_ms: int, files: Files) -> None:
-        """Set the time and the disk, before the log is recovered."""
-        self.timers.begin(now_ms, files)
 
     def attach(self, store: Store, frames: DeliveryFrames, cluster_id: str) -> None:
         """Open the sorted tables, after the log is recovered. Raises Corruption and OSError."""

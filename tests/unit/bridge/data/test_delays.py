@@ -419,11 +419,11 @@ def test_rescheduled_message_comes_at_its_new_time_under_its_old_id(family: str)
     assert bench.delays.commands.cancel(timer, NOW + 6_000).verdict is Verdict.DELIVERED
 
 
-def test_deliver_now_does_not_wait() -> None:
+def test_message_that_is_rescheduled_to_now_does_not_wait() -> None:
     bench = Bench()
     topic = bench.topic()
     timer = bench.send(topic, b"x", deliver_at(NOW + YEAR_MS))
-    assert bench.delays.commands.deliver_now(timer, NOW).verdict is Verdict.RESCHEDULED
+    assert bench.delays.commands.reschedule(timer, NOW, NOW).verdict is Verdict.RESCHEDULED
     bench.run_until(NOW)
     assert bench.bodies(topic) == [b"x"]
 
