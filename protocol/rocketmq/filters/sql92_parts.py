@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from lark import Token
 
 DEPTH_MAX: Final = 50
-"""Conditions within conditions. Each level is two calls deep when a message is looked at."""
+"""The largest depth of nested conditions. The evaluation of each level takes two nested calls."""
 
 
 Value = str | int | float | bool | None
-Values = Mapping[str, bytes | None]  # of the properties that a condition names
+Values = Mapping[str, bytes | None]  # The properties that a condition names, and their values.
 Evaluate = Callable[[Values], Value]
 
 
 class Unreadable(Exception):
-    """A property's value is not what it is compared with; the condition is false."""
+    """The value of a property cannot be converted to the type of the other operand; the condition is false."""
 
 
 def illegal(at: int, problem: str) -> IllegalExpression:
@@ -36,14 +36,14 @@ class PartKind(Enum):
 
 
 class ConditionPart(NamedTuple):
-    """A piece of an expression, compiled."""
+    """A compiled part of an expression."""
 
     kind: PartKind
     evaluate: Evaluate
-    at: int  # its first character
+    at: int  # The index of its first character.
     depth: int = 1
     constant: Value = None
-    names: frozenset[str] = frozenset()  # of the properties that it looks at
+    names: frozenset[str] = frozenset()  # The properties that it evaluates.
 
 
 def start_of(token: "Token") -> int:
@@ -68,7 +68,7 @@ def around(kind: PartKind, evaluate: Evaluate, *inner: ConditionPart) -> Conditi
 
 
 def as_condition(part: ConditionPart) -> ConditionPart:
-    """Take a part for true, false or null: a condition as it is, a property never for true, since it is text."""
+    """Convert a part to true, false or null. A condition is unchanged; a property is text and therefore never true."""
     is_truth = part.kind is PartKind.CONSTANT and type(part.constant) in (bool, type(None))
     if part.kind is PartKind.CONDITION or is_truth:
         return part
@@ -79,7 +79,7 @@ def as_condition(part: ConditionPart) -> ConditionPart:
 
 
 def joined(parts: Iterable[ConditionPart], *, decisive: bool) -> ConditionPart:
-    """Join conditions by OR (one that is true decides) or by AND (one that is false does)."""
+    """Combine conditions by OR, where the first true one decides, or by AND, where the first false one decides."""
     conditions = [as_condition(part) for part in parts]
     evaluates = [part.evaluate for part in conditions]
 
@@ -157,7 +157,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 def has_part(part: ConditionPart, kind: "Token", token: "Token", *, wanted: bool) -> ConditionPart:
-    """Of a value that is null or no text, and of an empty part, both CONTAINS and NOT CONTAINS are false."""
+    """Compile CONTAINS and NOT CONTAINS. Both are false if the value is null or no text, or the part is empty."""
     inner, looked_for, has = part.evaluate, unquoted(token), _PARTS[kind.upper()]
 
     def evaluate(values: Values) -> Value:
@@ -176,18 +176,18 @@ _NUMBER: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9
 
 
 def compare(a: Value, b: Value) -> int:
-    """Give the sign of a - b, both not null; raises Unreadable if a text is not what the other one is."""
+    """Return the sign of a - b; neither may be null. Raises Unreadable if a text cannot be converted."""
     if type(a) is str and type(b) is not str:
         a = a.lower() == "true" if type(b) is bool else _like(b, a)
     elif type(b) is str and type(a) is not str:
-        b = _like(a, b)  # Not so of TRUE = a: Java's broker fails there.
+        b = _like(a, b)  # TRUE = a is not converted: Apache RocketMQ fails there.
     if (type(a) is bool) is not (type(b) is bool):
-        return -1  # As Java's broker has it: not equal.
+        return -1  # As in Apache RocketMQ, the values are not equal.
     return (a > b) - (a < b)  # type: ignore[operator]
 
 
 def _like(kind: Value, text: str) -> int | float:
-    """Read a text as the kind of number that it is compared with."""
+    """Convert a text to the type of number with which it is compared."""
     if type(kind) is float:
         return _to_float(text)
     if type(kind) is not int or not _WHOLE.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Proves what a start makes of a damaged log: a torn tail is cut, what was durable once is Corruption, nothing else.
+"""Proves the recovery of a damaged log: a torn end is truncated, and damage to what was durable raises Corruption.
 
 The log of each case has ten units of one frame; those below DURABLE were synced before the others were appended.
 """
