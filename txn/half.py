@@ -1,4 +1,4 @@
-"""The class HalfMessages: open half messages, the latest decisions, and when the broker must send check-backs.
+"""The class HalfMessages: open half messages, the latest verdicts, and when the broker must send check-backs.
 
 A half message moves through these states. The columns are a commit, a rollback, the answer "unknown" of its producer, a
 check-back while fewer than `checks_max` were sent, and the due time after the last check-back:
@@ -10,12 +10,12 @@ check-back while fewer than `checks_max` were sent, and the due time after the l
     rolled back      AlreadyDecided  repeated        -           -                 -
     given up         AlreadyDecided  AlreadyDecided  -           -                 -
 
-A repeated decision changes nothing and is no error. A half message that is open for more than `open_ms_max` is given
-up, too. HalfVerdict (`txn/half_verdicts.py`) has the three decisions.
+A repeated verdict changes nothing and is no error. A half message that is open for more than `open_ms_max` is given
+up, too. HalfVerdict (`txn/half_verdicts.py`) has the outcomes.
 
 A half message is identified by its offset in the queue of half messages, which never changes. The first check-back is
 due when its immunity time has passed, the next ones at intervals of `interval_ms`. `judge` and `due` change nothing:
-the caller appends the decision, and then calls `prepared`, `decided` or `checked`, which change the state. Recovery
+the caller appends the verdict, and then calls `prepared`, `decided` or `checked`, which change the state. Recovery
 calls the same methods.
 
 A million open half messages take 33 MB. They are stored in pages of columns in the order of their offsets, and a heap
@@ -30,7 +30,7 @@ merged with the page before it if both fit into half a page. So an open half mes
 check-backs.
 
 Times are wall milliseconds. In Apache RocketMQ (TransactionalMessageServiceImpl.java, EndTransactionProcessor.java)
-each check-back appends the half message again with a new offset, and a late decision for the old offset decides it
+each check-back appends the half message again with a new offset, and a late verdict for the old offset decides it
 twice.
 """
 
@@ -48,7 +48,7 @@ CHECKS_MAX: Final = 255  # The greatest number of check-backs that the column `c
 
 
 class UnknownHalf(Exception):
-    """There is no half message at this offset, or its decision is no longer stored."""
+    """There is no half message at this offset, or its verdict is no longer stored."""
 
 
 class AlreadyDecided(Exception):
@@ -70,7 +70,7 @@ class Half(NamedTuple):
 
 
 class HalfMessages:
-    """The open half messages and the latest decisions. `prepared`, `checked`, `decided` and `restore` change them.
+    """The open half messages and the latest verdicts. `prepared`, `checked`, `decided` and `restore` change them.
 
     The class has more than 20 methods because pages, the heap of their due times and the sums change together.
     """
@@ -135,7 +135,7 @@ class HalfMessages:
         return self._askers.counts()
 
     def judge(self, offset: int, verdict: HalfVerdict) -> bool:
-        """Return whether the caller must carry out this decision; False if it repeats the decision that was made.
+        """Return whether the caller must carry out this verdict; False if it repeats the verdict that was made.
 
         Raises UnknownHalf or AlreadyDecided.
         """
@@ -219,10 +219,10 @@ class HalfMessages:
         self._verdicts.forget(offset)
 
     def decided(self, offset: int, verdict: HalfVerdict) -> None:
-        """Note the decision on a half message. Does nothing if it is not open."""
+        """Note the verdict on a half message. Does nothing if it is not open."""
         found = self._find(offset)
         if found is None:
-            return  # Recovery replays a decision that the checkpoint already contains.
+            return  # Recovery replays a verdict that the checkpoint already contains.
         page, at = found
         self._moment.before_change(page)
         self._askers.release(page.askers[at])
@@ -232,7 +232,7 @@ class HalfMessages:
         self._verdicts.put(offset, verdict)
         size = len(page.offsets)
         if page.open_count * 2 <= size and (size == self._page_max or page is not self._pages[-1]):
-            self._tidy(page)  # The last page is rewritten only if it is full, because most decisions are made there.
+            self._tidy(page)  # The last page is rewritten only if it is full, because most verdicts are made there.
 
     def checked(self, offsets: Iterable[int], now_ms: int, *, counts: bool = True) -> None:
         """Set the next check-back of these half messages to one interval after `now_ms`.
@@ -282,7 +282,7 @@ class HalfMessages:
             self._add(offset, stored, due, count, saved.asker_names[number])
 
     def verdicts(self) -> tuple[int, bytes]:
-        """Return (end offset, decisions) of the stored decisions: one byte for each offset below the end offset.
+        """Return (end offset, verdicts) of the stored verdicts: one byte for each offset below the end offset.
 
         A byte is a HalfVerdict, or 0 if the half message is open or there is none.
         """

@@ -1,7 +1,7 @@
 """The class HalfIds: the ids that Kafka producers give their half messages. An id is unique in its topic.
 
-The id of an open half message is stored until the decision. The ids of the last `DECIDED_KEPT` decided half messages
-are also stored, so that a repeated decision is distinguished from a decision for an unknown id.
+The id of an open half message is stored until the verdict. The ids of the last `DECIDED_KEPT` decided half messages
+are also stored, so that a repeated verdict is distinguished from a verdict for an unknown id.
 
 Half messages are identified by their offsets, as in `txn.half`. The state changes after an append and at recovery.
 """
@@ -24,7 +24,7 @@ class HalfIds:
         self._decided_kept = decided_kept
         self._offsets: dict[Id, int] = {}
         self._open: dict[int, Id] = {}
-        self._decided: OrderedDict[int, Id] = OrderedDict()  # By offset, in the order of decisions.
+        self._decided: OrderedDict[int, Id] = OrderedDict()  # By offset, in the order of verdicts.
 
     def __len__(self) -> int:
         """Return the number of ids of open half messages."""

@@ -1,21 +1,21 @@
-"""The decisions on half messages: HalfVerdict, and the decisions of the newest half messages."""
+"""The verdicts on half messages: HalfVerdict, and the verdicts of the newest half messages."""
 
 from enum import IntEnum
 from typing import Final
 
-VERDICTS_KEPT: Final = 1 << 16  # Half messages whose decision is stored, counted back from the newest offset.
+VERDICTS_KEPT: Final = 1 << 16  # Half messages whose verdict is stored, counted back from the newest offset.
 
 
 class HalfVerdict(IntEnum):
-    """The decision on a half message. The numbers are stored in the log."""
+    """The verdict on a half message, or that it was given up. The numbers are stored in the log."""
 
     COMMITTED = 1
     ROLLED_BACK = 2
-    GIVEN_UP = 3  # No decision came after the last check-back. The message is stored for inspection by an operator.
+    GIVEN_UP = 3  # No verdict came after the last check-back; the message is stored for inspection by an operator.
 
 
 class RecentVerdicts:
-    """The decisions of the last `size` offsets in a ring buffer with one byte for each offset."""
+    """The verdicts of the last `size` offsets in a ring buffer with one byte for each offset."""
 
     def __init__(self, size: int) -> None:
         self._end_offset = 0
@@ -29,7 +29,7 @@ class RecentVerdicts:
         return HalfVerdict(number) if number else None
 
     def forget(self, offset: int) -> None:
-        """Clear the byte of a new half message. The decision of the offset `size` below it is no longer stored."""
+        """Clear the byte of a new half message. The verdict of the offset `size` below it is no longer stored."""
         if offset >= self._end_offset:
             self._ring[offset % self._size] = 0
             self._end_offset = offset + 1
@@ -44,7 +44,7 @@ class RecentVerdicts:
 
     def restore(self, end_offset: int, verdicts: bytes) -> None:
         if end_offset < self._end_offset:
-            return  # Recovery replays decisions that are older than the state.
+            return  # Recovery replays verdicts that are older than the state.
         self._end_offset = end_offset
         whole = bytearray(verdicts.rjust(self._size, b"\0"))
         at = end_offset % self._size

@@ -3,8 +3,8 @@
 The job reads these topics:
 
     RMQ_SYS_TRANS_HALF_TOPIC       all half messages of both protocols; each becomes one row of the table
-    RMQ_SYS_TRANS_OP_HALF_TOPIC    the decisions, by the offset of the half message; without one, it is open
-    the topics of the messages     the committed messages, at the position that the decision names
+    RMQ_SYS_TRANS_OP_HALF_TOPIC    the verdicts, by the offset of the half message; without one, it is open
+    the topics of the messages     the committed messages, at the position that the verdict names
 
 The columns of the table:
 
@@ -14,7 +14,7 @@ The columns of the table:
     topic          the topic of the message
     outcome        committed, rolled back, given up or open
     checks         the number of check-backs
-    decide_ms      the time from the storing of the half message to the decision
+    decide_ms      the time from the storing of the half message to its verdict
     age_ms         the age of an open half message
     place          topic/queue/offset at which the committed message was appended
     final          the state of a committed message:
@@ -99,7 +99,7 @@ def _traced(session: SparkSession, options: TransactionsOptions, on_progress: On
 
 def _table(session: SparkSession, options: TransactionsOptions) -> DataFrame:
     api = BrokerApi(options.http)
-    # The ends are read in this order, so that the decision on each half message that is read and not open is read, too.
+    # The ends are read in this order, so that the verdict on each half message that is read and not open is read, too.
     half_end, open_ones = _end_of(api, HALF), _open_ones(session, api)
     halves = _halves(_system_topic(session, options, HALF, half_end))
     ops = _verdicts(_system_topic(session, options, OP, _end_of(api, OP))).persist()
@@ -152,7 +152,7 @@ def _halves(rows: DataFrame) -> DataFrame:
 
 
 def _verdicts(rows: DataFrame) -> DataFrame:
-    """Return the decisions of op messages. Their body lists offsets (`17,18,`), and TRAN_TOLD the decision on each.
+    """Return the verdicts of op messages. Their body lists offsets (`17,18,`), and TRAN_TOLD the verdict on each.
 
     `bridge/transactions/half_messages.py` writes them.
     """
