@@ -176,6 +176,7 @@ class BatchChecker:
         self.opened_bytes += opened.header.record_count * _DECODED_COST_BYTES
         requested, errors = RequestedRecords([], [], [], set()), list[RecordError]()
         request_count = schedule_count = 0
+        # The loop is written without functions for its steps, because it runs for each record of such batches.
         for index, record in enumerate(_records(opened)):
             if index and not index % RECORDS_AT_ONCE:
                 yield
