@@ -229,6 +229,22 @@ def test_held_request_ends(end: Callable[[Purgatory], None], answer: str) -> Non
     assert (front.answers, client.held, client.held_bytes, len(front.purgatory)) == ([answer], set(), 0, 0)
 
 
+@pytest.mark.parametrize("end", [lambda purgatory: purgatory.advance(500), lambda purgatory: purgatory.on_deleted([1])])
+def test_request_that_has_left_the_purgatory_is_held_anew(end: Callable[[Purgatory], None]) -> None:
+    front, client = Front(), Client()
+
+    def steps() -> WaitingSteps[str]:
+        hold = Hold([1], 500)
+        yield hold
+        return f"got {(yield hold)}"
+
+    front.run(client, steps())
+    end(front.purgatory)
+    assert (front.answers, len(client.held), len(front.purgatory)) == ([], 1, 1)
+    front.purgatory.check([1])
+    assert (front.answers, len(front.purgatory)) == (["got HoldOutcome.CHANGED"], 0)
+
+
 def test_request_without_room_to_be_held_goes_on_at_once() -> None:
     front, client = Front(purgatory=Purgatory(HELD_UNIT_BYTES)), Client()
     front.run(client, one(Hold([1], 500)))
