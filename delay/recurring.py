@@ -59,6 +59,7 @@ _NAMED: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+_FIELDS: Final = ("second", "minute", "hour", "day-of-month", "month", "day-of-week")  # Names in errors of CronSim.
 _SECOND: Final = timedelta(seconds=1)
 _FOREVER: Final = -1
 
@@ -136,8 +137,7 @@ class Cron:
         try:
             return _ms(self._next_of_day(after, zone) if self._is_time_of_day else self._next_by_clock(after, zone))
         except CronSimError as error:
-            known = f"; names are {', '.join(_NAMED)}" if self.expression.lstrip().startswith("@") else ""
-            raise BadSchedule(f"cron expression {self.expression!r}: {error}{known}") from error
+            raise BadSchedule(f"cron expression {self.expression!r}: {self._problem(str(error))}") from error
         except (StopIteration, OverflowError, ValueError) as error:  # none in fifty years, or in no calendar
             raise BadSchedule(f"cron expression {self.expression!r} never comes true") from error
 
@@ -183,6 +183,13 @@ class Cron:
     def earlier_ms(self, run_ms: int, now_ms: int) -> int:
         """Return the first run after now; `run_ms` is one of them, and it may be the first."""
         return min(run_ms, self.next_ms(now_ms))
+
+    def _problem(self, problem: str) -> str:
+        """Return the error of CronSim, such as "Bad day-of-week", with the value of the field or the known names."""
+        if self.expression.lstrip().startswith("@"):
+            return f"{problem}; names are {', '.join(_NAMED)}"
+        field = problem.removeprefix("Bad ")
+        return f"{problem} {self._with_seconds.split()[_FIELDS.index(field)]!r}" if field in _FIELDS else problem
 
     @property
     def _with_seconds(self) -> str:
@@ -306,7 +313,7 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise BadSchedule(f"no time zone {name[:64]!r}") from error
+        raise BadSchedule(f"no time zone {name[:64]!r}; expected a name like Europe/Berlin, or UTC") from error
 
 
 def _real(wall_time: datetime, zone: tzinfo) -> datetime:

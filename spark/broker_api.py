@@ -47,6 +47,11 @@ class BrokerApi:
             connection.request(method, target, body, self._headers)
             response = connection.getresponse()
             content = response.read()
+        except (ConnectionResetError, BrokenPipeError) as error:
+            raise ApiError(
+                f"{self.address} has closed the connection without an answer: it is not the HTTP port of a Duolog "
+                "broker, or the broker is stopping (--http names its HTTP port)"
+            ) from error
         except (OSError, HTTPException) as error:
             reason = getattr(error, "strerror", None) or error
             raise ApiError(f"no broker answers on {self.address}: {reason} (--http names its HTTP port)") from error

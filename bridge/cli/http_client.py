@@ -52,6 +52,11 @@ class Api:
             connection.request(method, target, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             content = response.read()
+        except (ConnectionResetError, BrokenPipeError) as error:
+            raise HttpApiError(
+                f"{self.address} has closed the connection without an answer: it is not the HTTP port of a Duolog "
+                "broker, or the broker is stopping (--http names its HTTP port)"
+            ) from error
         except (OSError, HTTPException) as error:
             reason = getattr(error, "strerror", None) or error
             raise HttpApiError(f"no broker answers on {self.address}: {reason} (--http names its HTTP port)") from error

@@ -66,10 +66,15 @@ app.add_typer(pipeline_app, name="pipeline")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line. Every error that a user can cause is one line on standard error."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run the command line. Every error that a user can cause is one line on standard error.
+
+    Without a command, also after the name of a group such as `topic`, the program prints the help.
+    """
+    arguments = moved_behind(sys.argv[1:] if arguments is None else arguments)
+    if len(arguments) < 2 and {group.name for group in app.registered_groups}.issuperset(arguments):
+        arguments = [*arguments, "--help"]
     try:
-        status = app(moved_behind(arguments) or ["--help"], prog_name="duolog", standalone_mode=False)
+        status = app(arguments, prog_name="duolog", standalone_mode=False)
     except typer.TyperException as error:
         say(error.format_message())
         status = error.exit_code

@@ -7,6 +7,7 @@ import typer
 
 from duolog.bridge.cli.common import (
     AsJson,
+    BadOption,
     Http,
     new_app,
     pairs,
@@ -79,7 +80,15 @@ def topic_create(
 
 
 def _configs(texts: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, units.without_unit(name, value)) for name, value in pairs("--config", texts)]
+    return [(name, _config_value(name, text)) for name, text in pairs("--config", texts)]
+
+
+def _config_value(name: str, text: str) -> str:
+    """Convert a value with a unit, such as 7d, to the plain number that the broker expects. Raises BadOption."""
+    value, expected = units.without_unit(name, text), units.expected_of(name)
+    if value and expected and not value.removeprefix("-").isdecimal():
+        raise BadOption(f"--config {name}: expected an integer or {expected}, got {text!r}")
+    return value
 
 
 @topic_app.command("configure")

@@ -22,7 +22,7 @@ txn_app = new_app("Transactions of both client protocols.")
 
 @txn_app.command("list")
 def txn_list(http: Http = None, as_json: AsJson = False) -> None:
-    """List Kafka's transactional ids and RocketMQ's open half messages: state, age, and what they wait for."""
+    """List Kafka's transactional ids and the open half messages of both client protocols, and what they wait for."""
     rows = reading(http).get("/api/transactions")
     if as_json:
         show_json(rows)

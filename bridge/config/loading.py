@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -20,6 +20,8 @@ from duolog.bridge.config.checks import check_together
 from duolog.bridge.config.options import SECTIONS, Options, field_types, settings
 from duolog.bridge.config.section import ConfigError
 from duolog.bridge.config.units import expected_of, without_unit
+
+SIMILARITY: Final = 0.8  # Of `difflib`: names that are less similar to an unknown one are not suggested.
 
 
 def load(file: Path | None, overrides: Mapping[str, str | int]) -> Options:
@@ -115,7 +117,12 @@ def _unknown(key: str) -> str:
     names = [row.name for row in settings()]
     last = key.rpartition(".")[2]
     same = [name for name in names if name.partition(".")[2] == last]
-    near = same or get_close_matches(key, [*names, *SECTIONS], 3, 0.8) or get_close_matches(key, _lasts(names), 1, 0.8)
+    near = (
+        same
+        or get_close_matches(key, [*names, *SECTIONS], 3, SIMILARITY)
+        or get_close_matches(key, _lasts(names), 1, SIMILARITY)
+        or [name for name in names if last in name.partition(".")[2].split("_")]
+    )
     meant = [name for name in names if name.partition(".")[2] in near] or [name for name in near if name != key]
     hint = f"did you mean {' or '.join(meant[:3])}? " if meant else ""
     return f"no such setting; {hint}`duolog settings` lists them"

@@ -1,5 +1,6 @@
 """The addresses of the broker's ports: those that it listens on, and those that its answers name to clients."""
 
+import errno
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(f"server.host: {host!r} is no address of this machine: {error.strerror}") from error
         raise StartError(f"{setting}: cannot listen on {endpoint(host, port)}: {error.strerror}") from error
     bound.setblocking(False)
     return bound

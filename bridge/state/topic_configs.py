@@ -16,10 +16,12 @@ kept.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import IntEnum
 from typing import NamedTuple
 
 from duolog.bridge.config import Options
+from duolog.bridge.config.loading import SIMILARITY
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
@@ -208,7 +210,10 @@ def check(configs: Mapping[str, str]) -> None:
     for name, value in configs.items():
         row = TABLE.get(name)
         if row is None:
-            raise InvalidConfig(f"unknown topic config {name}")
+            near = get_close_matches(name, TABLE, 3, SIMILARITY)
+            raise InvalidConfig(
+                f"unknown topic config {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+            )
         if len(value) > VALUE_CHARACTERS_MAX or not row.check.accepts(value):
             shown = value[:VALUE_CHARACTERS_MAX]
             allowed = f"; allowed are {row.check.allowed}" if row.check.allowed else ""

@@ -13,7 +13,7 @@ import pytest
 from duolog.bridge import broker as broker_module
 from duolog.bridge.broker import ENDING_SIGNALS, Broker, end_while_starting
 from duolog.bridge.clock import SystemClock
-from duolog.bridge.config import HttpOptions, KafkaOptions, Options, RocketmqOptions, StoreSection
+from duolog.bridge.config import ConfigError, HttpOptions, KafkaOptions, Options, RocketmqOptions, StoreSection
 from duolog.bridge.net.addresses import StartError, bind
 from duolog.store.entry import Buffer
 from duolog.store.files import RealFiles
@@ -29,6 +29,11 @@ def test_bound_port_refuses_connections_until_it_listens_and_then_another_broker
     with pytest.raises(StartError, match=r"http\.port: cannot listen on .*: Address already in use"):
         bind(*address, "http.port")
     bound.close()
+
+
+def test_address_of_another_machine_is_a_wrong_host() -> None:
+    with pytest.raises(ConfigError, match=r"server\.host: '192\.0\.2\.1' is no address of this machine"):
+        bind("192.0.2.1", 0, "kafka.port")
 
 
 @pytest.mark.parametrize("number", ENDING_SIGNALS)

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,7 +36,10 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
         ("serve --config /nonexistent.toml", "--config /nonexistent.toml: No such file or directory"),
         ("serve surplus", "Got unexpected extra argument(s) (surplus)"),
         ("nonsense", "No such command 'nonsense'."),
-        ("topic", "Missing command."),
+        (
+            "topic create t --config retention.ms=7x",
+            "--config retention.ms: expected an integer or a number with ms, s, m, h, d or w, got '7x'",
+        ),
         ("topic create", "Missing argument 'name'."),
         ("topic create t --config x", "--config x: expected KEY=VALUE"),
         ("--http nowhere topic list", "Invalid value: --http: expected HOST:PORT, got 'nowhere'"),
@@ -92,6 +97,27 @@ def test_broker_that_is_not_there_is_one_line_with_status_1(capsys: pytest.Captu
     assert err.count("\n") == 1
 
 
+def test_port_that_closes_the_connection_is_said_to_be_another(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the broker's Kafka port does with a request of HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def close_first() -> None:
+            connection, _ = server.accept()
+            connection.recv(1024)
+            connection.close()
+
+        closing = threading.Thread(target=close_first)
+        closing.start()
+        status, out, err = run(f"topic list --http 127.0.0.1:{server.getsockname()[1]}", capsys)
+        closing.join()
+    assert (status, out) == (1, "")
+    assert re.fullmatch(
+        r"duolog: 127\.0\.0\.1:\d+ has closed the connection without an answer: it is not the HTTP port of a Duolog "
+        r"broker, or the broker is stopping \(--http names its HTTP port\)\n",
+        err,
+    )
+
+
 def test_jobs_named_without_pyspark_are_those_of_the_pipeline() -> None:
     source = (Path(__file__).parents[4] / "spark" / "commands.py").read_text()
     assert re.findall(r"^@app\.command\(.*\)\ndef (\w+)", source, re.MULTILINE) == list(JOBS)
@@ -127,8 +153,12 @@ def test_table_has_one_row_a_line_and_cuts_nothing(capsys: pytest.CaptureFixture
     assert len(heads) == len(first) == len(second)
 
 
-@pytest.mark.parametrize("arguments", ["-h", "--help", "topic -h", "topic list -h", "consume -h", "serve -h"])
-def test_help_has_a_short_form_everywhere(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["-h", "--help", "topic -h", "topic list -h", "consume -h", "serve -h", "topic", ""]
+)
+def test_help_has_a_short_form_and_answers_a_group_without_a_command(
+    arguments: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, out, err = run(arguments, capsys)
     assert (status, out.startswith("Usage: duolog"), err) == (0, True, "")
 

@@ -56,6 +56,7 @@ def test_settings_take_units_in_the_file_and_on_the_command_line(tmp_path: Path)
         ("flush = 1", r"flush: no such setting; did you mean store\.flush\?"),
         ("[store]\nflsh = 1", r"store\.flsh: no such setting; did you mean store\.flush\?"),
         ("[stor]\nflush = 1", r"stor: no such setting; did you mean store\?"),
+        ("namesrv = 1", r"namesrv: no such setting; did you mean rocketmq\.namesrv_port or "),
         ("[server]\nqueues = 1", r"server\.queues: no such setting; did you mean topics\.queues\?"),
     ],
 )

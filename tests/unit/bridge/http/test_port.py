@@ -137,6 +137,7 @@ def test_topic_is_found_by_either_spelling() -> None:
         ("POST", "/api/topics", b'{"name": "a/b"}', 400, "legal neither"),
         ("POST", "/api/topics", b'{"name": "t", "queues": 0}', 400, "0 queues"),
         ("POST", "/api/topics", b'{"name": "t", "configs": {"x": "y"}}', 400, "unknown topic config x"),
+        ("PATCH", "/api/topics/TBW102", b'{"configs": {"retention": "1"}}', 400, "; did you mean retention.ms?"),
         ("POST", "/api/topics", b'{"name": "TBW102"}', 409, "exists"),
         ("POST", "/api/topics", b'"' + b"x" * (1 << 20), 413, "exceeded"),
         ("PATCH", "/api/topics/TBW102", b'{"configs": {"message.ttl.ms": "0"}}', 400, "allowed are 1 to 315360000000"),
