@@ -7,8 +7,8 @@
 a client can read it before it knows the broker's versions (KIP-511).
 
 Bodies have one class for each API and version, in `kio.schema.<api>.v<version>`. Such a module is imported at the first
-request that needs it, in 3 to 8 ms. Produce and Fetch are decoded and encoded by `protocol.kafka.produce` and
-`protocol.kafka.fetch` instead.
+request that needs it, in 3 to 8 ms: all versions of all APIs together take 1 s and 16 MiB, which is too much for the
+start. Produce and Fetch are decoded and encoded by `protocol.kafka.produce` and `protocol.kafka.fetch` instead.
 
 Source: Kafka's message definitions (`clients/src/main/resources/common/message/*.json`).
 """
