@@ -1,4 +1,4 @@
-"""Proves the mapping between the forms: its table case by case, the way there and back, garbage refused."""
+"""Proves the mapping between the protocols: each row of its table, both directions, and malformed input."""
 
 import zlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a client on the wrong port is called in the log: first bytes as real clients send them, however they arrive."""
+"""Clients on the wrong port are recognized by their first bytes, however the bytes are divided."""
 
 import ssl
 import struct

@@ -1,4 +1,4 @@
-"""A stream of frames gives the same payloads however it is cut, and a length that lies costs nothing."""
+"""A stream of frames gives the same payloads however it is divided, and a wrong length allocates no memory."""
 
 import struct
 import tracemalloc

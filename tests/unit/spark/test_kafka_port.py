@@ -1,4 +1,4 @@
-"""What a job reads of a Metadata answer: our own encoder's, whole. Anything else is refused."""
+"""A job decodes Metadata responses, and refuses anything else."""
 
 from __future__ import annotations
 

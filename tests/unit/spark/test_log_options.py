@@ -1,4 +1,4 @@
-"""Options of `duolog-log`: each wrong one is refused with its name, its value and what it may be."""
+"""Options of `duolog-log`: each wrong one is refused with its name, its value and the expected values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A streaming job ends behind the batch that it is at: the query is stopped when its checkpoint has noted the batch.
+"""A streaming job ends after its present batch: the query is stopped once its checkpoint contains the batch.
 
 Batches come from the test, the query is a fake that notes what was asked of it. Signals: tests/wire/test_pipeline.py.
 """

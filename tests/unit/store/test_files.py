@@ -1,4 +1,4 @@
-"""What the operating system's files must be whatever the process was started with: closed to other users."""
+"""Directories and files are not accessible to other users, whatever the umask of the process is."""
 
 import os
 import stat

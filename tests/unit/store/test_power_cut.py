@@ -1,4 +1,4 @@
-"""Proves that nothing kept is lost: a long scripted history, the power cut at every single file operation of it.
+"""Proves that no kept promise is broken by a power cut, at every file operation of a long scripted history.
 
 At each operation the disk is taken as it might be found afterwards (`CrashDisk.after_power_cut`), a store is opened on
 it and compared with a model of what was appended up to where that store ends. Then all but the segments is

@@ -1,4 +1,4 @@
-"""Proves that replay gives the live state again: from the whole log, from a snapshot, from a snapshot and the rest."""
+"""Proves that replay gives the live state: from the whole log, from a snapshot, from a snapshot and later records."""
 
 import random
 

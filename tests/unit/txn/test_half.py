@@ -1,4 +1,4 @@
-"""Half messages: every row of the table, then random histories against the plainest model, live and replayed."""
+"""Half messages: every row of the state table, then random histories against a simple model, live and replayed."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Ids of half messages: one message each, as long as they are remembered; snapshots restore the same."""
+"""Ids of half messages: each belongs to one message while it is stored, and snapshots restore them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Isolation of queues: the picture of its docstring, then random histories against a list of all records."""
+"""Isolation of queues: the example of its docstring, then random histories against a list of all records."""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,4 +1,4 @@
-"""What other libraries compress inflates here and the other way round; no stream costs more than its limit."""
+"""Data of other compression libraries is decompressed, and they decompress ours; no stream exceeds its limit."""
 
 import gzip
 import resource

@@ -1,4 +1,4 @@
-"""Fetch as written by hand is, byte for byte, what kio writes and reads; large records pass through uncopied."""
+"""The encoding of Fetch is byte for byte that of kio, and large records are not copied."""
 
 from datetime import timedelta
 from io import BytesIO

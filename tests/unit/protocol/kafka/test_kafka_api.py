@@ -1,4 +1,4 @@
-"""Every version of every API is read and written as kio does it, and no bytes do worse than ProtocolError."""
+"""Every version of every API is decoded and encoded as kio does; malformed bytes raise ProtocolError only."""
 
 import random
 import struct

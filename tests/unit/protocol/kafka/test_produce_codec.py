@@ -1,4 +1,4 @@
-"""Produce as written by hand is, byte for byte, what kio writes and reads."""
+"""The encoding of Produce is byte for byte that of kio."""
 
 from datetime import UTC, datetime, timedelta
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""Record batches agree with kafka-python's and aiokafka's both ways; no batch can do more than be refused."""
+"""Record batches agree with those of kafka-python and aiokafka both ways; malformed batches are refused."""
 
 import struct
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The walk through a batch's records gives the same in C and in Python, and what it passes can be read.
+"""The verification of a batch's records gives the same result in C and in Python, and valid records can be decoded.
 
 Bytes of real producers, each kind of fault by itself, and thousands of damaged and of random bodies.
 """

@@ -1,4 +1,4 @@
-"""Which names topics and groups may have."""
+"""The legal and the illegal names of topics and groups."""
 
 from collections.abc import Callable
 

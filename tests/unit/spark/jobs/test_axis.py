@@ -1,4 +1,4 @@
-"""The axes of the lateness plot show every value, in a unit that people read, whatever the values are."""
+"""The axes of the lateness plot contain every value, in a readable unit."""
 
 from __future__ import annotations
 

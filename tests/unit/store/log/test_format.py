@@ -1,4 +1,4 @@
-"""Proves the log's bytes: what is encoded reads back, and whatever else is read raises BadUnit and nothing else."""
+"""Proves the format of the log: encoded units are decoded, and any other bytes raise BadUnit only."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A reader beside the store finds each unit once, wherever its pieces begin, and nothing that only looks like one."""
+"""A LogReader returns each unit once, wherever its ranges begin, and no bytes of a message that resemble a unit."""
 
 from __future__ import annotations
 

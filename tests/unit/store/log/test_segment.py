@@ -1,4 +1,4 @@
-"""Proves the chain of log files: what names say, that handles are bounded, and what removals leave behind."""
+"""Proves the chain of segments: names of files, the limit of open handles, and removals."""
 
 from contextlib import suppress
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Proves the log start that retention limits ask for against a plain list: never too far, never too little."""
+"""Proves the log start for retention limits against a plain list: neither too high nor too low."""
 
 from itertools import accumulate
 from typing import NamedTuple

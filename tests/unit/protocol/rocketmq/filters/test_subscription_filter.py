@@ -1,4 +1,4 @@
-"""Subscriptions: what each wants. The SQL92 cases give what `ComparisonExpression.java` and its like give."""
+"""Subscriptions match the right messages; the SQL92 cases agree with RocketMQ's `ComparisonExpression.java`."""
 
 import pytest
 from hypothesis import given
