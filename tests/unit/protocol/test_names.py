@@ -1,4 +1,4 @@
-"""Proves that a name has one spelling in each protocol, that the conversion is reversible, and that no two names share one."""
+"""Proves that a name has one spelling in each protocol, the conversion is reversible, and no two names share one."""
 
 import string
 
