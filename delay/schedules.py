@@ -47,6 +47,7 @@ class DeliverySchedule:
     message: RecurringMessage
     run: Run | None
     is_kept: bool  # Whether it is remembered when it has ended.
+    runs: int = 0  # Runs that took place; missed ones that were skipped do not count.
     timer: WheelTimer[str] | None = None
 
     @property
@@ -60,6 +61,11 @@ class DueRun(NamedTuple):
     schedule: DeliverySchedule
     run: Run | None  # To be delivered; None: it was missed, and is skipped.
     next: Run | None  # None: the schedule has ended.
+
+    @property
+    def runs(self) -> int:
+        """The number of runs of the schedule that have taken place after this one."""
+        return self.schedule.runs + (self.run is not None)
 
     @property
     def series(self) -> DeliverySchedule | None:
@@ -171,10 +177,11 @@ class DeliverySchedules:
         self._bytes += len(schedule.message.frame)
         self._set_next(schedule, schedule.run)
 
-    def stepped(self, name: str, run: Run | None) -> None:
-        """Set the next run of a schedule; None: it has ended."""
+    def stepped(self, name: str, runs: int, run: Run | None) -> None:
+        """Set the number of runs that took place, and the next run of a schedule; None: it has ended."""
         found = self._all.get(name)
         if found is not None:
+            found.runs = runs
             self._set_next(found, run)
 
     def removed(self, name: str) -> None:

@@ -259,7 +259,7 @@ def schedule_list(http: Http = None, as_json: AsJson = False) -> None:
                 row["name"],
                 f"every {length(row['every_ms'])}" if "every_ms" in row else f"{row['cron']} {row['zone']}",
                 row["topic"],
-                "-" if row["runs"] is None else row["runs"],
+                row["runs"],
                 "ended" if row["next_ms"] is None else local_time(row["next_ms"]),
             ]
             for row in rows

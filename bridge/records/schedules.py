@@ -20,7 +20,7 @@ class ScheduleRegistered(StateRecordBody, frozen=True, tag=48):
     key: int  # The key of the destination queue.
     form: int
     frame: bytes  # A pending message (`bridge/data/delayed/pending_frames.py`).
-    number: int  # The number of the next run.
+    number: int  # The number of the next run; after the end, of the run that would have followed.
     due_ms: int | None
     missed: str
     period_ms: int | None = None
@@ -37,6 +37,6 @@ class ScheduleStepped(StateRecordBody, frozen=True, tag=49):
     """The next run of a recurring message. Without `due_ms` there is none; `is_removed`: the schedule was deleted."""
 
     name: str
-    number: int | None = None
+    number: int = 0  # As in ScheduleRegistered.
     due_ms: int | None = None
     is_removed: bool = False

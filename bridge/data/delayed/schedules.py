@@ -97,7 +97,7 @@ class Schedules:
         """End a schedule, and forget it."""
         if self.state.get(name) is None:
             return Registered(Outcome.NOT_FOUND, self._state_log.barrier())
-        records = [ScheduleStepped(name, None, is_removed=True)]
+        records = [ScheduleStepped(name, is_removed=True)]
         return Registered(Outcome.REMOVED, self._state_log.commit(records, now_ms).promise)
 
     def new_name(self) -> str:
@@ -106,7 +106,7 @@ class Schedules:
 
     def record(self, schedule: DeliverySchedule) -> ScheduleRegistered:
         """Make the record that registers a schedule. Raises TooManySchedules."""
-        record = _record(schedule, schedule.run)
+        record = _record(schedule, schedule.run, schedule.runs)
         self.check_room([record])
         return record
 
@@ -143,7 +143,9 @@ class Schedules:
 
     def _append(self, due: DueRun, now_ms: int) -> None:
         """Append the message of a run, or the schedule that the run starts, with the next run."""
-        records: list[Record] = [ScheduleStepped(due.schedule.name, *(due.next or (None, None)))]
+        records: list[Record] = [
+            ScheduleStepped(due.schedule.name, due.runs + 1, None if due.next is None else due.next.due_ms)
+        ]
         frames: list[FrameRun] = []
         if (series := due.series) is not None:
             try:
@@ -166,15 +168,16 @@ class Schedules:
 
     def _replay_registered(self, record: ScheduleRegistered, slot: Slot) -> None:
         run = None if record.due_ms is None else Run(record.number, record.due_ms)
+        runs = record.number - 1
         message = RecurringMessage(record.key, record.form, record.frame)
-        self.state.registered(DeliverySchedule(record.name, _schedule(record), message, run, record.is_kept))
+        self.state.registered(DeliverySchedule(record.name, _schedule(record), message, run, record.is_kept, runs))
 
     def _replay_stepped(self, record: ScheduleStepped, slot: Slot) -> None:
         if record.is_removed:
             self.state.removed(record.name)
         else:
-            assert record.number is not None or record.due_ms is None, f"a run without a number: {record}"
-            self.state.stepped(record.name, None if record.due_ms is None else Run(record.number or 0, record.due_ms))
+            run = None if record.due_ms is None else Run(record.number, record.due_ms)
+            self.state.stepped(record.name, record.number - 1, run)
 
     def _replay_paused(self, record: DelayPaused, slot: Slot) -> None:
         if record.is_paused:
@@ -186,14 +189,14 @@ class Schedules:
         self.state.topic_deleted(record.number)
 
     def _snapshot(self) -> Iterable[Record]:
-        # Of a schedule that is registered only the next run changes, so only the run is copied.
-        return starmap(_record, [(schedule, schedule.run) for schedule in self.state.all()])
+        # Of a schedule that is registered only these two fields change, so only they are copied.
+        return starmap(_record, [(schedule, schedule.run, schedule.runs) for schedule in self.state.all()])
 
 
 # -- Records
 
 
-def _record(found: DeliverySchedule, run: Run | None) -> ScheduleRegistered:
+def _record(found: DeliverySchedule, run: Run | None, runs: int) -> ScheduleRegistered:
     schedule, message = found.schedule, found.message
     plan, burst = schedule.plan, schedule.burst
     every, cron = (plan, None) if isinstance(plan, Every) else (None, plan)
@@ -202,7 +205,7 @@ def _record(found: DeliverySchedule, run: Run | None) -> ScheduleRegistered:
         key=message.key,
         form=message.form,
         frame=message.frame,
-        number=0 if run is None else run.number,
+        number=runs + 1,
         due_ms=None if run is None else run.due_ms,
         missed=schedule.missed.value,
         period_ms=None if every is None else every.period_ms,

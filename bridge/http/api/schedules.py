@@ -123,7 +123,7 @@ class ScheduleApi:
             "count": schedule.count,
             "missed": schedule.missed.value,
             "next_ms": None if run is None else run.due_ms,
-            "runs": None if run is None else run.number - 1,
+            "runs": found.runs,
         }
 
 

@@ -367,7 +367,7 @@ class ScheduleAnswer(Content):
     count: int | None
     missed: str
     next_ms: Annotated[int | None, _is("When the next run is due; null: the schedule has ended.")]
-    runs: int | None
+    runs: int
 
 
 class RegisteredSchedule(ScheduleAnswer):

@@ -27,7 +27,7 @@ from tests.kit.disk import CrashDisk, PowerCut
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.publish_bench import NOW, PublishBench, message, now
 
-SECOND = 1_000
+SECOND, MINUTE = 1_000, 60_000
 EVERY_SECOND = Schedule(Every(SECOND), missed=Missed.ALL)
 
 
@@ -81,6 +81,22 @@ def test_runs_come_at_their_times_with_their_times() -> None:
     assert {(record.key, record.value, *record.headers) for record in desk.records(topic)} == {
         (b"key", b"tick", ("a", b"b"))
     }
+
+
+def test_schedule_that_has_ended_keeps_the_number_of_its_runs_after_a_restart() -> None:
+    desk = Desk()
+    topic = desk.topic()
+    desk.schedules.register("tick", Schedule(Every(SECOND), count=3, missed=Missed.ALL), recurring(topic), NOW)
+    skipping = Schedule(Every(SECOND), until_ms=NOW + 5 * MINUTE, missed=Missed.SKIP)
+    desk.schedules.register("skip", skipping, recurring(topic), NOW)
+    desk.pass_until(NOW + SECOND)
+    desk.pass_until(NOW + 10 * MINUTE)
+    again = Desk(desk.disk.after_kill(), now_ms=NOW + 10 * MINUTE)
+    for each in (desk, again):
+        assert {found.name: (found.run, found.runs) for found in each.schedules.state.all()} == {
+            "tick": (None, 3),
+            "skip": (None, 1),
+        }
 
 
 def test_the_same_registered_ten_times_is_one_and_another_under_its_name_replaces_it() -> None:
