@@ -32,6 +32,7 @@ from duolog.bridge.kafka.requests.request import (
     Steps,
     join_promises,
 )
+from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.bridge.state.client_protocols import ClientProtocol
@@ -98,6 +99,10 @@ def join_group(
     context.group_work.check()
     body = request.body
     if not context.client_protocols.admits(body.group_id, ClientProtocol.KAFKA):
+        logger.warning(
+            "member refused, because its group is active in RocketMQ group=%s client=%s peer=%s",
+            body.group_id, request.client_id[:NAME_CHARACTERS_MAX], endpoint(*connection.peer),
+        )  # fmt: skip
         return run_all(_answer(context, request, JoinResponse(ErrorCode.inconsistent_group_protocol, body.member_id)))
     was_empty = not context.groups.has_members(body.group_id)
     session_timeout_ms = milliseconds(body.session_timeout)

@@ -179,8 +179,14 @@ class Connection(asyncio.Protocol):
         name = foreign.looks_like(first)
         if name and name != WIRE_CLIENTS.get(self.wire) and not self.closed:
             port = self._transport.get_extra_info("sockname", ("", 0))[1]
-            text = "connection closed, another protocol is spoken looks_like=%r wire=%s port=%d peer=%s reason=%r"
-            log.warning(text, name, self.wire, port, endpoint(*self.peer), reason)
+            # The client connects again, from another port each time.
+            omitted = self.connections.refused_protocols.take((self.peer[0], name, str(port)), self.connections.mono_ms)
+            if omitted is not None:
+                log.warning(
+                    "connection closed, another protocol is spoken looks_like=%r wire=%s port=%d peer=%s suppressed=%d "
+                    "reason=%r",
+                    name, self.wire, port, endpoint(*self.peer), omitted, reason,
+                )  # fmt: skip
             reason = ""
         self.close(reason)
 

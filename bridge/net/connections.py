@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import LimitsOptions
+from duolog.bridge.monitoring.repeated_lines import RepeatedLines
 
 log = logging.getLogger("bridge")
 
@@ -76,6 +77,7 @@ class Connections:
         self.sent_bytes = 0
         self.answer_bytes = 0  # Invariant: the sum of `pending_bytes`.
         self.request_bytes = 0  # Invariant: the sum of `partial_bytes`.
+        self.refused_protocols = RepeatedLines()
         self._clock = clock
         self._open: set[OpenConnection] = set()
         self._swept_mono_ms = self.mono_ms  # The time of the last sweep, which an accept does not put off.

@@ -74,11 +74,16 @@ def test_unknown_group_is_dead_and_one_with_positions_empty(bench: KafkaBench, c
     assert client.ask(ApiKey.LIST_GROUPS, 5, states_filter=("Stable",)).groups == ()
 
 
-def test_group_that_is_active_in_rocketmq_takes_no_kafka_members(bench: KafkaBench, client: Client) -> None:
+def test_group_that_is_active_in_rocketmq_takes_no_kafka_members(
+    bench: KafkaBench, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.topic()
     commit(client, 8, 5)
     bench.rocketmq_groups_with_members.add("g")
-    assert join(client, 9).error_code is ErrorCode.inconsistent_group_protocol
+    with caplog.at_level("WARNING", "bridge"):
+        assert join(client, 9).error_code is ErrorCode.inconsistent_group_protocol
+    (refused,) = caplog.messages
+    assert refused.startswith("member refused, because its group is active in RocketMQ group=g client=")
     assert commit(client, 8, 7) is ErrorCode.unknown_member_id
     assert fetch_positions(client, 7)[0].committed_offset == 5  # Looking is allowed.
     (described,) = client.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=("g",)).groups

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog.bridge.config import LimitsOptions
+from duolog.bridge.monitoring.repeated_lines import QUIET_MS
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.answer_buffer import SLICE_BYTES, joined
 from duolog.bridge.net.answers import Answer
@@ -350,6 +351,25 @@ def test_garbage_closes_after_earlier_answers_have_left(bad: bytes) -> None:
     connection.data_received(bad + frames(b"!never"))
     bench.loop.turn()
     assert (connection.closed, bytes(transport.taken)) == (True, b"!x")
+
+
+def test_client_on_a_wrong_port_has_one_log_line_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+
+    def refuse(start: bytes) -> list[str]:
+        caplog.clear()
+        with caplog.at_level("WARNING", "bridge"):
+            connection, _ = bench.connect()
+            connection.data_received(start)
+        assert connection.closed
+        return caplog.messages
+
+    tls, http = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"GET / HTTP/1.1\r\n\r\n"
+    assert ["suppressed=0" in line for line in refuse(tls)] == [True]
+    assert [refuse(tls) for _ in range(5)] == [[]] * 5
+    assert ["looks_like='HTTP'" in line for line in refuse(http)] == [True]
+    bench.clock.pass_ms(QUIET_MS)
+    assert ["suppressed=5" in line for line in refuse(tls)] == [True]
 
 
 def test_unfinished_requests_over_all_cost_the_largest_its_connection() -> None:
