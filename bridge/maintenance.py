@@ -81,7 +81,7 @@ class Maintenance:
         self._expire_groups = expire_groups
         self.trimmed_queues = 0
         self._duties = [
-            _Duty(CHECK_INTERVAL_MS, self._check_disk, mono_ms + CHECK_INTERVAL_MS),
+            _Duty(CHECK_INTERVAL_MS, self._check_disk, mono_ms),  # At once, so that the spare file is there early.
             _Duty(retention_interval_ms, self._retain, mono_ms + retention_interval_ms),
             _Duty(EXPIRE_INTERVAL_MS, self._expire, mono_ms + EXPIRE_INTERVAL_MS),
         ]
