@@ -25,7 +25,8 @@ from duolog.delay.wheel import Wheel, WheelTimer
 from duolog.store.index.queue import Queue
 
 AT_ONCE_MS = 0
-HELD_UNIT_BYTES = 512  # About the memory of a held request, for each queue that it watches.
+HELD_REQUEST_BYTES = 1024  # About the memory of a held request without the queues that it watches.
+HELD_QUEUE_BYTES = 512  # About the memory of each queue that a held request watches.
 NOTIFIED_AT_ONCE = 256  # Requests in one turn of the loop, at 10 to 40 us each.
 QUEUES_OF_REQUEST = 25  # A request that watches more queues counts as one more for each so many, at 1.5 us a queue.
 HELD_BYTES_MAX = 256 << 20  # The default of `limits.held_bytes_max`.
@@ -103,7 +104,7 @@ class Purgatory:
         unique = tuple(keys)
         if len(unique) > 1:
             unique = tuple(dict.fromkeys(unique))
-        size = max(1, len(unique)) * HELD_UNIT_BYTES + extra_bytes
+        size = HELD_REQUEST_BYTES + len(unique) * HELD_QUEUE_BYTES + extra_bytes
         if self.held_bytes + size > self._bytes_max or owner.held_bytes + size > self._owner_bytes_max:
             return None
         self.held_bytes += size

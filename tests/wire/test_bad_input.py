@@ -590,7 +590,7 @@ SMALL_LIMITS = {
     "rocketmq.groups_max": 2,
     "rocketmq.subscriptions_max": 2,
     "rocketmq.unanswered_max": 2,
-    "limits.held_bytes_max": 4 * 512,
+    "limits.held_bytes_max": 4 * 1536,
     "limits.connections_max": 12,
 }
 GROUP_FULL, POLICY, INVALID_PARTITIONS = 81, 44, 37

@@ -7,7 +7,7 @@ import pytest
 from duolog.bridge.config import KafkaOptions, LimitsOptions
 from duolog.bridge.kafka import TABLE
 from duolog.bridge.kafka.fetch import WAIT_MS_MAX
-from duolog.bridge.net.purgatory import HELD_UNIT_BYTES
+from duolog.bridge.net.purgatory import HELD_QUEUE_BYTES, HELD_REQUEST_BYTES
 from duolog.protocol.kafka import batch_builder, record_batch, record_reader
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.core import UNANSWERED_MAX
@@ -242,7 +242,7 @@ def test_closed_connection_releases_its_fetch(bench: KafkaBench, client: Client)
 
 def test_fetch_is_answered_at_once_when_the_purgatory_is_full(bench: KafkaBench, client: Client) -> None:
     bench.topic()
-    bench.purgatory._bytes_max = HELD_UNIT_BYTES
+    bench.purgatory._bytes_max = HELD_REQUEST_BYTES + HELD_QUEUE_BYTES
     bench.connect().send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
     assert [values_of(partition) for partition in fetch(client, 12, 0, wait_ms=500)] == [[]]
 

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from duolog.bridge.net.purgatory import (
-    HELD_UNIT_BYTES,
+    HELD_QUEUE_BYTES,
+    HELD_REQUEST_BYTES,
     NOTIFIED_AT_ONCE,
     Held,
     Purgatory,
 )
 
 KEYS = range(5)
-HELD_MAX, OWNER_MAX = 20, 12  # in queues watched
+HELD_MAX, OWNER_MAX = 14 * HELD_REQUEST_BYTES, 8 * HELD_REQUEST_BYTES
 
 
 class Owner:
@@ -56,6 +57,10 @@ class Poll:
         raise error
 
 
+def _cost(keys: frozenset[int]) -> int:
+    return HELD_REQUEST_BYTES + len(keys) * HELD_QUEUE_BYTES
+
+
 class PurgatoryHistory(RuleBasedStateMachine):
     """The model: which requests wait, and until when."""
 
@@ -64,7 +69,7 @@ class PurgatoryHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.mono_ms = 1_000
-        self.purgatory = Purgatory(HELD_MAX * HELD_UNIT_BYTES, OWNER_MAX * HELD_UNIT_BYTES)
+        self.purgatory = Purgatory(HELD_MAX, OWNER_MAX)
         self.owners = [Owner(), Owner(), Owner()]
         self.visible = dict.fromkeys(KEYS, 0)
         self.waiting: dict[Held, tuple[Poll, int]] = {}
@@ -81,7 +86,7 @@ class PurgatoryHistory(RuleBasedStateMachine):
         poll = Poll(self.visible, keys, wanted)
         held = None if poll.is_enough() else self.purgatory.hold(poll, [*keys, *keys], self.mono_ms + ms, owner)
         if held is None:
-            cost = max(1, len(keys))
+            cost = _cost(keys)
             is_full = self._watched() + cost > HELD_MAX or self._watched(owner) + cost > OWNER_MAX
             assert poll.is_enough() or is_full
             return multiple()
@@ -89,14 +94,14 @@ class PurgatoryHistory(RuleBasedStateMachine):
         return held
 
     def _watched(self, owner: Owner | None = None) -> int:
-        costs = ((held.owner, max(1, len(poll.keys))) for held, (poll, _) in self.waiting.items())
+        costs = ((held.owner, _cost(poll.keys)) for held, (poll, _) in self.waiting.items())
         return sum(cost for of, cost in costs if owner in (None, of))
 
     @invariant()
     def bytes_are_those_of_who_waits(self) -> None:
-        assert self.purgatory.held_bytes == self._watched() * HELD_UNIT_BYTES <= HELD_MAX * HELD_UNIT_BYTES
+        assert self.purgatory.held_bytes == self._watched() <= HELD_MAX
         for owner in self.owners:
-            assert owner.held_bytes == self._watched(owner) * HELD_UNIT_BYTES <= OWNER_MAX * HELD_UNIT_BYTES
+            assert owner.held_bytes == self._watched(owner) <= OWNER_MAX
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1))
     def become_visible(self, keys: list[int]) -> None:

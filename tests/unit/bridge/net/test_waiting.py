@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from duolog.bridge.net.purgatory import HELD_UNIT_BYTES, Purgatory
+from duolog.bridge.net.purgatory import HELD_QUEUE_BYTES, HELD_REQUEST_BYTES, Purgatory
 from duolog.bridge.net.waiting import (
     Hold,
     HoldOutcome,
@@ -201,7 +201,7 @@ def test_held_request_stays_held_until_it_has_enough() -> None:
         return "never"
 
     driver = front.run(client, steps())
-    assert client.held_bytes == front.purgatory.held_bytes == 2 * HELD_UNIT_BYTES + 100
+    assert client.held_bytes == front.purgatory.held_bytes == HELD_REQUEST_BYTES + 2 * HELD_QUEUE_BYTES + 100
     for key in (1, 3, 2):
         front.purgatory.check([key])
         assert (client.held, driver.label, front.answers) == ({driver}, "pop", [])
@@ -246,7 +246,7 @@ def test_request_that_has_left_the_purgatory_is_held_anew(end: Callable[[Purgato
 
 
 def test_request_without_room_to_be_held_goes_on_at_once() -> None:
-    front, client = Front(purgatory=Purgatory(HELD_UNIT_BYTES)), Client()
+    front, client = Front(purgatory=Purgatory(HELD_REQUEST_BYTES + HELD_QUEUE_BYTES)), Client()
     front.run(client, one(Hold([1], 500)))
     front.run(client, one(Hold([2], 500)))
     assert (front.answers, front.kept, len(client.held)) == (["got HoldOutcome.NO_ROOM"], [0], 1)
@@ -318,7 +318,7 @@ class History:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.front = Front(reads_max=4, purgatory=Purgatory(12 * HELD_UNIT_BYTES, 6 * HELD_UNIT_BYTES))
+        self.front = Front(reads_max=4, purgatory=Purgatory(10 * HELD_REQUEST_BYTES, 5 * HELD_REQUEST_BYTES))
         self.clients = [Client() for _ in range(4)]
         self.threads: list[Thread] = []
         self.mono_ms = 0

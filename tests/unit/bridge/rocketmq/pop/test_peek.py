@@ -103,7 +103,7 @@ def test_held_notification_ends_with_its_time(broker: RocketMQBroker, client: Cl
 
 
 def test_without_room_to_hold_it_the_notification_says_so() -> None:
-    broker = RocketMQBroker(options=Options(limits=LimitsOptions(held_bytes_max=512)))
+    broker = RocketMQBroker(options=Options(limits=LimitsOptions(held_bytes_max=1536)))
     broker.topic()
     answer = notify(broker.connect(), pollTime=WAIT_MS)
     assert (answer.ext["hasMsg"], answer.ext["pollingFull"]) == ("false", "true")
@@ -155,7 +155,7 @@ def test_held_requests_keep_little_of_what_they_came_with(
 
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
 def test_one_connection_holds_only_so_many_bytes_of_requests(code: RequestCode) -> None:
-    broker = RocketMQBroker(options=Options(limits=LimitsOptions(connection_held_bytes_max=1024)))
+    broker = RocketMQBroker(options=Options(limits=LimitsOptions(connection_held_bytes_max=3072)))
     broker.topic()
     told = {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0, "subVersion": 0}
     waits = {"suspendTimeoutMillis": WAIT_MS, "pollTime": WAIT_MS, "bornTime": 0, "invisibleTime": 60_000}
