@@ -186,7 +186,7 @@ def reconcile(
         progress, table = progress_of_archive(session, path), open_table(session, path, format_)
         lost = table.lost()
         report = run(table.read(lost), progress, api, on_progress, stop=stop)
-        report.files_gone = len(lost)
+        report.files_missing = len(lost)
         _show(report.summary(), as_json)
     return REFUSED if report.differences else 0
 

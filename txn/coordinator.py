@@ -365,10 +365,10 @@ class Coordinator(Generic[PositionT]):
             self._close(transaction)
             del self._by_producer[transaction.producer.id]
 
-    def forget_queues(self, producer_id: int, is_gone: Callable[[int], bool]) -> int:
+    def forget_queues(self, producer_id: int, is_deleted: Callable[[int], bool]) -> int:
         """Remove deleted queues from the open transaction of a producer.
 
-        `is_gone(key)` says whether a queue was deleted. Returns the number of queues and committed offsets that were
+        `is_deleted(key)` says whether a queue was deleted. Returns the number of queues and committed offsets that were
         checked, as a measure of the work.
         """
         transaction = self._open.get(producer_id)
@@ -377,11 +377,11 @@ class Coordinator(Generic[PositionT]):
         self.before_change(transaction.name)
         checked = len(transaction.keys) + 1
         self.queue_count -= len(transaction.keys)
-        transaction.keys = {key for key in transaction.keys if not is_gone(key)}
+        transaction.keys = {key for key in transaction.keys if not is_deleted(key)}
         self.queue_count += len(transaction.keys)
         for positions in transaction.positions.values():
             checked += len(positions)
-            for key in [key for key in positions if is_gone(key)]:
+            for key in [key for key in positions if is_deleted(key)]:
                 del positions[key]
                 self.pending_count -= 1
         return checked

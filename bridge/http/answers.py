@@ -98,7 +98,7 @@ async def send(
             await _write_parts(response, sizes.slices, mono_ms, is_silent=request.method == "HEAD")
             await response.write_eof()
             if request.transport is None:  # aiohttp does not raise if the client has closed the connection in order.
-                raise ConnectionResetError("the client has gone")
+                raise ConnectionResetError("the client has closed the connection")
         except BaseException:
             response.undo()
             raise

@@ -43,7 +43,7 @@ class Watchdog:
         self.longest_s: dict[str, float] = {}
         # The number of turns by how many bounds they reach; turns below the first bound are not counted here.
         self._noted = [0] * (len(BOUNDS_S) + 1)
-        self._told_s: dict[str, float] = {}
+        self._next_warning_s: dict[str, float] = {}
 
     def turned(self, kind: str | Callable[..., object], begun_s: float) -> None:
         """Record the end of a turn that began at `begun_s`. A turn with a thread's result is named by its callback."""
@@ -73,8 +73,8 @@ class Watchdog:
         if took_s < LONG_S:
             return
         self.long[kind] += 1
-        if now_s >= self._told_s.get(kind, now_s):
-            self._told_s[kind] = now_s + QUIET_S
+        if now_s >= self._next_warning_s.get(kind, now_s):
+            self._next_warning_s[kind] = now_s + QUIET_S
             log.warning("loop turn was long kind=%r ms=%.0f in_all=%d", kind, took_s * 1000, self.long[kind])
 
 

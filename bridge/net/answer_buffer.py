@@ -31,8 +31,8 @@ class AnsweringConnection(Protocol):
     def broken(self, error: Exception, kind: str) -> None: ...
 
 
-class Gone:
-    """A connection that has gone, as its answers see it."""
+class ClosedConnection:
+    """Stands for the connection in the answers of a closed connection."""
 
     closed = True
     active_mono_ms = 0
@@ -47,7 +47,7 @@ class Gone:
         pass
 
 
-GONE = Gone()
+CLOSED = ClosedConnection()
 
 
 class AnswerBuffer:
@@ -175,11 +175,11 @@ class AnswerBuffer:
         self._unsent_bytes = self._charged_bytes = 0
 
     def drop(self) -> None:
-        """Forget all bytes, and the connection, which has gone; `Connections.forget` has counted that.
+        """Drop all bytes, and the reference to the closed connection; `Connections.forget` has subtracted the bytes.
 
         The connection and its answers would keep each other alive until the garbage collector runs.
         """
-        self._owner = GONE
+        self._owner = CLOSED
         self._ready.clear()
         self._ready_bytes = self._unsent_bytes = self._charged_bytes = 0
 

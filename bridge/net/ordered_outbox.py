@@ -3,7 +3,7 @@
 from collections import deque
 from typing import cast
 
-from duolog.bridge.net.answer_buffer import GONE, AnswerBuffer
+from duolog.bridge.net.answer_buffer import CLOSED, AnswerBuffer
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import Connection
 from duolog.store.entry import Promise
@@ -125,12 +125,12 @@ class OrderedOutbox:
             connection.go_on_soon()  # Not for every answer: to stop and start reading costs a system call each.
 
     def drop(self) -> None:
-        """Forget all answers, and the connection, which has gone.
+        """Drop all answers, and the reference to the closed connection.
 
-        The two would keep each other until the collector comes, which is not soon in an idle process. Each such
-        connection would keep the megabyte of the allocator's memory that it lies in from being given back.
+        The outbox and the connection would keep each other alive until the garbage collector runs, which takes long in
+        an idle process. Each such connection would keep its megabyte of the allocator's memory from being released.
         """
-        self._connection = cast(Connection, GONE)
+        self._connection = cast(Connection, CLOSED)
         self._queue.clear()
         self.reserved = None
 

@@ -34,7 +34,7 @@ from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
 from duolog.bridge.rocketmq.namesrv.key_values import KeyValues
 from duolog.bridge.rocketmq.namesrv.write_permission import WritePermission
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
-from duolog.bridge.rocketmq.producing.batches_under_way import BatchesInProgress
+from duolog.bridge.rocketmq.producing.batches_in_progress import BatchesInProgress
 from duolog.bridge.rocketmq.requests.admission import Admission, Kind
 from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection

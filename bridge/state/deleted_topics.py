@@ -20,9 +20,9 @@ from duolog.store.state_log import StateLog
 
 LOOKED_AT_IN_SLICE: Final = 4096  # Processing an entry takes about a quarter of a microsecond.
 
-IsGone = Callable[[int], bool]  # Tells whether the queue with a queue key belongs to a deleted topic.
+IsDeleted = Callable[[int], bool]  # Tells whether the queue with a queue key belongs to a deleted topic.
 # Yields the number of entries that it processed since the last yield: LOOKED_AT_IN_SLICE at most.
-Sweep = Callable[[IsGone], Iterator[int]]
+Sweep = Callable[[IsDeleted], Iterator[int]]
 K = TypeVar("K", bound=Hashable)
 
 
@@ -47,7 +47,7 @@ class DeletedTopics:
         """Run one slice."""
         if self._slices is None:
             self._is_wanted = False
-            self._slices = chain.from_iterable(sweep(self._is_gone) for sweep in self.sweeps)
+            self._slices = chain.from_iterable(sweep(self._is_deleted) for sweep in self.sweeps)
         looked_at = 0
         for count in self._slices:
             looked_at += count
@@ -55,7 +55,7 @@ class DeletedTopics:
                 return
         self._slices = None
 
-    def _is_gone(self, key: int) -> bool:
+    def _is_deleted(self, key: int) -> bool:
         return not self._knows_topic(key >> QUEUE_ID_BITS)
 
     def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from duolog.bridge.config import GroupsOptions
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import CommittedOffset, GroupDeleted, GroupOffsetsCommitted, GroupOffsetsDeleted
-from duolog.bridge.state.deleted_topics import IsGone, in_slices
+from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.store.copy_on_write import CopyOnWrite
 from duolog.store.entry import Promise, Slot
 from duolog.store.errors import StoreError
@@ -340,7 +340,7 @@ class GroupOffsets:
 
     # -- Deleted topics
 
-    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+    def sweep(self, is_deleted: IsDeleted) -> Iterator[int]:
         """Remove the positions in queues of deleted topics; yields the number of positions checked."""
         for name in [*self._groups]:
             group = self._groups.get(name)
@@ -348,7 +348,7 @@ class GroupOffsets:
                 continue
             for keys in in_slices(group.positions):
                 if self._groups.get(name) is group:
-                    self._forget(name, group, [key for key in keys if is_gone(key)])
+                    self._forget(name, group, [key for key in keys if is_deleted(key)])
                 yield len(keys)
 
     def _forget(self, name: str, group: _Group, keys: Iterable[int]) -> None:

@@ -32,7 +32,7 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.frame_formats import KAFKA
 from duolog.bridge.records.producers import ProducerBatch, ProducerIdsReserved, ProducerWindow, ProducerWindows
 from duolog.bridge.records.timers import DelayedBatch
-from duolog.bridge.state.deleted_topics import IsGone, in_slices
+from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.protocol.kafka.record_batch import ATTRIBUTES_AT, CONTROL_BIT, BatchHeader
 from duolog.store.copy_on_write import CopyOnWrite
 from duolog.store.entry import Promise, Slot
@@ -230,11 +230,11 @@ class Producers:
         batch = ProducerBatch(first, last, NO_OFFSET, slot.position, slot.stored_ms)
         self.remember(key, producer_id, epoch, batch)
 
-    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+    def sweep(self, is_deleted: IsDeleted) -> Iterator[int]:
         """Remove the windows of queues of deleted topics; yields the number of windows checked."""
         for names in in_slices(self._windows):
             for name in names:
-                if is_gone(name[1]):
+                if is_deleted(name[1]):
                     if self._snapshot.is_active:
                         self._snapshot.before_change(name)
                     self._windows.pop(name, None)

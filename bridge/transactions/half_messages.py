@@ -45,8 +45,8 @@ from duolog.txn.half_verdicts import HalfVerdict
 
 GATHERED_MAX: Final = 128  # Verdicts in one unit. An op message of Apache RocketMQ has 4096 characters at most.
 GATHERED_BYTES_MAX: Final = 1 << 20  # The bytes of the messages in one unit.
-TOLD_BYTES_MAX: Final = 24_000  # The bytes of TRAN_TOLD in one op message, which must fit into its properties.
-_TOLD_BYTES: Final = 64  # For one verdict, in addition to the names.
+VERDICT_BYTES_MAX: Final = 24_000  # The bytes of TRAN_VERDICTS in one op message, which must fit into its properties.
+_VERDICT_BYTES: Final = 64  # For one verdict, in addition to the names.
 
 
 class TooManyHalves(Exception):
@@ -72,7 +72,7 @@ class HalfMessageLog:
         self._open_max = options.half_max
         self._store: Store | None = None
         self.gathered: dict[int, HalfDecision] = {}  # Decisions that are not appended yet.
-        self._gathered_bytes = self._told_bytes = 0
+        self._gathered_bytes = self._verdict_bytes = 0
         self._unit_bytes_max = unit_bytes_max
         self.ids = HalfIds()
         self._ids_max = options.half_ids_max
@@ -163,22 +163,22 @@ class HalfMessageLog:
 
         Until then only `judge` takes it into account. So the caller must call `settle` before it returns to the loop.
         """
-        size, told_bytes = 0, _TOLD_BYTES + 2 * len(decision.topic)
+        size, verdict_bytes = 0, _VERDICT_BYTES + 2 * len(decision.topic)
         for frame in decision.frames:
             size += frame.size
-        if self._gathered_bytes + self._told_bytes + size + told_bytes > self._unit_bytes_max and self.gathered:
+        if self._gathered_bytes + self._verdict_bytes + size + verdict_bytes > self._unit_bytes_max and self.gathered:
             self.settle(now_ms)
         self.gathered[offset] = decision
         self._gathered_bytes += size
-        self._told_bytes += told_bytes
-        is_full = self._gathered_bytes >= GATHERED_BYTES_MAX or self._told_bytes >= TOLD_BYTES_MAX
+        self._verdict_bytes += verdict_bytes
+        is_full = self._gathered_bytes >= GATHERED_BYTES_MAX or self._verdict_bytes >= VERDICT_BYTES_MAX
         if is_full or len(self.gathered) >= GATHERED_MAX:
             self.settle(now_ms)
 
     def settle(self, now_ms: int) -> None:
         """Append the gathered verdicts as one unit. After a StoreError none of them is given."""
         decisions = self.gathered
-        self.gathered, self._gathered_bytes, self._told_bytes = {}, 0, 0
+        self.gathered, self._gathered_bytes, self._verdict_bytes = {}, 0, 0
         self._end(decisions, now_ms, ())
 
     def _end(self, decisions: dict[int, HalfDecision], now_ms: int, records: Sequence[Record]) -> Promise:

@@ -23,7 +23,7 @@ from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.records.transactions import TransactionalIdSettled, TransactionalIdsForgotten, TransactionGrew
-from duolog.bridge.state.deleted_topics import IsGone, in_slices
+from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import InvalidProducerEpoch, Producers
 from duolog.bridge.state.topics import Topics
@@ -335,16 +335,16 @@ class Transactions:
             self.coordinator.begin(transaction, slot.stored_ms)
             self._timers.held.add(producer_id, Timer(due_ms, slot.position, key, size, 0, form))
 
-    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+    def sweep(self, is_deleted: IsDeleted) -> Iterator[int]:
         """Remove the queues of deleted topics. Until then the end of a transaction skips them."""
         for keys in in_slices(key for key, _ in self.isolation):
             for key in keys:
-                if is_gone(key):
+                if is_deleted(key):
                     self.isolation.forget(key)
             yield len(keys)
         for producer_ids in in_slices(transaction.producer.id for transaction in self.coordinator.open):
             for producer_id in producer_ids:
-                yield self.coordinator.forget_queues(producer_id, is_gone)
+                yield self.coordinator.forget_queues(producer_id, is_deleted)
 
     def _decide_delayed(self, producer_id: int, is_commit: bool) -> None:
         """Make the delayed records of an ended transaction pending messages after a commit, or drop them."""

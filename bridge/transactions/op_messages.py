@@ -1,7 +1,7 @@
 """Op messages: the record in RMQ_SYS_TRANS_OP_HALF_TOPIC that half messages are decided.
 
 An op message has tag `d`. Its body has the offsets of the half messages as text, `17,18,`, as Apache RocketMQ writes
-it. The entry's `extra` has their verdicts, a byte for each. The property TRAN_TOLD, which Apache RocketMQ does not
+it. The entry's `extra` has their verdicts, a byte for each. The property TRAN_VERDICTS, which Apache RocketMQ does not
 write, is for readers of the topic. It has for each offset
 
     C 2 1795231843000 orders orders/1/17,
@@ -54,14 +54,14 @@ class OpMessages:
     def frame(self, decisions: Mapping[int, HalfDecision], now_ms: int) -> Frame:
         """Make the frame that records these verdicts, by the offsets of their half messages."""
         text = b"".join([b"%d," % offset for offset in decisions])
-        told = f"TAGS\x01{OP_TAG}\x02TRAN_TOLD\x01{self._told(decisions)}\x02".encode()
-        op = Message("", text, told, born_ms=now_ms, born_host=self._store_host)
+        properties = f"TAGS\x01{OP_TAG}\x02TRAN_VERDICTS\x01{self._verdicts(decisions)}\x02".encode()
+        op = Message("", text, properties, born_ms=now_ms, born_host=self._store_host)
         verdicts = bytes([decision.verdict for decision in decisions.values()])
         return message_frame(self._queue, self._writer, op, now_ms, _OP_CODE, verdicts)
 
-    def _told(self, decisions: Mapping[int, HalfDecision]) -> str:
-        """Make the property TRAN_TOLD, with the offsets that the frames are about to get."""
-        told: list[str] = []
+    def _verdicts(self, decisions: Mapping[int, HalfDecision]) -> str:
+        """Make the property TRAN_VERDICTS, with the offsets that the frames are about to get."""
+        verdicts: list[str] = []
         ahead: dict[int, int] = {}  # By queue key: how many frames of this unit come before.
         for offset, (verdict, topic, stored_ms, frames) in decisions.items():
             checks = self._state.checks_of(offset)
@@ -74,8 +74,8 @@ class OpMessages:
                 ahead[queue.key] = at + 1
                 if place == "-":
                     place = f"{self._path_of(queue)}{queue.end_offset + at}"
-            told.append(f"{_LETTERS[verdict]} {checks} {stored_ms} {kafka_name(topic)} {place},")
-        return "".join(told)
+            verdicts.append(f"{_LETTERS[verdict]} {checks} {stored_ms} {kafka_name(topic)} {place},")
+        return "".join(verdicts)
 
     def _path_of(self, queue: Queue) -> str:
         path = self._paths.get(queue.key)

@@ -60,9 +60,9 @@ class Report:
     queues: int = 0  # Queues of the archive.
     records: int = 0  # Records that are equal on both sides.
     absent: int = 0  # Offsets of the broker without a record, such as those of transaction markers.
-    gone: int = 0  # Archived offsets that retention has removed from the broker.
+    removed: int = 0  # Archived offsets that retention has removed from the broker.
     behind: int = 0  # Offsets of the broker that are not archived yet.
-    files_gone: int = 0  # Files of the archive that do not exist any more.
+    files_missing: int = 0  # Files of the archive that do not exist any more.
     queues_left: int = 0  # Queues that were not compared, because the job was stopped.
     differences: list[Difference] = field(default_factory=list)
 
@@ -71,11 +71,11 @@ class Report:
             "queues": self.queues,
             "records equal": self.records,
             "offsets that are no records": self.absent,
-            "offsets gone from the broker": self.gone,
+            "offsets removed from the broker": self.removed,
             "offsets not archived yet": self.behind,
         }
-        if self.files_gone:
-            summary["files gone from the archive"] = self.files_gone
+        if self.files_missing:
+            summary["files missing from the archive"] = self.files_missing
         if self.queues_left:
             summary["queues not compared"] = self.queues_left
         for kind in ("missing", "repeated", "changed", "invented"):
@@ -159,7 +159,7 @@ def _range(key: tuple[str, int], progress: Progress, api: BrokerApi, report: Rep
     first, end = progress.starts[key], progress.ends[key]
     start = max(first, min(known["start"], end))
     report.queues += 1
-    report.gone += start - first
+    report.removed += start - first
     report.behind += max(0, known["end"] - end)
     return Range(topic, queue, start, end)
 

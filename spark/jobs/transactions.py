@@ -9,7 +9,7 @@ The job reads these topics:
 The columns of the table:
 
     half_offset    the offset of the half message
-    family         the protocol of the producer: kafka or rocketmq
+    protocol       the protocol of the producer: kafka or rocketmq
     id             the id that the producer gave: TRAN_MSG_ID for Kafka, UNIQ_KEY for RocketMQ
     topic          the topic of the message
     outcome        committed, rolled back, given up or open
@@ -18,10 +18,10 @@ The columns of the table:
     age_ms         the age of an open half message
     place          topic/queue/offset at which the committed message was appended
     final          the state of a committed message:
-                     there      it is at `place`
+                     present    it is at `place`
                      delayed    it is a pending message until its due time
                      none       nothing was appended: it is a recurring message, or had expired and was dropped
-                     gone       its topic was deleted, or retention has removed it
+                     removed    its topic was deleted, or retention has removed it
                      missing    it should be at `place` and is not, which is an error
 
 The table has the half messages that retention has not removed from the half topic. The HTTP API of the broker returns
@@ -91,7 +91,7 @@ def _traced(session: SparkSession, options: TransactionsOptions, on_progress: On
     summary |= {each: sum(n for (outcome, _), n in counts.items() if outcome == each) for each in OUTCOMES}
     summary |= {f"decided within ms, {name}": figures[name] for name in (*QUANTILES, "max")}
     summary |= {"checked": figures.checked, "checks of one, at most": figures.checks or 0}
-    for state in ("delayed", "none", "gone", "missing"):
+    for state in ("delayed", "none", "removed", "missing"):
         summary[f"committed, the message {state}"] = sum(n for (_, final), n in counts.items() if final == state)
     hanging = [f"{row.topic}/{row.id} for {(row.age_ms or 0) // 1000} s, {row.checks or 0} checks" for row in oldest]
     return summary | {"open the longest": "; ".join(hanging) or "none", "table": f"{options.path}/table"}
@@ -108,7 +108,7 @@ def _table(session: SparkSession, options: TransactionsOptions) -> DataFrame:
     age_ms = F.coalesce("known_age_ms", F.unix_millis(F.current_timestamp()) - F.col("born_ms"))
     rows = known.select(
         "half_offset",
-        "family",
+        "protocol",
         "id",
         F.coalesce("verdict_topic", "half_topic", "known_topic").alias("topic"),
         F.coalesce("verdict", F.lit("open")).alias("outcome"),
@@ -144,7 +144,7 @@ def _halves(rows: DataFrame) -> DataFrame:
     properties = F.col("properties")
     return rows.select(
         F.col("offset").alias("half_offset"),
-        F.col("producer").alias("family"),
+        F.col("producer").alias("protocol"),
         F.coalesce(properties["TRAN_MSG_ID"], properties["UNIQ_KEY"]).alias("id"),
         properties["REAL_TOPIC"].alias("half_topic"),
         F.unix_millis("timestamp").alias("born_ms"),
@@ -152,21 +152,21 @@ def _halves(rows: DataFrame) -> DataFrame:
 
 
 def _verdicts(rows: DataFrame) -> DataFrame:
-    """Return the verdicts of op messages. Their body lists offsets (`17,18,`), and TRAN_TOLD the verdict on each.
+    """Return the verdicts of op messages. Their body lists offsets (`17,18,`), and TRAN_VERDICTS the verdict on each.
 
     `bridge/transactions/half_messages.py` writes them.
     """
-    each = F.explode(F.arrays_zip(_listed(F.col("body").cast("string")), _listed(F.col("properties")["TRAN_TOLD"])))
+    each = F.explode(F.arrays_zip(_listed(F.col("body").cast("string")), _listed(F.col("properties")["TRAN_VERDICTS"])))
     pairs = rows.select(F.unix_millis("timestamp").alias("decided_ms"), each.alias("pair"))
-    told = F.split(F.col("pair")["1"], " ")
-    place = F.split(told.getItem(4), "/")
+    fields = F.split(F.col("pair")["1"], " ")
+    place = F.split(fields.getItem(4), "/")
     outcome = F.create_map(*(F.lit(part) for pair in _OUTCOMES.items() for part in pair))
     return pairs.select(
         F.col("pair")["0"].cast("bigint").alias("half_offset"),
-        outcome[told.getItem(0)].alias("verdict"),
-        told.getItem(1).cast("int").alias("verdict_checks"),
-        told.getItem(2).cast("bigint").alias("stored_ms"),
-        told.getItem(3).alias("verdict_topic"),
+        outcome[fields.getItem(0)].alias("verdict"),
+        fields.getItem(1).cast("int").alias("verdict_checks"),
+        fields.getItem(2).cast("bigint").alias("stored_ms"),
+        fields.getItem(3).alias("verdict_topic"),
         "decided_ms",
         F.when(F.size(place) == 3, place.getItem(0)).alias("place_topic"),
         F.try_element_at(place, F.lit(2)).cast("int").alias("place_queue"),
@@ -207,7 +207,7 @@ def _with_finals(
     else:
         rows = rows.withColumn("is_there", F.lit(None).cast("boolean"))
     return rows.withColumn("place", F.concat_ws("/", *place)).withColumn("final", _final()).select(
-        "half_offset", "family", "id", "topic", "outcome", "checks", "decide_ms", "age_ms",
+        "half_offset", "protocol", "id", "topic", "outcome", "checks", "decide_ms", "age_ms",
         F.when(F.col("place") != "", F.col("place")).alias("place"), "final",
     )  # fmt: skip
 
@@ -245,7 +245,7 @@ def _places(
 
 def _final() -> Column:
     state = F.when(F.col("place_topic").isNull(), "none")
-    state = state.when(F.col("start").isNull() | (F.col("place_offset") < F.col("start")), "gone")
+    state = state.when(F.col("start").isNull() | (F.col("place_offset") < F.col("start")), "removed")
     state = state.when(F.col("is_there").isNull(), "missing")
-    state = state.when(F.col("place_topic") != F.col("topic"), "delayed").otherwise("there")
+    state = state.when(F.col("place_topic") != F.col("topic"), "delayed").otherwise("present")
     return F.when(F.col("outcome") == "committed", state)

@@ -388,7 +388,7 @@ def test_archive_in_another_format_is_exactly_once_though_it_is_killed(
         out, errors = process.communicate(timeout=2 * COMMAND_WITHIN_S)
     assert process.returncode == 1, errors
     found = json.loads(out.splitlines()[-1])
-    assert found["files gone from the archive"] == 1
+    assert found["files missing from the archive"] == 1
     assert 0 < found["missing"] < len(texts)
 
 
@@ -575,7 +575,7 @@ def test_reconcile_compares_what_the_broker_still_has(broker: Broker, spark: Spa
     run_archive(broker, spark, topic, path)
     delete_until(broker.kafka, topic, 5)
     found = reconciled(broker, spark, path, archived(spark, path))
-    assert (found["offsets gone from the broker"], found["records equal"]) == (5, 35)
+    assert (found["offsets removed from the broker"], found["records equal"]) == (5, 35)
     assert [found[kind] for kind in ("missing", "repeated", "changed", "invented")] == [0, 0, 0, 0]
 
 

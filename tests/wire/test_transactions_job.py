@@ -1,6 +1,6 @@
-"""The job `transactions` says of half messages of both families what their producers made of them.
+"""The job `transactions` reports the outcome of each half message, of producers of both protocols.
 
-Real clients write one of each kind; then the job reads the half topic, the op topic and what was committed.
+Stock clients write one half message for each outcome; then the job reads the half topic, the op topic and the topic.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TOPIC = "shop.orders"  # RocketMQ spells it shop|orders.
 
 
 def run(broker: Broker, spark: Spark, path: Path) -> tuple[Summary, dict[str, dict[str, Any]]]:
-    """The figures, and the rows by the id of the half message."""
+    """Run the job; return its summary, and its rows by the id of the half message."""
     from duolog.spark.jobs.transactions import TransactionsOptions, transactions
 
-    told = transactions(spark.session, TransactionsOptions(str(path), broker.kafka, broker.http))
-    return told, {row.id: row.asDict() for row in spark.session.read.parquet(str(path / "table")).collect()}
+    summary = transactions(spark.session, TransactionsOptions(str(path), broker.kafka, broker.http))
+    return summary, {row.id: row.asDict() for row in spark.session.read.parquet(str(path / "table")).collect()}
 
 
 def test_each_half_message_has_its_outcome(broker: Broker, agents: Agents, spark: Spark, tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_each_half_message_has_its_outcome(broker: Broker, agents: Agents, spark
     assert (nothing["half messages"], nothing["open the longest"]) == (0, "none")
     create_topic(broker.kafka, TOPIC, 1)
     producer = Producer(broker, agents.rocketmq("5.5"))
-    said = ("gone: commit", "back: rollback", "asked: unknown, commit", "vain: unknown, unknown")
-    ids = {each.partition(":")[0]: producer.send("shop|orders", each)[0]["transaction_id"] for each in said}
+    bodies = ("removed: commit", "rolled-back: rollback", "checked: unknown, commit", "given-up: unknown, unknown")
+    ids = {each.partition(":")[0]: producer.send("shop|orders", each)[0]["transaction_id"] for each in bodies}
     (kept,) = producer.send("shop|orders", "kept: unknown, unknown", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
     ids["kept"] = kept["transaction_id"]
     produce_half(broker, TOPIC, "k-commit", "k-back", "k-open")
@@ -54,36 +54,40 @@ def test_each_half_message_has_its_outcome(broker: Broker, agents: Agents, spark
     eventually("commits", lambda: end_offsets(broker.kafka, TOPIC), lambda ends: ends == {0: 3}, WITHIN_S)
     delete_until(broker.kafka, TOPIC, 1)
 
-    told, rows = run(broker, spark, tmp_path)
+    summary, rows = run(broker, spark, tmp_path)
     by_kafka = ("k-commit", "k-back", "k-open", "k-later", "k-recurs")
-    told_by_id = {name: rows[ids.get(name, name)] for name in (*ids, *by_kafka)}
-    assert len(rows) == len(told_by_id) == 10
-    assert {name: (row["family"], row["outcome"], row["final"]) for name, row in told_by_id.items()} == {
-        "gone": ("rocketmq", "committed", "gone"),
-        "back": ("rocketmq", "rolled back", None),
-        "asked": ("rocketmq", "committed", "there"),
-        "vain": ("rocketmq", "given up", None),
+    row_of = {name: rows[ids.get(name, name)] for name in (*ids, *by_kafka)}
+    assert len(rows) == len(row_of) == 10
+    assert {name: (row["protocol"], row["outcome"], row["final"]) for name, row in row_of.items()} == {
+        "removed": ("rocketmq", "committed", "removed"),
+        "rolled-back": ("rocketmq", "rolled back", None),
+        "checked": ("rocketmq", "committed", "present"),
+        "given-up": ("rocketmq", "given up", None),
         "kept": ("rocketmq", "open", None),
-        "k-commit": ("kafka", "committed", "there"),
+        "k-commit": ("kafka", "committed", "present"),
         "k-back": ("kafka", "rolled back", None),
         "k-open": ("kafka", "open", None),
         "k-later": ("kafka", "committed", "delayed"),
         "k-recurs": ("kafka", "committed", "none"),
     }
     assert {row["topic"] for row in rows.values()} == {TOPIC}
-    assert {row["place"] for row in rows.values() if row["final"] in ("there", "gone")} == {
+    assert {row["place"] for row in rows.values() if row["final"] in ("present", "removed")} == {
         f"{TOPIC}/0/{offset}" for offset in range(3)
     }
-    assert (told_by_id["vain"]["checks"], told_by_id["gone"]["checks"]) == (CHECK_MAX, 0)
-    assert told_by_id["asked"]["checks"] >= 1
-    assert told_by_id["vain"]["decide_ms"] >= 300 + (CHECK_MAX - 1) * 200
+    assert (row_of["given-up"]["checks"], row_of["removed"]["checks"]) == (CHECK_MAX, 0)
+    assert row_of["checked"]["checks"] >= 1
+    assert row_of["given-up"]["decide_ms"] >= 300 + (CHECK_MAX - 1) * 200
     assert all(
         (row["decide_ms"] is None) == (row["outcome"] == "open") == (row["age_ms"] is not None) for row in rows.values()
     )
-    assert {each: told[each] for each in ("half messages", "committed", "rolled back", "given up", "open")} == {
+    assert {each: summary[each] for each in ("half messages", "committed", "rolled back", "given up", "open")} == {
         "half messages": 10, "committed": 5, "rolled back": 2, "given up": 1, "open": 2,
     }  # fmt: skip
-    assert (told["checked"], told["committed, the message missing"], told["committed, the message gone"]) == (2, 0, 1)
-    assert told["open the longest"].startswith(f"{TOPIC}/{ids['kept']} for ")
-    assert f"; {TOPIC}/k-open for " in told["open the longest"]
+    assert (
+        summary["checked"],
+        summary["committed, the message missing"],
+        summary["committed, the message removed"],
+    ) == (2, 0, 1)
+    assert summary["open the longest"].startswith(f"{TOPIC}/{ids['kept']} for ")
+    assert f"; {TOPIC}/k-open for " in summary["open the longest"]
     producer.close()

@@ -23,7 +23,7 @@ from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import DelayPaused, TimersCancelled
-from duolog.bridge.state.deleted_topics import IsGone, in_slices
+from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
 from duolog.delay.requested_delay import DelayLimits
@@ -120,12 +120,12 @@ class Delays:
         found = map(self._topics.by_number, sorted(self.timers.pending.turns.paused))
         return [topic for topic in found if topic is not None]
 
-    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+    def sweep(self, is_deleted: IsDeleted) -> Iterator[int]:
         """Drop the messages of open transactions for deleted topics (`DeletedTopics`)."""
         held = self.timers.held
         for producer_ids in in_slices(held.producer_ids()):
             for producer_id in producer_ids:
-                yield held.drop(producer_id, is_gone) + 1
+                yield held.drop(producer_id, is_deleted) + 1
 
     # -- Retention
 

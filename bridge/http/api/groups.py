@@ -180,7 +180,7 @@ class GroupApi:
         if wanted.execute:
             self._without_members(name)  # Members may have joined while the disk was read.
             now_ms, context = self._context.clock.now_ms(), self._context
-            records = context.groups.rocketmq_pop_checkpoints.forgetting(
+            records = context.groups.rocketmq_pop_checkpoints.settling_records(
                 group, [position.key for position in positions]
             )
             changes = [*records, *context.groups.group_offsets.records(group, positions, now_ms)]

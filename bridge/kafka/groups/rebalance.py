@@ -226,14 +226,14 @@ class Rebalance(Generic[Ticket]):
 
     def expire(self, now_ms: int) -> None:
         """Remove members and reserved member ids whose time is over, and end a phase whose time is over."""
-        gone = [each for each in self._members if each.deadline_ms is not None and each.deadline_ms <= now_ms]
+        expired = [each for each in self._members if each.deadline_ms is not None and each.deadline_ms <= now_ms]
         unused = [member_id for member_id, deadline_ms in self.reserved_ids.items() if deadline_ms <= now_ms]
-        for member in gone:
+        for member in expired:
             self.remove(member, ErrorCode.unknown_member_id)
         for member_id in unused:
             del self.reserved_ids[member_id]
-        if gone or unused:
-            self.after_removals(now_ms, has_removed_members=bool(gone))
+        if expired or unused:
+            self.after_removals(now_ms, has_removed_members=bool(expired))
         if self._phase_deadline_ms is not None and self._phase_deadline_ms <= now_ms:
             self._end_phase(now_ms)
         self.next_deadline_ms = min(self._deadlines(), default=None)

@@ -1,4 +1,4 @@
-"""The ranges of offsets whose expired messages a group has passed: they became its dead letters once, and never again.
+"""The ranges of expired messages that a group has skipped: they became dead letters of the group, and must not again.
 
 The ranges of a queue below the group's position count as one range. RANGES_MAX ranges are kept of a queue; when there
 are more, the gap between the lowest two closes. If all queues have RANGES_IN_ALL_MAX ranges, a queue that gets another
@@ -13,20 +13,20 @@ from typing import Final
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import MessagesExpired
 from duolog.bridge.records.groups import GroupDeleted
-from duolog.bridge.state.deleted_topics import IsGone, in_slices
+from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog
 
-RANGES_MAX: Final = 1024  # of a queue: as many messages as Java's consumers have of one at a time
-RANGES_IN_ALL_MAX: Final = 200_000  # some 100 bytes each
-QUEUES_MAX: Final = 100_000  # of all groups; beyond, the one that was first heard of is forgotten
+RANGES_MAX: Final = 1024  # Of a queue: a Java consumer holds at most as many messages of a queue.
+RANGES_IN_ALL_MAX: Final = 200_000  # About 100 bytes each.
+QUEUES_MAX: Final = 100_000  # Of all groups. At the limit, the queue that was added first is removed.
 
-Range = tuple[int, int]  # from, up to and without
+Range = tuple[int, int]  # The first offset, and the offset after the last one.
 
 
 class ExpiredRanges:
-    """The expired messages that each group has behind it, by queue."""
+    """The ranges of expired messages that each group has skipped, by queue."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class ExpiredRanges:
         self._positions, self._queues_max, self._ranges_in_all_max = positions, queues_max, ranges_in_all_max
         self._ranges: dict[tuple[str, int], Sequence[Range]] = {}  # Replaced, never changed in place.
         self._of_group: dict[str, set[int]] = {}  # Invariant: the keys of `_ranges`, by group.
-        self._count = 0  # Invariant: of the ranges of all.
+        self._count = 0  # Invariant: the number of ranges of all queues.
         state_log.own(MessagesExpired, self._replay_expired)
         state_log.own(GroupDeleted, self._replay_group_deleted)
         state_log.on_sliced_snapshot(self._snapshot)
 
     def has(self, group: str, key: int, offset: int) -> bool:
-        """Whether the group has that message behind it, expired."""
+        """Return whether the group has skipped the message at this offset because it had expired."""
         ranges = self._ranges.get((group, key), ())
         at = bisect_right(ranges, offset, key=_start)
         return at > 0 and offset < ranges[at - 1][1]
@@ -75,11 +75,11 @@ class ExpiredRanges:
         for key in [*self._of_group.get(record.group, ())]:
             self._forget((record.group, key))
 
-    def sweep(self, is_gone: IsGone) -> Iterator[int]:
-        """Forget the queues of deleted topics."""
+    def sweep(self, is_deleted: IsDeleted) -> Iterator[int]:
+        """Remove the queues of deleted topics."""
         for names in in_slices(self._ranges):
             for name in names:
-                if is_gone(name[1]) and name in self._ranges:
+                if is_deleted(name[1]) and name in self._ranges:
                     self._forget(name)
             yield len(names)
 
@@ -97,7 +97,7 @@ class ExpiredRanges:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Give the same offsets in as few ranges as can be, in order."""
+    """Return the fewest ranges that cover the same offsets, in order."""
     found: list[Range] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:

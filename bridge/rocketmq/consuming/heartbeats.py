@@ -73,9 +73,9 @@ def _count_once(data: HeartbeatData) -> None:
     if len(data.consumer_data_set) > 1:
         data.consumer_data_set = list({each.group_name: each for each in data.consumer_data_set}.values())
     for consumer in data.consumer_data_set:
-        told = consumer.subscription_data_set
-        if len(told) > 1:
-            consumer.subscription_data_set = list({each.topic: each for each in told}.values())
+        subscriptions = consumer.subscription_data_set
+        if len(subscriptions) > 1:
+            consumer.subscription_data_set = list({each.topic: each for each in subscriptions}.values())
 
 
 def _is_admitted(context: RocketMQContext, data: ConsumerData) -> bool:

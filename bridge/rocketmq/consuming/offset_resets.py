@@ -147,7 +147,7 @@ class _Reset:
         positions = [CommittedOffset(queue.key, offset) for queue, offset in found.items()]
         keys = [queue.key for queue in found]
         records = [
-            *context.pop.checkpoints.forgetting(group, keys),
+            *context.pop.checkpoints.settling_records(group, keys),
             *context.groups.group_offsets.records(group, positions, now_ms),
         ]
         self._promise = context.state_log.commit(records, now_ms).promise
@@ -226,7 +226,7 @@ class _Survey:
         self._bytes_left = STATUS_BYTES_MAX
 
     def ask(self) -> None:
-        """Ask the next members; answer when none is left. A member that is gone answers None at once."""
+        """Ask the next members; answer when none is left. A closed connection answers None at once."""
         if self._is_asking:
             return
         self._is_asking = True

@@ -148,10 +148,10 @@ def update_consumer_offset(
         raise RequestRefused(ResponseCode.NO_PERMISSION, f"the group {request.consumer_group} is active in Kafka")
     context.groups.configs.ensure(request.consumer_group, now_ms)
     # A group that pops in order moves by its acknowledgements, so a tool sends this.
-    forgotten = context.pop.checkpoints.forgetting(group, [position.key for position in positions])
-    records = [*forgotten, *context.groups.group_offsets.records(group, positions, now_ms)]
+    settled = context.pop.checkpoints.settling_records(group, [position.key for position in positions])
+    records = [*settled, *context.groups.group_offsets.records(group, positions, now_ms)]
     promise = context.state_log.commit(records, now_ms).promise
-    if forgotten:
+    if settled:
         context.purgatory.check(position.key for position in positions)  # Pops in order may go on.
     return answer(command, promise=promise)
 

@@ -124,11 +124,11 @@ class ConsumerGroup(Generic[Channel]):
         if keep_subscriptions and before is not None:
             self._members[channel] = before._replace(client=client)
             return False
-        told = [] if keep_subscriptions else data.subscription_data_set
-        member = _Member(client, data.message_model == BROADCASTING, fingerprint(told), size_of(told))
-        is_newer = self._join(channel, member, told)
-        is_gone = self._leave(before) if before is not None else False
-        return self._count() if is_newer or is_gone or self.is_clustering != was_clustering else False
+        subscriptions = [] if keep_subscriptions else data.subscription_data_set
+        member = _Member(client, data.message_model == BROADCASTING, fingerprint(subscriptions), size_of(subscriptions))
+        is_newer = self._join(channel, member, subscriptions)
+        was_last = self._leave(before) if before is not None else False
+        return self._count() if is_newer or was_last or self.is_clustering != was_clustering else False
 
     def remove(self, channel: Channel) -> bool:
         """Remove a member; return True if the channel was a member."""
@@ -141,7 +141,7 @@ class ConsumerGroup(Generic[Channel]):
             self._count()
         return True
 
-    def _join(self, channel: Channel, member: _Member, told: Iterable[SubscriptionData]) -> bool:
+    def _join(self, channel: Channel, member: _Member, subscriptions: Iterable[SubscriptionData]) -> bool:
         """Add a member's subscription; return True if the group's subscription may have changed."""
         self._members[channel] = member
         self._clustering += not member.is_broadcasting
@@ -156,7 +156,7 @@ class ConsumerGroup(Generic[Channel]):
             self.subscribed_bytes += member.size
         subscription.members += 1
         is_newer = False
-        for each in told:
+        for each in subscriptions:
             known = subscription.by_topic.get(each.topic)
             if known is None or known.sub_version < each.sub_version:
                 subscription.by_topic[each.topic] = each

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import GroupDeleted
 from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
-from duolog.bridge.state.deleted_topics import IsGone, in_slices
+from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.delay.wheel import Wheel, WheelTimer
 from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog
@@ -169,7 +169,7 @@ class PopCheckpoints:
         """Return the checkpoint of the group's pop of the queue in order, if it is not settled."""
         return self._ordered.get((group, key))
 
-    def forgetting(self, group: str, keys: Iterable[int]) -> list[Record]:
+    def settling_records(self, group: str, keys: Iterable[int]) -> list[Record]:
         """Return records that settle the group's pops in order of these queues, because a tool moves the group."""
         found = filter(None, (self._ordered.get((group, key)) for key in keys))
         return [settled(each.name, each.pending) for each in found]
@@ -200,7 +200,7 @@ class PopCheckpoints:
         return self._due[0].due_ms if self._due else self._wheel.next_deadline_ms()
 
     def take_due(self, now_ms: int, count_max: int) -> list[PopCheckpoint]:
-        """Return the next due checkpoints. Each is returned once, unless `put_off` makes it due again."""
+        """Return the next due checkpoints. Each is returned once, unless `retry_at` makes it due again."""
         if not self._due:
             self._due.extend(self._wheel.advance(now_ms, MOVES_MAX))
         taken_of = [self._due.popleft() for _ in range(min(count_max, len(self._due)))]
@@ -228,7 +228,7 @@ class PopCheckpoints:
         if checkpoint.next_due_ms != before_ms:
             self._schedule(checkpoint)
 
-    def put_off(self, checkpoint: PopCheckpoint, until_ms: int) -> None:
+    def retry_at(self, checkpoint: PopCheckpoint, until_ms: int) -> None:
         """Make a checkpoint due again whose messages could not be revived. The log has no record of it."""
         if self._checkpoints.get(checkpoint.name) is checkpoint:
             self._moment.before_change(checkpoint.name)
@@ -293,11 +293,11 @@ class PopCheckpoints:
         for name in [*self._of_group.get(record.group, ())]:
             self._remove(self._checkpoints[name])
 
-    def sweep(self, is_gone: IsGone) -> Iterator[int]:
+    def sweep(self, is_deleted: IsDeleted) -> Iterator[int]:
         """Remove the checkpoints of deleted topics. Until then, those that become due are ignored."""
         for names in in_slices(self._checkpoints):
             for name in names:
-                if is_gone(name.key) and (checkpoint := self._checkpoints.get(name)) is not None:
+                if is_deleted(name.key) and (checkpoint := self._checkpoints.get(name)) is not None:
                     self._remove(checkpoint)
             yield len(names)
 

@@ -92,7 +92,7 @@ def _revive(context: RocketMQContext, checkpoint: PopCheckpoint) -> None:
 def _on_read(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic, cold: Records | StoreError) -> None:
     if isinstance(cold, StoreError):
         logger.warning("popped messages not read group=%s reason=%r", checkpoint.name.group, str(cold))
-        context.pop.checkpoints.put_off(checkpoint, context.clock.now_ms() + AGAIN_MS)
+        context.pop.checkpoints.retry_at(checkpoint, context.clock.now_ms() + AGAIN_MS)
     elif context.pop.checkpoints.find(checkpoint.name) is checkpoint and topic.number in context.topics:
         _give_back(context, checkpoint, topic, cold)
 
@@ -108,10 +108,10 @@ def _give_back(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic
         context.state_log.commit(records, now_ms, frames)
     except ANSWERABLE as error:
         logger.warning("popped messages not given back group=%s reason=%r", checkpoint.name.group, str(error))
-        context.pop.checkpoints.put_off(checkpoint, now_ms + AGAIN_MS)
+        context.pop.checkpoints.retry_at(checkpoint, now_ms + AGAIN_MS)
         return
     if checkpoint.pending_count:
-        context.pop.checkpoints.put_off(checkpoint, now_ms)
+        context.pop.checkpoints.retry_at(checkpoint, now_ms)
 
 
 def _frames(

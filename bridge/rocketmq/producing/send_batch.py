@@ -19,7 +19,7 @@ from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import QueuesExpire
 from duolog.bridge.rocketmq.context import RocketMQContext
-from duolog.bridge.rocketmq.producing.batches_under_way import Sending
+from duolog.bridge.rocketmq.producing.batches_in_progress import Sending
 from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused

@@ -52,8 +52,8 @@ def _steps(policy: GroupRetryPolicy) -> list[int] | None:
 
 
 def _exponential(policy: GroupRetryPolicy) -> tuple[int, int, int]:
-    told = {**_EXPONENTIAL_DEFAULTS, **(policy.exponential_retry_policy or {})}
-    return told["initial"], told["max"], told["multiplier"]
+    values = {**_EXPONENTIAL_DEFAULTS, **(policy.exponential_retry_policy or {})}
+    return values["initial"], values["max"], values["multiplier"]
 
 
 def _refused(reason: str) -> RequestRefused:

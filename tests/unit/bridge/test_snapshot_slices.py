@@ -149,7 +149,7 @@ CHANGES: dict[str, Callable[[ManualCore], object]] = {
         lambda core, key, number: core.transactions.coordinator.forget_queues(number, lambda queue: queue == key)
     ),
     "pops put off": each_queue(
-        lambda core, key, number: core.rocketmq_context.pop.checkpoints.put_off(
+        lambda core, key, number: core.rocketmq_context.pop.checkpoints.retry_at(
             core.rocketmq_context.pop.checkpoints._checkpoints[CheckpointName(f"g{number}", key, 0, NOW)], LATER + 1
         )
     ),

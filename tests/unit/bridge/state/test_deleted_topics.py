@@ -104,13 +104,13 @@ def test_no_slice_looks_at_more_than_it_may(name: str) -> None:
     OWNERS[name][0](core, [core.topic("gone", 1).key(0), core.topic("stays", 1).key(0)])
     asked = slices = 0
 
-    def is_gone(key: int) -> bool:
+    def is_deleted(key: int) -> bool:
         nonlocal asked
         asked += 1
         return False
 
     for sweep in core.deleted_topics.sweeps:
-        for looked_at in sweep(is_gone):
+        for looked_at in sweep(is_deleted):
             assert asked <= looked_at <= LOOKED_AT_IN_SLICE
             asked, slices = 0, slices + 1
     assert slices >= 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duolog.bridge.rocketmq.producing.batches_under_way import STEPS_MAX
+from duolog.bridge.rocketmq.producing.batches_in_progress import STEPS_MAX
 from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX, MESSAGES_AT_ONCE, MIXED_MESSAGES_MAX
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
