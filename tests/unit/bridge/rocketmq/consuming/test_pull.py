@@ -300,7 +300,7 @@ def test_too_many_requests_in_work_are_answered_busy(broker: RocketMQBroker, cli
 
 
 def test_full_purgatory_answers_at_once(broker: RocketMQBroker, client: Client) -> None:
-    broker.purgatory._bytes_max = 512
+    broker.purgatory._bytes_max = 2048
     broker.topic()
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION) is None
     assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION).code == NOT_FOUND
