@@ -178,10 +178,11 @@ def reconcile(
     as_json: AsJson = False,
 ) -> int:
     """Prove that the archive and the broker agree; exit status 1 if they do not."""
-    from duolog.spark.jobs.archive import open_table, progress_of_archive
+    from duolog.spark.jobs.archive import check_archive, open_table, progress_of_archive
     from duolog.spark.jobs.reconcile import reconcile as run
 
     api = _broker(http)
+    check_archive(path)
     with _running(context, "reconcile", master, as_json, _formats(format_)) as (session, on_progress, stop):
         progress, table = progress_of_archive(session, path), open_table(session, path, format_)
         lost = table.lost()
@@ -212,11 +213,12 @@ def replay(
     as_json: AsJson = False,
 ) -> int:
     """Send archived messages again, in the order of each queue."""
-    from duolog.spark.jobs.archive import open_table
+    from duolog.spark.jobs.archive import check_archive, open_table
     from duolog.spark.jobs.replay import ReplayOptions
     from duolog.spark.jobs.replay import replay as run
 
     bootstrap = _kafka_port(kafka, http, [to] if to else (), may_create=True)
+    check_archive(path)
     options = ReplayOptions(bootstrap, _names(topics), to, _ms(since), _ms(until), speed, keep_queues)
     with _running(context, "replay", master, as_json, _formats(format_)) as (session, on_progress, stop):
         _show(run(open_table(session, path, format_).read(), options, on_progress, stop), as_json)

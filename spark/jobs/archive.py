@@ -9,7 +9,9 @@ may therefore be killed at any moment: the next run continues, and the table has
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -32,6 +34,7 @@ from duolog.spark.progress import (
     Summary,
     follow,
 )
+from duolog.spark.session import is_submitted
 from duolog.spark.stopping import Stop
 
 if TYPE_CHECKING:
@@ -107,6 +110,17 @@ JARS_ADVICE: Final = {
     "delta": "Add the package io.delta:delta-spark_2.13:4.0.0",
     "iceberg": "Add the package org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0",
 }
+
+
+def check_archive(path: str) -> None:
+    """Raise TableError if `path` is a folder of this machine that has no archive.
+
+    A job calls it before it starts Spark. Nothing is checked if the path may be in another file system: if it names a
+    scheme, or if a cluster or a Hadoop configuration may have another default than this machine's.
+    """
+    is_here = ":" not in path and not is_submitted() and "HADOOP_CONF_DIR" not in os.environ
+    if is_here and not Path(path, CHECKPOINT).is_dir():
+        raise TableError(f"there is no archive in {path}; `duolog pipeline run archive` makes one")
 
 
 def progress_of_archive(session: SparkSession, path: str) -> Progress:

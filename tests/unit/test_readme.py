@@ -94,7 +94,7 @@ def _texts_of_the_code() -> tuple[str, ...]:
     """Give all texts in the code; what is filled in is NUL. Regular expressions read them, for `ast` takes a second."""
     sources = [
         re.sub(r'"\s*\n\s*f?"', "", path.read_text())  # Adjacent literals are one text.
-        for folder in ("bridge", "delay", "protocol", "store", "txn")
+        for folder in ("bridge", "delay", "protocol", "spark", "store", "txn")
         for path in (ROOT / folder).rglob("*.py")
     ]
     texts = [text for source in sources for pair in _LITERAL.findall(source) for text in pair]

@@ -444,6 +444,8 @@ def test_what_a_job_lacks_is_one_line_before_spark_starts(broker: Broker, topic:
         (("replay", lake, "--to", "a b", *by_http), "'a b' is no name of a topic"),
         (("schedule", "t.csv", "--state", lake, "--http", nowhere), r"no broker answers on 127\.0\.0\.1:1: .*"),
         (("reconcile", lake, "--http", nowhere), r"no broker answers on .* \(--http names its HTTP port\)"),
+        (("reconcile", lake, *by_http), r"there is no archive in \S+/lake; .*"),
+        (("replay", lake, *by_http), r"there is no archive in \S+/lake; .*"),
         (("lateness", lake, "--topics", f"{topic},nope", *by_http), "there is no topic nope; .*"),
         (("transactions", lake, *by_http, "--kafka", nowhere), refused),
     ]
