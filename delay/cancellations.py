@@ -15,7 +15,7 @@ _ROW: Final = Struct(">QQQ")  # The id (due time, address) of a timer, and when 
 _ROWS_IN_SNAPSHOT: Final = 10_000  # In one part.
 
 
-class Verdict(Enum):
+class TimerOutcome(Enum):
     """The state of a timer that a command named, which is durable before the command is answered."""
 
     CANCELLED = "cancelled"  # It will never be delivered.

@@ -15,7 +15,7 @@ package knows it: when it is due, where its entry lies, and to which queue it go
 from collections.abc import Callable
 from typing import Final
 
-from duolog.delay.cancellations import Cancelled, Verdict
+from duolog.delay.cancellations import Cancelled, TimerOutcome
 from duolog.delay.entry_extra import HASH_SIZE, StoredAgain
 from duolog.delay.held import HeldTimers
 from duolog.delay.memtable.scan import Sweep
@@ -87,11 +87,11 @@ class Timers:
         timer = None if timer_id is None else self.pending.find(timer_id)
         return None if timer is None or not self._topic_exists(timer.topic) else timer
 
-    def verdict_of(self, timer_id: TimerId | None) -> Verdict:
+    def outcome_of(self, timer_id: TimerId | None) -> TimerOutcome:
         """Say why `find` finds no timer of this id."""
         if timer_id is None or self.pending.is_pending(timer_id):  # In the second case its topic is deleted.
-            return Verdict.NOT_FOUND
-        return Verdict.CANCELLED if timer_id in self.cancelled_ids else Verdict.DELIVERED
+            return TimerOutcome.NOT_FOUND
+        return TimerOutcome.CANCELLED if timer_id in self.cancelled_ids else TimerOutcome.DELIVERED
 
     def replaced(self, topic: int, name: bytes) -> list[TimerId]:
         """Return the pending messages with this topic and sender's key, which a new message replaces.

@@ -34,7 +34,7 @@ from duolog.bridge.cli.common import (
 )
 
 BAR_WIDTH = 50
-CANCELLED, RESCHEDULED, DELIVERED = "cancelled", "rescheduled", "delivered"  # Values of `verdict` in answers.
+CANCELLED, RESCHEDULED, DELIVERED = "cancelled", "rescheduled", "delivered"  # Values of `outcome` in answers.
 _REASONS = {
     CANCELLED: "it was cancelled before",
     DELIVERED: "it was delivered before",
@@ -312,10 +312,10 @@ def _span(start: str | None, until: str | None) -> dict[str, int | None]:
 
 
 def _tell(decided: dict[str, Any], *wanted: str) -> None:
-    """Print the verdict and the number of messages; exit with status 1 if the verdict is not one of `wanted`."""
-    verdict = decided["verdict"].replace("_", " ")
-    typer.echo(f"{verdict}, messages: {decided['messages']}" if decided.get("messages") else verdict)
-    if decided["verdict"] not in wanted:
-        reason = _REASONS.get(decided["verdict"], verdict)
+    """Print the outcome and the number of messages; exit with status 1 if the outcome is not one of `wanted`."""
+    outcome = decided["outcome"].replace("_", " ")
+    typer.echo(f"{outcome}, messages: {decided['messages']}" if decided.get("messages") else outcome)
+    if decided["outcome"] not in wanted:
+        reason = _REASONS.get(decided["outcome"], outcome)
         say(f"not {wanted[0]}: {reason}")
         raise typer.Exit(1)

@@ -41,8 +41,8 @@ class DelayOptions(Section, frozen=True):
             ge=10,
         ),
     ] = 600_000
-    verdict_hours: Annotated[int, setting("hours for which a cancelled message is remembered", ge=1)] = 24
-    verdicts_max: Annotated[
+    cancelled_hours: Annotated[int, setting("hours for which a cancelled message is remembered", ge=1)] = 24
+    cancelled_max: Annotated[
         int, setting("cancelled messages that are remembered; the oldest are forgotten first", ge=1)
     ] = 200_000
     time_zone: Annotated[str, setting("time zone of `AMQ_SCHEDULED_CRON`; schedules have their own")] = "UTC"

@@ -1,6 +1,6 @@
 """Delayed messages with stock clients: each way in, in order, never early, at the real topic; recalls; kills.
 
-Order, content and verdicts are asserted, and that nothing is early on the broker's clock; how late something is depends
+Order, content and outcomes are asserted, and that nothing is early on the broker's clock; how late something is depends
 on the machine, so nothing here asks that.
 """
 

@@ -63,8 +63,8 @@ class Api:
         assert self.call("GET", f"/api/timers/count?topic={self._topic}{query}")["count"] == len(found)
         return [row["id"] for row in found]
 
-    def verdict(self, method: str, path: str, body: Any = None) -> str:
-        return str(self.call(method, path, body)["verdict"])
+    def outcome(self, method: str, path: str, body: Any = None) -> str:
+        return str(self.call(method, path, body)["outcome"])
 
 
 @pytest.fixture
@@ -83,20 +83,20 @@ def produce(broker: Broker, topic: str, value: bytes, *headers: tuple[str, bytes
     assert producer.flush(WITHIN_S) == 0
 
 
-def test_verdicts_by_id_are_what_clients_then_receive(broker: Broker, topic: str, api: Api) -> None:
+def test_outcomes_by_id_are_what_clients_then_receive(broker: Broker, topic: str, api: Api) -> None:
     cancelled, moved, now = api.add("cancelled"), api.add("moved", key="a", headers={"city": "Bern"}), api.add("now")
     assert sorted(api.pending()) == sorted([cancelled, moved, now])
     seen = api.call("GET", f"/api/timers/{moved}")
     assert (seen["value"], seen["key"], seen["headers"]["city"]) == ("moved", "a", "Bern")
     for _ in range(2):
-        assert api.verdict("DELETE", f"/api/timers/{cancelled}") == "cancelled"
-    assert api.verdict("POST", f"/api/timers/{now}/now") == "rescheduled"
+        assert api.outcome("DELETE", f"/api/timers/{cancelled}") == "cancelled"
+    assert api.outcome("POST", f"/api/timers/{now}/now") == "rescheduled"
     assert texts(broker, topic, 1) == ["now"]
-    assert api.verdict("POST", f"/api/timers/{moved}/reschedule", {"delay_ms": 1}) == "rescheduled"
+    assert api.outcome("POST", f"/api/timers/{moved}/reschedule", {"delay_ms": 1}) == "rescheduled"
     assert texts(broker, topic, 2) == ["now", "moved"]
     for each in (now, moved):
-        assert api.verdict("DELETE", f"/api/timers/{each}") == "delivered"
-    assert api.verdict("DELETE", f"/api/timers/{'A' * 24}") == "not_found"
+        assert api.outcome("DELETE", f"/api/timers/{each}") == "delivered"
+    assert api.outcome("DELETE", f"/api/timers/{'A' * 24}") == "not_found"
     assert api.pending() == []
 
 
@@ -109,13 +109,13 @@ def test_messages_of_both_families_are_found_by_their_keys(
     agents.rocketmq("5.5").call("write_delayed", namesrv=broker.namesrv, topic=topic, messages=[one])
     assert len(api.pending()) == 3
     assert len(api.pending("&key=order-17")) == 2
-    assert api.verdict("POST", "/api/timers/reschedule", {"topic": topic, "key": "order-17", "delay_ms": 0}) == (
+    assert api.outcome("POST", "/api/timers/reschedule", {"topic": topic, "key": "order-17", "delay_ms": 0}) == (
         "rescheduled"
     )
     assert sorted(texts(broker, topic, 2)) == ["kafka", "rocketmq"]
-    assert api.verdict("DELETE", f"/api/timers?topic={topic}&key=order-17") == "delivered"
-    assert api.verdict("DELETE", f"/api/timers?topic={topic}&key=another") == "cancelled"
-    assert api.verdict("DELETE", f"/api/timers?topic={topic}&key=nobody") == "not_found"
+    assert api.outcome("DELETE", f"/api/timers?topic={topic}&key=order-17") == "delivered"
+    assert api.outcome("DELETE", f"/api/timers?topic={topic}&key=another") == "cancelled"
+    assert api.outcome("DELETE", f"/api/timers?topic={topic}&key=nobody") == "not_found"
 
 
 def test_the_second_message_with_a_key_replaces_the_first_over_a_kill(broker: Broker, topic: str, api: Api) -> None:
@@ -126,7 +126,7 @@ def test_the_second_message_with_a_key_replaces_the_first_over_a_kill(broker: Br
     again = Api(broker, topic)
     (pending,) = again.pending("&key=order-17")
     assert again.call("GET", f"/api/timers/{pending}")["value"] == "second"
-    assert again.verdict("POST", f"/api/timers/{pending}/now") == "rescheduled"
+    assert again.outcome("POST", f"/api/timers/{pending}/now") == "rescheduled"
     assert texts(broker, topic, 1) == ["second"]
 
 

@@ -17,7 +17,7 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import TimerMoved
 from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
 from duolog.bridge.state.topics import Topics
-from duolog.delay.cancellations import Verdict
+from duolog.delay.cancellations import TimerOutcome
 from duolog.delay.entry_extra import StoredAgain, encode_stored_again
 from duolog.delay.names import name_hash
 from duolog.delay.requested_delay import DelayLimits
@@ -33,9 +33,9 @@ from duolog.store.unit import Frame
 
 
 class Decision(NamedTuple):
-    """A verdict, and the promise that must be kept before the verdict is answered."""
+    """An outcome, and the promise that must be kept before the outcome is answered."""
 
-    verdict: Verdict
+    outcome: TimerOutcome
     promise: Promise
     messages: int | None = None  # The number of messages, if the command names them by key.
 
@@ -80,7 +80,7 @@ class DelayCommands:
         timer_id = self.text_ids.id_of(text)
         if timer_id is None or self._timers.find(timer_id) is None:
             return self._not_pending(timer_id)
-        return Decision(Verdict.CANCELLED, self._cancel([timer_id], now_ms))
+        return Decision(TimerOutcome.CANCELLED, self._cancel([timer_id], now_ms))
 
     def reschedule(self, text: str, due_ms: int, now_ms: int) -> Decision:
         """Change the due time of a pending message, which keeps its id; a time that has passed means now.
@@ -90,7 +90,7 @@ class DelayCommands:
         timer_id = self.text_ids.id_of(text)
         if timer_id is None or self._timers.find(timer_id) is None:
             return self._not_pending(timer_id)
-        return Decision(Verdict.RESCHEDULED, self._reschedule([timer_id], due_ms, now_ms))
+        return Decision(TimerOutcome.RESCHEDULED, self._reschedule([timer_id], due_ms, now_ms))
 
     def view(self, text: str, done: Callable[[TimerView | StoreError | None], None]) -> None:
         """Give a pending message to `done`, at once or after a read; None if no message of this id is pending."""
@@ -130,14 +130,14 @@ class DelayCommands:
         found = self._timers.pending.named(topic.number, name)
         if not found:
             return self._not_pending_named(topic, name)
-        return Decision(Verdict.CANCELLED, self._cancel(found, now_ms), len(found))
+        return Decision(TimerOutcome.CANCELLED, self._cancel(found, now_ms), len(found))
 
     def reschedule_named(self, topic: Topic, name: bytes, due_ms: int, now_ms: int) -> Decision:
         """Change the due time of all pending messages of a topic with this key. Raises DelayRefused, StoreError."""
         found = self._timers.pending.named(topic.number, name)
         if not found:
             return self._not_pending_named(topic, name)
-        return Decision(Verdict.RESCHEDULED, self._reschedule(found, due_ms, now_ms), len(found))
+        return Decision(TimerOutcome.RESCHEDULED, self._reschedule(found, due_ms, now_ms), len(found))
 
     # -- Units
 
@@ -164,7 +164,7 @@ class DelayCommands:
         return self._state_log.commit(moves, now_ms, frames).promise
 
     def _not_pending(self, timer_id: TimerId | None) -> Decision:
-        return Decision(self._timers.verdict_of(timer_id), self._state_log.barrier())
+        return Decision(self._timers.outcome_of(timer_id), self._state_log.barrier())
 
     def _not_pending_named(self, topic: Topic, name: bytes) -> Decision:
         """Answer with the state of the latest message with this key, because none is pending."""

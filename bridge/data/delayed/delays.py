@@ -60,8 +60,8 @@ class Delays:
             topics.__contains__,
             near_ms=options.near_ms,
             pending_max=options.pending_max,
-            cancelled_max=options.verdicts_max,
-            cancelled_keep_ms=options.verdict_hours * HOUR_MS,
+            cancelled_max=options.cancelled_max,
+            cancelled_keep_ms=options.cancelled_hours * HOUR_MS,
         )
         self._records = DelayRecords(state_log, self.timers)
         self._deliveries = Deliveries(state_log, topics, self.timers, metrics, poison)

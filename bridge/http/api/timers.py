@@ -157,7 +157,7 @@ class TimerApi:
             raise decision
         await self._kept(decision.promise)
         counted = {} if decision.messages is None else {"messages": decision.messages}
-        return answer({"verdict": decision.verdict.value} | counted)
+        return answer({"outcome": decision.outcome.value} | counted)
 
     async def _cancel_named(self, request: web.Request) -> web.Response:
         check_query(request, {"topic", "key"})

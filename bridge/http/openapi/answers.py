@@ -350,8 +350,8 @@ class TimerHistogram(TypedDict):
     counts: list[int]
 
 
-class TimerVerdict(TypedDict):
-    verdict: Literal["cancelled", "rescheduled", "delivered", "not_found"]
+class TimerCommandAnswer(TypedDict):
+    outcome: Literal["cancelled", "rescheduled", "delivered", "not_found"]
     messages: NotRequired[Annotated[int, _is("How many messages were changed; only by topic and key.")]]
 
 

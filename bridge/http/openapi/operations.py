@@ -245,7 +245,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("DELETE", "/api/timers"): Operation(
         "Cancel all pending messages of a topic with a key.",
-        answer=answers.TimerVerdict,
+        answer=answers.TimerCommandAnswer,
         queries=(
             Query("topic", "The topic of the messages.", TEXT, is_required=True),
             Query("key", "The key of the messages.", TEXT, is_required=True),
@@ -275,20 +275,20 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("POST", "/api/timers/reschedule"): Operation(
         "Change the due time of all pending messages of a topic with a key.",
-        answer=answers.TimerVerdict,
+        answer=answers.TimerCommandAnswer,
         body=timers.NewTimeByKey,
         statuses=NO_TOPIC | {409: "Too many messages have this key."},
     ),
     ("GET", "/api/timers/{id}"): Operation("One pending message.", answer=answers.TimerAnswer, statuses=NO_TIMER),
     ("DELETE", "/api/timers/{id}"): Operation(
         "Cancel a pending message.",
-        answer=answers.TimerVerdict,
-        description="The status is 200 for each verdict, `not_found` included.",
+        answer=answers.TimerCommandAnswer,
+        description="The status is 200 for each outcome, `not_found` included.",
     ),
     ("POST", "/api/timers/{id}/reschedule"): Operation(
-        "Change the due time of a pending message.", answer=answers.TimerVerdict, body=requests.NewTime
+        "Change the due time of a pending message.", answer=answers.TimerCommandAnswer, body=requests.NewTime
     ),
-    ("POST", "/api/timers/{id}/now"): Operation("Deliver a pending message now.", answer=answers.TimerVerdict),
+    ("POST", "/api/timers/{id}/now"): Operation("Deliver a pending message now.", answer=answers.TimerCommandAnswer),
     # -- Recurring messages
     ("POST", "/api/schedules"): Operation(
         "Register a schedule.",

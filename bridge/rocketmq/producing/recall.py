@@ -15,7 +15,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
-from duolog.delay.cancellations import Verdict
+from duolog.delay.cancellations import TimerOutcome
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.headers import RecallRequest
@@ -24,8 +24,8 @@ from duolog.protocol.rocketmq.messages.recall_handle import RecallHandle
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 _REMARKS: Final = {
-    Verdict.DELIVERED: "recall failed, the message is delivered already",
-    Verdict.NOT_FOUND: "recall failed, the handle names no message of this broker",
+    TimerOutcome.DELIVERED: "recall failed, the message is delivered already",
+    TimerOutcome.NOT_FOUND: "recall failed, the handle names no message of this broker",
 }
 
 
@@ -50,10 +50,10 @@ def _steps(context: RocketMQContext, command: RemotingCommand, handle: RecallHan
 
 
 def _recall(context: RocketMQContext, command: RemotingCommand, handle: RecallHandle) -> Answer:
-    verdict, promise, _ = context.messages.delay_commands.cancel(handle.timer_id, context.clock.now_ms())
-    if verdict is Verdict.CANCELLED:
+    outcome, promise, _ = context.messages.delay_commands.cancel(handle.timer_id, context.clock.now_ms())
+    if outcome is TimerOutcome.CANCELLED:
         return answer(command, ext={**_REGION, "msgId": handle.unique_key}, promise=promise)
-    return answer(command, ResponseCode.ILLEGAL_OPERATION, _REMARKS[verdict], ext=_REGION, promise=promise)
+    return answer(command, ResponseCode.ILLEGAL_OPERATION, _REMARKS[outcome], ext=_REGION, promise=promise)
 
 
 def _handle(context: RocketMQContext, request: RecallRequest) -> RecallHandle:

@@ -445,7 +445,7 @@ def test_what_is_frozen_is_found_until_it_is_gone() -> None:
 
 
 def test_cancelled_timers_are_forgotten_by_number_and_by_age() -> None:
-    """The limits are `delay.verdicts_max` and `delay.verdict_hours`."""
+    """The limits are `delay.cancelled_max` and `delay.cancelled_hours`."""
     cancelled = Cancelled(count_max=3, keep_ms=100)
     for number in range(5):
         cancelled.add((number, number), number)

@@ -217,15 +217,15 @@ def test_flags_of_serve_are_those_that_scripts_rely_on(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("verdict", "said"),
+    ("outcome", "said"),
     [
         ("cancelled", "it was cancelled before"),
         ("delivered", "it was delivered before"),
         ("not_found", "no pending message has this id or key; `duolog timer list` lists pending messages"),
     ],
 )
-def test_verdict_that_was_not_asked_for_says_so(verdict: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outcome_that_was_not_asked_for_says_so(outcome: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
-        _tell({"verdict": verdict, "messages": 0}, "rescheduled")
+        _tell({"outcome": outcome, "messages": 0}, "rescheduled")
     out, err = capsys.readouterr()
-    assert (out, err) == (f"{verdict.replace('_', ' ')}\n", f"duolog: not rescheduled: {said}\n")
+    assert (out, err) == (f"{outcome.replace('_', ' ')}\n", f"duolog: not rescheduled: {said}\n")

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from duolog.bridge.config import DelayOptions, Options, TopicsOptions
-from duolog.delay.cancellations import Verdict
+from duolog.delay.cancellations import TimerOutcome
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import properties as names
 from duolog.store.entry import Promise
@@ -103,8 +103,8 @@ class History:
 
         def decide(error: StoreError | None) -> None:
             assert error is None
-            verdict, promise, _ = self.core.delays.commands.cancel(self.timers[body], self.now_ms())
-            if verdict is Verdict.CANCELLED:
+            outcome, promise, _ = self.core.delays.commands.cancel(self.timers[body], self.now_ms())
+            if outcome is TimerOutcome.CANCELLED:
                 self.touched.add(body)
                 self.when(promise, lambda: self.cancelled.add(body))
 
@@ -116,8 +116,8 @@ class History:
 
         def decide(error: StoreError | None) -> None:
             assert error is None
-            verdict = self.core.delays.commands.reschedule(self.timers[body], due_ms, self.now_ms()).verdict
-            if verdict is Verdict.RESCHEDULED:
+            outcome = self.core.delays.commands.reschedule(self.timers[body], due_ms, self.now_ms()).outcome
+            if outcome is TimerOutcome.RESCHEDULED:
                 self.due[body] = min(self.due[body], due_ms)  # Until it is durable either may be what counts.
 
         self.core.delays.commands.load(self.timers[body], decide)

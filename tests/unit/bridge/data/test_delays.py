@@ -11,7 +11,7 @@ from duolog.bridge.data.publishing.produced_batches import REBUILT_RECORDS_MAX
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.state.producers import OutOfOrderSequence
 from duolog.bridge.state.topic_table import Topic
-from duolog.delay.cancellations import Verdict
+from duolog.delay.cancellations import TimerOutcome
 from duolog.delay.requested_delay import DelayRefused
 from duolog.delay.timers import TooManyTimers
 from duolog.protocol.kafka import record_reader
@@ -365,31 +365,31 @@ def test_topics_that_are_due_together_are_delivered_in_one_unit() -> None:
 # -- Verbs
 
 
-def test_verdicts_are_what_happened_and_survive_a_restart() -> None:
+def test_outcomes_are_what_happened_and_survive_a_restart() -> None:
     bench = Bench()
     topic = bench.topic()
     first = bench.send(topic, b"first", deliver_at(NOW + 100))
     second = bench.send(topic, b"second", deliver_at(NOW + 200))
-    assert bench.delays.commands.cancel(second, NOW).verdict is Verdict.CANCELLED
+    assert bench.delays.commands.cancel(second, NOW).outcome is TimerOutcome.CANCELLED
     bench.run_until(NOW + 300)
     assert bench.bodies(topic) == [b"first"]
     for door in (bench, bench.restarted()):
-        assert door.delays.commands.cancel(first, NOW).verdict is Verdict.DELIVERED
-        assert door.delays.commands.cancel(second, NOW).verdict is Verdict.CANCELLED
-        assert door.delays.commands.reschedule(second, NOW + 900, NOW).verdict is Verdict.CANCELLED
+        assert door.delays.commands.cancel(first, NOW).outcome is TimerOutcome.DELIVERED
+        assert door.delays.commands.cancel(second, NOW).outcome is TimerOutcome.CANCELLED
+        assert door.delays.commands.reschedule(second, NOW + 900, NOW).outcome is TimerOutcome.CANCELLED
         for unknown in ("", "x" * 24, first[:-1] + ("A" if first[-1] != "A" else "B"), first + "=", "ä" * 24):
-            assert door.delays.commands.cancel(unknown, NOW).verdict is Verdict.NOT_FOUND
+            assert door.delays.commands.cancel(unknown, NOW).outcome is TimerOutcome.NOT_FOUND
 
 
-def test_verdict_waits_for_what_it_reports() -> None:
+def test_outcome_waits_for_what_it_reports() -> None:
     bench = Bench()
     topic = bench.topic()
     timer = bench.send(topic, b"x", deliver_at(NOW + 100))
     bench.clock.set_now_ms(NOW + 100)
     while not topic.queues[0].end_offset:
         bench.delays.run(NOW + 100, 0)
-    verdict, promise, _ = bench.delays.commands.cancel(timer, NOW + 100)
-    assert verdict is Verdict.DELIVERED
+    outcome, promise, _ = bench.delays.commands.cancel(timer, NOW + 100)
+    assert outcome is TimerOutcome.DELIVERED
     assert not bench.store.kept(promise)
     bench.settle()
     assert bench.store.kept(promise)
@@ -405,25 +405,25 @@ def test_rescheduled_message_comes_at_its_new_time_under_its_old_id(family: str)
         timer = bench.delays.commands.text_ids.text_of((NOW + 100, position))
     else:
         timer = bench.send(topic, b"x", deliver_at(NOW + 100))
-    assert bench.delays.commands.reschedule(timer, NOW + 5_000, NOW).verdict is Verdict.RESCHEDULED
+    assert bench.delays.commands.reschedule(timer, NOW + 5_000, NOW).outcome is TimerOutcome.RESCHEDULED
     bench.settle()
     bench = bench.restarted()
     topic = bench.topic()
     bench.run_until(NOW + 4_999)
     assert bench.bodies(topic) == []
-    assert bench.delays.commands.reschedule(timer, NOW + 6_000, NOW + 4_999).verdict is Verdict.RESCHEDULED
+    assert bench.delays.commands.reschedule(timer, NOW + 6_000, NOW + 4_999).outcome is TimerOutcome.RESCHEDULED
     bench.run_until(NOW + 6_000)
     assert bench.bodies(topic) == [b"x"]
     if family == "kafka":
         assert bench.records(topic)[0].timestamp_ms == NOW + 6_000
-    assert bench.delays.commands.cancel(timer, NOW + 6_000).verdict is Verdict.DELIVERED
+    assert bench.delays.commands.cancel(timer, NOW + 6_000).outcome is TimerOutcome.DELIVERED
 
 
 def test_message_that_is_rescheduled_to_now_does_not_wait() -> None:
     bench = Bench()
     topic = bench.topic()
     timer = bench.send(topic, b"x", deliver_at(NOW + YEAR_MS))
-    assert bench.delays.commands.reschedule(timer, NOW, NOW).verdict is Verdict.RESCHEDULED
+    assert bench.delays.commands.reschedule(timer, NOW, NOW).outcome is TimerOutcome.RESCHEDULED
     bench.run_until(NOW)
     assert bench.bodies(topic) == [b"x"]
 
@@ -466,7 +466,7 @@ def test_deleted_topic_takes_its_messages_with_it_and_a_new_one_of_its_name_gets
     bench.run_until(NOW + 200)
     assert bench.bodies(again) == []
     assert (len(bench.delays.timers), bench.metrics.timers["dropped"]) == (0, 1)
-    assert bench.delays.commands.cancel(timer, NOW + 200).verdict is Verdict.CANCELLED
+    assert bench.delays.commands.cancel(timer, NOW + 200).outcome is TimerOutcome.CANCELLED
 
 
 def test_messages_of_a_deleted_topic_are_dropped_on_a_full_disk() -> None:
@@ -529,7 +529,7 @@ def test_state_after_a_snapshot_is_what_it_was() -> None:
     bench = bench.restarted()
     topic = bench.topic()
     assert bench.store.recovery.entries == 0
-    assert bench.delays.commands.cancel(timers[0], NOW).verdict is Verdict.CANCELLED
+    assert bench.delays.commands.cancel(timers[0], NOW).outcome is TimerOutcome.CANCELLED
     bench.run_until(NOW + 500)
     bench.run_until(NOW + 699)
     assert bench.bodies(topic) == [b"3", b"4", b"5"]
@@ -550,7 +550,7 @@ def test_message_that_is_not_in_memory_is_read_by_a_thread_and_may_be_cancelled_
     )()
     bench.run_until(NOW + 100)
     assert bench.bodies(topic) == []
-    assert bench.delays.commands.cancel(timers[1], NOW + 100).verdict is Verdict.CANCELLED
+    assert bench.delays.commands.cancel(timers[1], NOW + 100).outcome is TimerOutcome.CANCELLED
     for run, done in waiting:
         done(run())
     bench.run_until(NOW + 100)

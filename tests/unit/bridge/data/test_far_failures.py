@@ -95,7 +95,7 @@ def lived(nth: int) -> FailingTimers:
                 bench.turn(NEAR_MS)
     for value in ("05", "17", "30"):
         cancel = partial(bench.call, "_cancel", match=ids.pop(value))
-        assert again(cancel) == {"verdict": "cancelled"}
+        assert again(cancel) == {"outcome": "cancelled"}
         bench.turn(20 * NEAR_MS)
     again(lambda: bench.call("_reschedule", {"at_ms": start_ms + 99}, ids["08"]))
     add("99", start_ms + 100, "k9")  # instead of 09

@@ -173,20 +173,20 @@ class History:
     def cancel(self) -> None:
         if (body := self.some_body()) is not None:
             for _ in range(2):
-                assert self.bench.call("_cancel", match=self.pending[body].id) == {"verdict": "cancelled"}
+                assert self.bench.call("_cancel", match=self.pending[body].id) == {"outcome": "cancelled"}
             del self.pending[body]
 
     def cancel_key(self) -> None:
         topic, key = self.rng.choice(TOPICS), self.rng.choice(KEYS)
         found = self.drop(lambda one: (one.topic, one.key) == (topic, key))
-        verdict = self.bench.call("_cancel_named", topic=topic, key=key)["verdict"]
-        assert not found or verdict == "cancelled"
+        outcome = self.bench.call("_cancel_named", topic=topic, key=key)["outcome"]
+        assert not found or outcome == "cancelled"
 
     def move(self) -> None:
         if (body := self.some_body()) is not None:
             due_ms = self.some_due_ms()
-            verdict = self.bench.call("_reschedule", {"at_ms": due_ms}, self.pending[body].id)["verdict"]
-            assert verdict == "rescheduled"
+            outcome = self.bench.call("_reschedule", {"at_ms": due_ms}, self.pending[body].id)["outcome"]
+            assert outcome == "rescheduled"
             self.pending[body] = self.pending[body]._replace(due_ms=due_ms)
 
     def move_key(self) -> None:
@@ -297,31 +297,31 @@ def test_rows_of_a_deleted_topic_are_seen_by_nobody_and_dropped_when_due(is_rest
             ids.setdefault(name, []).append(bench.call("_add", wanted)["id"])
     bench.turn_until_idle()
     assert len(bench.tree.context.tables.manifest), "they are far"
-    assert bench.call("_cancel", match=ids["refunds"][1])["verdict"] == "cancelled"  # no tombstone says so yet
+    assert bench.call("_cancel", match=ids["refunds"][1])["outcome"] == "cancelled"  # no tombstone says so yet
     bench = bench.restarted() if is_restarted else bench
     bench.core.topics.delete(bench.core.topic("refunds"), bench.now_ms())
     gone, cancelled = ids["refunds"]
 
-    def look(left: list[str], *, verdict: str) -> None:
+    def look(left: list[str], *, outcome: str) -> None:
         span = {"from_ms": NOW, "until_ms": NOW + 10 * hour_ms}
         assert [row["id"] for row in bench.call("_list")["timers"]] == left
         assert bench.call("_count") == bench.call("_count", **span) == {"count": len(left)}
         assert sum(bench.call("_histogram", bins=7, **span)["counts"]) == len(left)
         for verb, body in (("_cancel", None), ("_now", None), ("_reschedule", {"delay_ms": 1})):
-            assert bench.call(verb, body, gone) == {"verdict": verdict}, verb
-            assert bench.call(verb, body, cancelled) == {"verdict": "cancelled"}, verb
+            assert bench.call(verb, body, gone) == {"outcome": outcome}, verb
+            assert bench.call(verb, body, cancelled) == {"outcome": "cancelled"}, verb
         with pytest.raises(HTTPNotFound):
             bench.call("_view", match=gone)
 
-    look(ids["orders"], verdict="not_found")
+    look(ids["orders"], outcome="not_found")
     bench = bench.restarted()
-    look(ids["orders"], verdict="not_found")
+    look(ids["orders"], outcome="not_found")
     bench.core.clock.pass_ms(hour_ms - NEAR_MS // 4)
     bench.turn_until_idle()
-    look(ids["orders"], verdict="not_found")  # in memory again
+    look(ids["orders"], outcome="not_found")  # in memory again
     bench.core.clock.pass_ms(NEAR_MS)
     bench.turn_until_idle()
-    look(ids["orders"][1:], verdict="cancelled")
+    look(ids["orders"][1:], outcome="cancelled")
     assert bench.core.metrics.timers["dropped"] == 1
 
 

@@ -10,7 +10,7 @@ from duolog.bridge.data.delayed.schedules import Outcome
 from duolog.bridge.data.publishing.kafka_plan import REPLACING_RECORDS_MAX
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
-from duolog.delay.cancellations import Verdict
+from duolog.delay.cancellations import TimerOutcome
 from duolog.delay.recurring import (
     BadSchedule,
     Cron,
@@ -337,17 +337,21 @@ def test_verbs_by_key_say_what_has_become_of_the_messages() -> None:
 
     for key in (b"a", b"a", b"b", b"c"):
         desk.kafka(topic, kafka_batch(LATER, key=key))
-    assert desk.delays.commands.reschedule_named(topic, b"b", NOW + 9000, NOW).verdict is Verdict.RESCHEDULED
-    assert desk.delays.commands.cancel_named(topic, b"a", NOW).verdict is Verdict.CANCELLED
+    assert desk.delays.commands.reschedule_named(topic, b"b", NOW + 9000, NOW).outcome is TimerOutcome.RESCHEDULED
+    assert desk.delays.commands.cancel_named(topic, b"a", NOW).outcome is TimerOutcome.CANCELLED
     assert len(desk.delays.timers) == 2
     desk.settle()
     desk = Desk(desk.disk.after_kill())
     topic = desk.topic()
     desk.pass_until(NOW + 6000)
     assert [timer.due_ms for timer in desk.delays.commands.named(topic, b"b")] == [NOW + 9000]
-    for key, expected in ((b"a", Verdict.CANCELLED), (b"c", Verdict.DELIVERED), (b"d", Verdict.NOT_FOUND)):
-        assert desk.delays.commands.cancel_named(topic, key, NOW + 6000).verdict is expected
-        assert desk.delays.commands.reschedule_named(topic, key, NOW + 9000, NOW + 6000).verdict is expected
+    for key, expected in (
+        (b"a", TimerOutcome.CANCELLED),
+        (b"c", TimerOutcome.DELIVERED),
+        (b"d", TimerOutcome.NOT_FOUND),
+    ):
+        assert desk.delays.commands.cancel_named(topic, key, NOW + 6000).outcome is expected
+        assert desk.delays.commands.reschedule_named(topic, key, NOW + 9000, NOW + 6000).outcome is expected
 
 
 def test_a_batch_of_messages_asks_for_few_schedules_or_none() -> None:

@@ -1,7 +1,7 @@
-"""Proves that verdicts are linearizable against delivery, wherever a timer is on its way to a table and back.
+"""Proves that outcomes are linearizable against delivery, wherever a timer is on its way to a table and back.
 
 What workers do, and what comes of it, happens at random moments between steps of the loop: verbs meet flushes, reads,
-tombstones and compactions half way, and each other. A verdict that somebody has heard must fit all that is seen later.
+tombstones and compactions half way, and each other. An outcome that somebody has heard must fit all that is seen later.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ import pytest
 
 from duolog.bridge.config import DelayOptions, Options, TopicsOptions
 from duolog.bridge.data.delayed.delay_commands import Decision
-from duolog.delay.cancellations import Verdict
+from duolog.delay.cancellations import TimerOutcome
 from duolog.delay.requested_delay import RequestedDelay
 from duolog.protocol.kafka.record_batch import Record
 from duolog.store.errors import StoreError
@@ -70,10 +70,10 @@ class Race:
         self.names: dict[bytes, bytes | None] = {}
         self.due: dict[bytes, int] = {}  # the earliest time that may count
         self.asked: Counter[bytes] = Counter()  # moves that are not answered
-        self.said: dict[bytes, Verdict] = {}  # a last word that somebody has heard
+        self.said: dict[bytes, TimerOutcome] = {}  # a last word that somebody has heard
         self.maybe: set[bytes] = set()  # a cancel was under way when the broker died, or a replacement
         self.seen: set[bytes] = set()
-        self.verdicts: Counter[Verdict] = Counter()
+        self.outcomes: Counter[TimerOutcome] = Counter()
         self.open(CrashDisk(), NOW)
 
     def open(self, disk: CrashDisk, now_ms: int) -> None:
@@ -134,7 +134,7 @@ class Race:
         def reschedule(text: str) -> Decision:
             decision = self.core.delays.commands.reschedule(text, due_ms, self.now_ms())
             self.asked[body] -= 1
-            if decision.verdict is Verdict.RESCHEDULED and not self.asked[body]:
+            if decision.outcome is TimerOutcome.RESCHEDULED and not self.asked[body]:
                 self.due[body] = due_ms
             return decision
 
@@ -143,23 +143,23 @@ class Race:
     def decide(self, body: bytes, verb: Callable[[str], Decision], *, is_cancel: bool) -> None:
         """Ask; what is heard must fit what was heard before the question, and what lies in the queue."""
         core, text = self.core, self.ids[body]
-        before = Verdict.DELIVERED if body in self.look() else self.said.get(body)
+        before = TimerOutcome.DELIVERED if body in self.look() else self.said.get(body)
         if is_cancel:
             self.maybe.add(body)
 
         def then(error: StoreError | None) -> None:
             assert error is None
-            verdict = verb(text).verdict
+            outcome = verb(text).outcome
             core.settle()
-            self.verdicts[verdict] += 1
+            self.outcomes[outcome] += 1
             if before is not None:
-                assert verdict is before, f"{body!r} was {before} before it was asked"
-            if verdict is Verdict.RESCHEDULED:
+                assert outcome is before, f"{body!r} was {before} before it was asked"
+            if outcome is TimerOutcome.RESCHEDULED:
                 assert body not in self.look()
                 return
-            assert verdict is not Verdict.NOT_FOUND
-            assert (body in self.look()) == (verdict is Verdict.DELIVERED), f"{body!r} is {verdict}"
-            self.said[body] = verdict
+            assert outcome is not TimerOutcome.NOT_FOUND
+            assert (body in self.look()) == (outcome is TimerOutcome.DELIVERED), f"{body!r} is {outcome}"
+            self.said[body] = outcome
 
         core.delays.commands.load(text, then)
 
@@ -170,11 +170,11 @@ class Race:
 
         def then(error: StoreError | None) -> None:
             assert error is None
-            verdict = core.delays.commands.cancel_named(self.topic, name, self.now_ms()).verdict
+            outcome = core.delays.commands.cancel_named(self.topic, name, self.now_ms()).outcome
             core.settle()
             self.maybe |= {body for body, key in self.names.items() if key == name}
-            if verdict is Verdict.CANCELLED:
-                self.said |= dict.fromkeys(before - self.look(), Verdict.CANCELLED)
+            if outcome is TimerOutcome.CANCELLED:
+                self.said |= dict.fromkeys(before - self.look(), TimerOutcome.CANCELLED)
 
         core.delays.commands.load_named(self.topic, name, then)
 
@@ -216,7 +216,7 @@ class Race:
         assert len(found) == len(set(found)), "delivered twice"
         for body in new:
             assert self.due[body] <= self.now_ms(), f"{body!r} is early"
-            assert self.said.get(body, Verdict.DELIVERED) is Verdict.DELIVERED, f"{body!r} was cancelled"
+            assert self.said.get(body, TimerOutcome.DELIVERED) is TimerOutcome.DELIVERED, f"{body!r} was cancelled"
         self.seen |= new
         return set(found)
 
@@ -235,7 +235,7 @@ class Race:
                 break
         self.look()
         assert not set(self.ids) - self.seen - self.maybe, "lost"
-        assert not {body for body, said in self.said.items() if said is Verdict.DELIVERED} - self.seen
+        assert not {body for body, said in self.said.items() if said is TimerOutcome.DELIVERED} - self.seen
 
 
 @pytest.fixture(autouse=True)
@@ -248,9 +248,9 @@ def _short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_heard_of_a_timer_fits_what_becomes_of_it(seed: int) -> None:
     race = Race(seed)
     race.run(500)
-    assert race.verdicts[Verdict.CANCELLED]
-    assert race.verdicts[Verdict.RESCHEDULED]
-    assert race.verdicts[Verdict.DELIVERED]
+    assert race.outcomes[TimerOutcome.CANCELLED]
+    assert race.outcomes[TimerOutcome.RESCHEDULED]
+    assert race.outcomes[TimerOutcome.DELIVERED]
 
 
 @pytest.mark.soak

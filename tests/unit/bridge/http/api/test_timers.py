@@ -70,7 +70,7 @@ def test_schedule_is_shown_with_its_message() -> None:
     assert {name: shown[name] for name in wanted} == wanted
 
 
-def test_verdict_by_key_says_of_how_many() -> None:
+def test_outcome_by_key_says_of_how_many() -> None:
     core = ManualCore()
     core.topic()
     api = TimerHandlers(core, kept, read)
@@ -78,9 +78,9 @@ def test_verdict_by_key_says_of_how_many() -> None:
         asyncio.run(api._add(asked({"topic": "orders", "key": "k", "value": "v", "delay_ms": 60_000})))
     named = {"topic": "orders", "key": "k"}
     for verb, request, expected in [
-        (api._reschedule_named, asked(named | {"delay_ms": 1_000}), {"verdict": "rescheduled", "messages": 2}),
-        (api._cancel_named, asked(**named), {"verdict": "cancelled", "messages": 2}),
-        (api._cancel_named, asked(**named), {"verdict": "cancelled", "messages": 0}),
+        (api._reschedule_named, asked(named | {"delay_ms": 1_000}), {"outcome": "rescheduled", "messages": 2}),
+        (api._cancel_named, asked(**named), {"outcome": "cancelled", "messages": 2}),
+        (api._cancel_named, asked(**named), {"outcome": "cancelled", "messages": 0}),
     ]:
         assert json.loads(cast(bytes, asyncio.run(verb(request)).body)) == expected
 
