@@ -93,7 +93,10 @@ class _Reading:
         "fetched",
         "found_bytes",
         "has_error",
+        "has_invisible",
         "queues",
+        "seen_bytes",
+        "seen_version",
         "wanted_bytes",
     )  # fmt: skip
 
@@ -103,6 +106,9 @@ class _Reading:
         self.queues: list[Queue] = []  # Those of the partitions that could be read.
         self.found_bytes = 0
         self.has_error = False
+        self.has_invisible = False  # A queue has records that become visible when the log has been written.
+        self.seen_bytes = 0  # The bytes of each of `queues` when it was read, in all.
+        self.seen_version = context.topics.version
         self._cold: _ColdPartition | None = None  # What a thread must read before `read` goes on.
         self._budget_bytes = min(
             asked.max_bytes, context.options.kafka.fetch_bytes_max, connections.answer_room_bytes()
@@ -146,6 +152,9 @@ class _Reading:
         if not queue.start_offset <= offset <= queue.visible_end:
             return self._failed(asked, ErrorCode.offset_out_of_range)
         self.queues.append(queue)
+        self.seen_bytes += queue.size_bytes
+        if queue.visible_end != queue.end_offset:
+            self.has_invisible = True
         isolation = context.isolation
         ends = _Ends(queue.visible_end, isolation.stable_end(queue), isolation.get(queue.key))
         end = ends.last_stable if self._asked.isolation_level == _READ_COMMITTED else ends.high_watermark
@@ -192,16 +201,17 @@ class _Reading:
         """Say whether the records that were read are an answer before the request's max_wait_ms is over."""
         return self.has_error or self.found_bytes >= self.wanted_bytes or not self.queues
 
-    def may_be_enough(self, seen: tuple[int, int]) -> bool:
-        """Say whether another pass may find enough, because what `growth` returns has moved far enough since then."""
-        if self.wanted_bytes <= 1 or self._asked.isolation_level == _READ_COMMITTED:
+    def may_be_enough(self) -> bool:
+        """Say whether another pass may find enough, because a queue has changed since it was read."""
+        if self.wanted_bytes <= 1 or self.has_invisible or self._asked.isolation_level == _READ_COMMITTED:
             return True
-        (seen_bytes, seen_version), (size_bytes, version) = seen, self.growth()
-        return size_bytes - seen_bytes >= self.wanted_bytes - self.found_bytes or version != seen_version
+        size_bytes = sum(queue.size_bytes for queue in self.queues)
+        is_larger = size_bytes - self.seen_bytes >= self.wanted_bytes - self.found_bytes
+        return is_larger or self._context.topics.version != self.seen_version
 
-    def growth(self) -> tuple[int, int]:
-        """Return what moves when there may be more to read: the bytes of the queues, and the version of the topics."""
-        return sum(queue.size_bytes for queue in self.queues), self._context.topics.version
+    def has_missed_change(self) -> bool:
+        """Say whether a queue has changed since it was read, which happens only if the pass took several turns."""
+        return sum(queue.size_bytes for queue in self.queues) != self.seen_bytes
 
 
 def _aborted(isolation: QueueIsolation | None, offset: int, records: Sequence[Buffer]) -> Sequence[tuple[int, int]]:
@@ -228,8 +238,9 @@ def _steps(context: KafkaContext, connections: Connections, request: KafkaReques
             until_mono_ms = context.clock.mono_ms() + min(asked.max_wait_ms, WAIT_MS_MAX)
             hold = Hold([queue.key for queue in reading.queues], until_mono_ms)
         reading.fetched = []  # A held request keeps no records; the next pass reads them anew.
-        seen = reading.growth()
+        if reading.has_missed_change() and reading.may_be_enough() and context.clock.mono_ms() < hold.until_mono_ms:
+            continue
         outcome = yield hold
-        while outcome is HoldOutcome.CHANGED and not reading.may_be_enough(seen):
+        while outcome is HoldOutcome.CHANGED and not reading.may_be_enough():
             outcome = yield hold
         is_last = outcome is not HoldOutcome.CHANGED

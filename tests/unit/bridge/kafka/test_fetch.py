@@ -206,6 +206,37 @@ def test_records_are_not_fetched_before_the_log_keeps_them(bench: KafkaBench, cl
     assert [values_of(partition) for partition in answered(client, number)] == [[b"a"]]
 
 
+def test_records_that_the_log_does_not_keep_yet_count_towards_min_bytes_when_it_does(
+    bench: KafkaBench, client: Client
+) -> None:
+    bench.topic()
+    bench.is_stalled = True
+    bench.connect().send(
+        ApiKey.PRODUCE, 9, acks=1,
+        topic_data=[{"name": "orders", "partition_data": [{"index": 0, "records": record_batch_of(bytes(1000))}]}],
+    )  # fmt: skip
+    number = client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500, min_bytes=1000))
+    assert answered(client, number) is None
+    bench.settle()
+    assert [values_of(partition) for partition in answered(client, number)] == [[bytes(1000)]]
+
+
+def test_record_of_a_partition_that_was_read_before_a_cold_read_ends_the_wait(
+    bench: KafkaBench, client: Client
+) -> None:
+    topic = bench.topic()
+    for _ in range(20):
+        bench.write(topic, bytes(50_000), partition=1)
+    bench.disk.cached = False
+    asked = request(0, 0, wait_ms=500, min_bytes=51_000, each={"partition_max_bytes": 60_000})
+    number = client.send(ApiKey.FETCH, 12, **asked)
+    bench.write(topic, bytes(2_000))
+    assert answered(client, number) is None
+    bench.reader_threads.run()
+    bench.settle()
+    assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 1]
+
+
 def record_batch_of(value: bytes) -> bytes:
     builder = batch_builder.BatchBuilder()
     builder.append(0, -1, None, value)
