@@ -20,7 +20,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
-from duolog.bridge.rocketmq.retry.retry_policy import check_policy
+from duolog.bridge.rocketmq.retry.retry_delays import check_policy
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import (
     DataVersion,

@@ -3,7 +3,7 @@
     consumer fails ──┬── attempts left ──> %RETRY%group, delayed ──> the group's consumers again
                      └── none left ──────> %DLQ%group ── redrive ──> %RETRY%group, as if it had never failed
 
-The delay is that of the level in the request, or of the group's policy (`retry_policy.py`), or of level 3 + attempts.
+The delay is that of the level in the request, or of the group's policy (`retry_delays.py`), or of level 3 + attempts.
 The number of attempts is that in the request, or the group's `retryMaxTimes`.
 
 Java's orderly consumers do not use request 36. When their own attempts are used up, they send the message to
@@ -30,7 +30,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
-from duolog.bridge.rocketmq.retry.retry_policy import delay_ms_of
+from duolog.bridge.rocketmq.retry.retry_delays import delay_ms_of
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import UnknownTopic
 from duolog.delay.recurring import AMQ_NAMES

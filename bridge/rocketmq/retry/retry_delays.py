@@ -1,9 +1,10 @@
-"""Retry policies of groups (`groupRetryPolicy`): the delays of failed messages.
+"""The delays of failed messages before they are tried again, by the retry policies of groups (`groupRetryPolicy`).
 
     CUSTOMIZED    a list of delays that replaces the delay levels; the first failure takes the third delay
     EXPONENTIAL   initial * multiplier ** failures, up to max
 
 A policy without parameters, which is the default, uses `delay.levels`. A policy is checked when it is set.
+The number of attempts is decided in `send_back.py`.
 Source: CustomizedRetryPolicy.java, ExponentialRetryPolicy.java.
 """
 
