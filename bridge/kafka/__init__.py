@@ -10,20 +10,19 @@ The table lacks KIP-848 groups, share groups, SASL authentication, telemetry, an
 """
 
 from duolog.bridge.kafka import (
-    acls_and_quotas,
-    api_versions,
     configs,
+    delete_records,
     fetch,
     group_membership,
     group_offsets,
     list_offsets,
     metadata,
     produce,
-    quorum,
     topic_pages,
     topics,
     transactions,
 )
+from duolog.bridge.kafka.cluster import acls_and_quotas, api_versions, quorum
 from duolog.bridge.kafka.requests.api import KafkaApi
 from duolog.protocol.kafka.api_messages import ApiKey
 
@@ -46,7 +45,7 @@ TABLE: dict[int, KafkaApi] = {api.key: api for api in (
     KafkaApi(ApiKey.API_VERSIONS,                 0,  4, api_versions.api_versions),
     KafkaApi(ApiKey.CREATE_TOPICS,                2,  7, topics.create_topics),
     KafkaApi(ApiKey.DELETE_TOPICS,                1,  6, topics.delete_topics),
-    KafkaApi(ApiKey.DELETE_RECORDS,               0,  2, list_offsets.delete_records),
+    KafkaApi(ApiKey.DELETE_RECORDS,               0,  2, delete_records.delete_records),
     KafkaApi(ApiKey.INIT_PRODUCER_ID,             0,  5, transactions.init_producer_id),
     KafkaApi(ApiKey.OFFSET_FOR_LEADER_EPOCH,      2,  4, list_offsets.offset_for_leader_epoch),
     KafkaApi(ApiKey.ADD_PARTITIONS_TO_TXN,        0,  3, transactions.add_partitions_to_txn),

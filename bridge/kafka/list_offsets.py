@@ -1,4 +1,4 @@
-"""ListOffsets 1..10, OffsetForLeaderEpoch 2..4, DeleteRecords 0..2.
+"""ListOffsets 1..10, OffsetForLeaderEpoch 2..4.
 
     timestamp   -1 latest · -2, -4 earliest · -3 the first record with the greatest timestamp · -5 last tiered: none
                 t >= 0: the first record of that time or later
@@ -25,7 +25,6 @@ from duolog.bridge.kafka.requests.request import (
     NO_THROTTLE,
     KafkaRequest,
     Steps,
-    join_promises,
 )
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import TURN_MS
@@ -35,18 +34,17 @@ from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import UnknownTopic
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
-from duolog.store.entry import Promise
-from duolog.store.errors import OffsetOutOfRange, StoreError
+from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LAST_TIERED = -1, -2, -3, -4, -5
-_HIGH_WATERMARK = -1  # In DeleteRecords: all records up to the high watermark.
 _NO_EPOCH = -1
 _READ_COMMITTED = 1
 LOOKED_UP_MAX = 500  # Partitions in one turn of the loop, even if time is left.
 
 
-def _partition(context: KafkaContext, name: str, index: int) -> tuple[Topic, Queue]:
+def partition_of(context: KafkaContext, name: str, index: int) -> tuple[Topic, Queue]:
+    """Return the topic of a partition and its queue. Raises UnknownTopic."""
     topic = context.topics.by_kafka_name(name)
     if topic is None or not 0 <= index < topic.queue_count:
         raise UnknownTopic(f"topic {name} has no partition {index}, or does not exist")
@@ -140,7 +138,7 @@ class _ListOffsets:
                 break
             try:
                 self._repeated.check((name, part.partition_index), f"partition {part.partition_index} of {name}")
-                topic, queue = _partition(self._context, name, part.partition_index)
+                topic, queue = partition_of(self._context, name, part.partition_index)
                 found = self._look_up(topic, queue, part)
             except ANSWERABLE as error:
                 found = Listed(code_of(error))
@@ -232,7 +230,7 @@ def offset_for_leader_epoch(context: KafkaContext, connection: OrderedConnection
 def _epoch_end(context: KafkaContext, request: KafkaRequest, name: str, asked: Any) -> Any:
     epoch = end_offset = -1
     try:
-        topic, _ = _partition(context, name, asked.partition)
+        topic, _ = partition_of(context, name, asked.partition)
         error = _epoch_error(topic, asked.partition, asked.current_leader_epoch)
         if error is ErrorCode.none:
             epoch, end_offset = topic.epoch_end(asked.partition, asked.leader_epoch)
@@ -241,49 +239,3 @@ def _epoch_end(context: KafkaContext, request: KafkaRequest, name: str, asked: A
     return request.types.EpochEndOffset(
         error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
     )
-
-
-# -- DeleteRecords
-
-
-def delete_records(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Raise log start offsets. The records below are deleted for both client protocols."""
-    types = request.types
-    promise: Promise | None = None
-    asked = by_partition(
-        (topic.name, part.partition_index, part.offset) for topic in request.body.topics for part in topic.partitions
-    )
-
-    def deleted(name: str, index: int, offset: int) -> Any:
-        nonlocal promise
-        low_watermark, error = -1, ErrorCode.none
-        try:
-            low_watermark, moved = _delete_records(context, name, index, offset)
-            promise = join_promises(promise, moved)
-        except ANSWERABLE as refusal:
-            error = code_of(refusal)
-        return types.DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error)
-
-    topics = Elements(
-        types.DeleteRecordsTopicResult(
-            name=name, partitions=Elements(deleted(name, index, offset) for index, offset in partitions.items())
-        )
-        for name, partitions in asked.items()
-    )
-    entity = types.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
-    pieces = yield from encode_in_steps(context, request, entity)
-    return make_answer(request, pieces, promise)
-
-
-def _delete_records(context: KafkaContext, name: str, index: int, offset: int) -> tuple[int, Promise | None]:
-    topic, queue = _partition(context, name, index)
-    end = queue.visible_end
-    until = end if offset == _HIGH_WATERMARK else offset
-    if not 0 <= until <= end:
-        raise OffsetOutOfRange(str(queue), offset, queue.start_offset, end)
-    if not topic.may_produce:
-        raise InvalidRequest(f"topic {name} belongs to the broker, so its records cannot be deleted")
-    if until <= queue.start_offset:
-        return queue.start_offset, None
-    context.store.retention.trim(queue, until, context.clock.now_ms())
-    return queue.start_offset, context.store.promise()

@@ -1,4 +1,4 @@
-"""What ListOffsets, OffsetForLeaderEpoch and DeleteRecords answer, case by case."""
+"""What ListOffsets and OffsetForLeaderEpoch answer, case by case."""
 
 from dataclasses import replace
 from typing import Any
@@ -97,19 +97,6 @@ def test_epoch_ends_where_the_next_began(bench: KafkaBench, client: Client, aske
     topics = [{"topic": "orders", "partitions": [{"partition": 0, "leader_epoch": asked}]}]
     (found,) = client.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, topics=topics).topics[0].partitions
     assert (found.error_code, found.leader_epoch, found.end_offset) == (OK, epoch, end)
-
-
-@pytest.mark.parametrize(
-    ("offset", "low_watermark", "error"),
-    [(2, 2, OK), (-1, 3, OK), (0, 0, OK), (4, -1, ErrorCode.offset_out_of_range)],
-)
-def test_delete_records(bench: KafkaBench, client: Client, offset: int, low_watermark: int, error: ErrorCode) -> None:
-    topic = bench.topic()
-    bench.write(topic, b"a", b"b", b"c")
-    topics = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": offset}]}]
-    (result,) = client.ask(ApiKey.DELETE_RECORDS, 2, topics=topics).topics[0].partitions
-    assert (result.low_watermark, result.error_code) == (low_watermark, error)
-    assert topic.queues[0].start_offset == max(low_watermark, 0)
 
 
 def test_offsets_of_rocketmq_messages_are_those_that_fetch_reads(bench: KafkaBench, client: Client) -> None:
