@@ -1,4 +1,4 @@
-"""Compaction: writes several sorted tables anew as one, without what is deleted."""
+"""The class Compaction: writes the timers of several sorted tables, except the deleted ones, to new tables."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,11 +10,13 @@ from duolog.delay.tables.tables_view import in_order
 from duolog.store.errors import Corruption
 from duolog.store.files import Files
 
-TABLE_BYTES = 256 << 20  # A compaction begins another table here; larger tables are left alone.
+# A compaction begins another table when one has this size. Tables of at least half of it are compacted only if many of
+# their timers are deleted (`Tables.compaction_wanted`).
+TABLE_BYTES = 256 << 20
 
 
 class Compaction:
-    """Merges tables into new ones without their deleted timers: made in the loop, `run` in a worker."""
+    """One compaction. It is made in the loop, and a worker calls `run`."""
 
     def __init__(
         self, files: Files, inputs: Sequence[SortedTable], first_number: int, pause: Callable[[], object]
@@ -22,13 +24,13 @@ class Compaction:
         self.inputs = tuple(inputs)
         self._pause = pause
         self.outputs: list[SortedTable] = []
-        self.deleted_late: list[TimerKey] = []  # Keys of what was deleted since this began; the results may have it.
-        self._marked = 0  # How many of these have tombstones in the results.
+        self.deleted_late: list[TimerKey] = []  # Keys of timers that were deleted since the compaction began.
+        self._marked = 0  # How many of these have tombstones in the results already.
         self._files, self._number = files, first_number
         self._writer: TableWriter | None = None
 
     def run(self) -> None:
-        """Write, sync and open the results. Blocks; in a thread it gives up the interpreter with every block."""
+        """Write, sync and open the results. Blocks; other threads run between two blocks of a table."""
         try:
             for timer in in_order([table.scan((0, 0), FOREVER_MS) for table in self.inputs]):
                 self._add(timer)
@@ -39,11 +41,11 @@ class Compaction:
 
     @property
     def late_count(self) -> int:
-        """How many timers were deleted since the compaction began, or since `delete_late`."""
+        """The number of timers that were deleted since the compaction began and have no tombstone in the results."""
         return len(self.deleted_late) - self._marked
 
     def delete_late(self) -> None:
-        """Add tombstones to the results for what was deleted meanwhile; for a worker if there are many."""
+        """Add tombstones for these timers to the results. Blocks; a worker calls it if there are many."""
         until = len(self.deleted_late)
         late = sorted(set(self.deleted_late[self._marked : until]))
         try:

@@ -2,9 +2,9 @@
 
     page      crc u32 | row ... | zeros            4096 bytes; the CRC-32C covers all that follows it
 
-Rows are bytes that sort as they lie there (big-endian fields, the key in front), and no row lies across pages. How many
-there are is kept by the owner. A search reads as many pages as the number of pages has binary digits, and nothing is
-kept in memory but the page that was read last: a table of a million timers has indexes of a few thousand pages.
+Rows are sorted by their bytes: the key is in front, and fields are big-endian. No row is in two pages. The owner of the
+index stores the number of rows. A search reads about log2(pages) pages, and only the page that was read last is kept in
+memory. The indexes of a table of a million timers have a few thousand pages.
 """
 
 from bisect import bisect_left
@@ -16,9 +16,9 @@ from duolog.store.errors import Corruption
 
 PAGE_SIZE = 4096
 _CRC_SIZE = 4
-_NEIGHBOURS_MAX = 8  # pages
+_NEIGHBOURS_MAX = 8  # Pages that `lower_of_hash` tries before it bisects all pages.
 
-Read = Callable[[int, int], bytes]  # (size, at): exactly so many bytes, or Corruption
+Read = Callable[[int, int], bytes]  # Takes (size, at), and returns exactly `size` bytes or raises Corruption.
 
 
 def rows_per_page(row_size: int) -> int:
@@ -26,7 +26,7 @@ def rows_per_page(row_size: int) -> int:
 
 
 def pages_of(rows: bytes | bytearray, row_size: int) -> Iterator[bytes]:
-    """Lay out sorted rows, which come joined, as pages."""
+    """Yield the pages of an index. `rows` has all sorted rows, one after the other."""
     step = rows_per_page(row_size) * row_size
     for at in range(0, len(rows), step):
         body = bytes(rows[at : at + step]).ljust(PAGE_SIZE - _CRC_SIZE, b"\0")
@@ -40,21 +40,27 @@ class PagedIndex:
         self.count = count
         self._read, self._name, self._at, self._row_size = read, name, at, row_size
         self._per_page = rows_per_page(row_size)
-        self._last: tuple[int, bytes] = (-1, b"")  # one value, so that threads see number and page together
+        self._last: tuple[int, bytes] = (
+            -1,
+            b"",
+        )  # One value, so that a thread never sees the number of one page with another page.
 
     def row(self, number: int) -> bytes:
         page, within = divmod(number, self._per_page)
         return self._row(self._page(page), within)
 
     def lower(self, key: bytes) -> int:
-        """Return the number of the first row that does not begin with less than `key`."""
+        """Return the number of the first row whose first bytes are `key` or greater."""
         size = len(key)
         pages = range(-(-self.count // self._per_page))
         # The page before the first one that begins with the key or with more.
         return self._lower_in(max(0, bisect_left(pages, key, key=lambda number: self._start(number, size)) - 1), key)
 
     def lower_of_hash(self, key: bytes) -> int:
-        """The same where keys are hashes of 8 bytes, which are spread evenly: so a few pages are read."""
+        """Return the same as `lower` for keys that are hashes of 8 bytes.
+
+        Hashes are evenly distributed, so the page is guessed from the hash and few pages are read.
+        """
         pages = -(-self.count // self._per_page)
         page = int.from_bytes(key, "big") * pages >> 64
         for _ in range(_NEIGHBOURS_MAX):
@@ -64,7 +70,7 @@ class PagedIndex:
                 page += 1
             else:
                 return self._lower_in(page, key)
-        return self.lower(key)  # Many have the same one.
+        return self.lower(key)  # Many rows have the same hash, so the guess was far off.
 
     def check(self) -> None:
         """Read all pages; raises Corruption."""

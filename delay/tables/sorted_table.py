@@ -1,4 +1,4 @@
-"""A sorted table open for reading, with its tombstones (`delay/tables/table_format.py` has the picture of the file)."""
+"""The class SortedTable: reads one sorted table, whose format is in `delay/tables/table_format.py`."""
 
 import logging
 from bisect import bisect_left, bisect_right
@@ -43,7 +43,7 @@ class RowRef(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A timer that a table has, with its message."""
+    """A timer of a table, with its message."""
 
     table: "SortedTable"
     ordinal: int
@@ -55,24 +55,24 @@ class Found(NamedTuple):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it is deleted as of now: ask again in the loop before acting on it."""
+        """Whether the timer is deleted now. The loop must check this again before it uses what a worker has found."""
         return self.table.is_deleted(self.ordinal)
 
 
 class SortedTable:
-    """One table open for reading, and its tombstones. Reading may block, and raises Corruption.
+    """One table, open for reading, and its tombstones. Reads may block and raise Corruption.
 
-    Threads may read while the loop adds tombstones: whether a timer is deleted is as of the moment of the question.
-    The class has more than 20 methods, because reads by key, by topic, by name and in order use the same open file.
+    Threads may read while the loop adds tombstones, so a read may return a timer that is deleted during the read. The
+    class has more than 20 methods, because reads by key, by topic, by name and in due order use the same open file.
     """
 
     def __init__(self, files: Files, entry: TableEntry) -> None:
-        """Open what a manifest names: the footer is read, and the tombstones that count."""
+        """Open the table of a manifest's entry, and check its footer. Raises Corruption and OSError."""
         self.entry = entry
         self.path = table_path(entry.number)
         self.tombstones = Tombstones(entry.number, entry.count)
         self._files = files
-        self._damaged: set[int] = set()  # blocks, that were reported
+        self._damaged: set[int] = set()  # The numbers of damaged blocks that were reported.
         try:
             self._file = files.open(self.path)
         except FileNotFoundError as error:
@@ -104,7 +104,7 @@ class SortedTable:
         self._files.close(self._file)
 
     def check_indexes(self) -> None:
-        """Read the indexes of blocks and topics, without which nothing is found; raises Corruption."""
+        """Read and check the block index and the topic index, which scans need. Raises Corruption."""
         self._blocks.check()
         self._topics.check()
 
@@ -114,9 +114,9 @@ class SortedTable:
     # -- Ordinals
 
     def lower(self, due_ms: int, address: int = 0) -> int:
-        """Return the ordinal of the first timer that is not before this key; `count` if none is.
+        """Return the ordinal of the first timer with this key or a greater one; `count` if there is none.
 
-        In a damaged block no timer is found, so the result is the first ordinal of the block.
+        If the key is in a damaged block, the result is the first ordinal of the block.
         """
         if (due_ms, address) <= self.first:
             return 0
@@ -142,9 +142,9 @@ class SortedTable:
         return Found(self, block.ordinal + within, next(_timers(rows, payload, within, within + 1)))
 
     def refs(self, keys: Iterable[TimerKey]) -> Iterator[RowRef]:
-        """Yield where these keys lie, which must rise, as far as they are here, deleted or not. Reads no messages."""
+        """Yield a RowRef for each of these ascending keys that the table has, deleted or not. Reads no messages."""
         rows, ordinal, count = b"", 0, 0
-        behind: bytes = b""  # the first key that is not in these rows
+        behind: bytes = b""  # The first key that is not in `rows`.
         for key in keys:
             if not self.first <= key <= self.last:
                 continue
@@ -165,9 +165,10 @@ class SortedTable:
     def scan(
         self, start: TimerKey, until_ms: int, topic: int | None = None, without: frozenset[int] = frozenset()
     ) -> Iterator[TableTimer]:
-        """Yield the pending timers from this key on, up to and not including what is due at `until_ms`.
+        """Yield the pending timers from the key `start` on that are due before `until_ms`.
 
-        They are those of one topic, or of all topics but some. Only the rows are read of blocks without any of them.
+        They are those of `topic`, or of all topics except those in `without`. Of blocks that have only timers of
+        `without`, the rows are read and the messages are not.
         """
         ordinal, until = max(self.lower(*start), self.entry.start), self.lower(until_ms)
         if ordinal >= until:
@@ -182,7 +183,7 @@ class SortedTable:
                 yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic not in without)
 
     def _blocks_of_topic(self, topic: int, first: int, end: int) -> Iterator[int]:
-        """Yield the blocks from `first` up to, not including, `end` that have timers of a topic."""
+        """Yield the numbers of the blocks in [first, end) that have timers of a topic."""
         for row in range(self._topics.lower(TOPIC_BLOCK.pack(topic, first)), self._topics.count):
             of, number, _ = TOPIC.unpack(self._topics.row(row))
             if of != topic or number >= end:
@@ -190,7 +191,7 @@ class SortedTable:
             yield number
 
     def named(self, topic: int, name: bytes) -> Iterator[Found]:
-        """Yield all timers of this topic and sender's key in due order, deleted or not."""
+        """Yield all timers with this topic and name in due order, deleted or not."""
         hashed = name_hash(topic, name).to_bytes(8, "big")
         row = self._names.lower_of_hash(hashed)
         while row < self._names.count and (found := self._names.row(row)).startswith(hashed):
@@ -203,7 +204,7 @@ class SortedTable:
     # -- Numbers
 
     def pending_by_topic(self) -> Iterator[tuple[int, int]]:
-        """Yield each topic that has timers here, and how many of them are pending."""
+        """Yield (topic, number of pending timers) for each topic that has timers in this table."""
         start, count = self.entry.start, self.entry.count
         row = 0
         while row < self._topics.count:
@@ -215,20 +216,23 @@ class SortedTable:
             row = last + 1
 
     def pending_before(self, key: TimerKey, topic: int | None = None) -> int:
-        """Count the pending timers before this key, and all before `start`: only differences of results are counts."""
+        """Return the number of pending timers before this key, plus a number that is the same for all keys.
+
+        So callers use only differences of results. The number comes from timers below `entry.start` without tombstones.
+        """
         ordinal = max(self.lower(*key), self.entry.start)
         before = ordinal if topic is None else self._of_topic_before(topic, ordinal)
         return before - self.tombstones.count(0, ordinal, topic)
 
     def _of_topic_before(self, topic: int, ordinal: int) -> int:
-        """Count the timers of a topic that are before this ordinal."""
+        """Return the number of timers of a topic below this ordinal, deleted or not."""
         number = self._block_of(ordinal)
         row = self._topics.lower(TOPIC_BLOCK.pack(topic, number))
         if row == self._topics.count:
             return 0
         of, found, before = TOPIC.unpack(self._topics.row(row))
         if of != topic:
-            return 0  # The row behind the last block would be the topic's, had it any timer here.
+            return 0  # A topic with timers in this table has a row behind the last block, so this topic has none.
         if found == number < self._blocks.count:
             block = self._block(number)
             rows = self._rows(number)[: (ordinal - block.ordinal) * ROW_SIZE]
@@ -238,7 +242,7 @@ class SortedTable:
     # -- Blocks
 
     def _scan_block(self, number: int, ordinal: int, until: int) -> Iterator[TableTimer]:
-        """Yield the pending timers of a block that lie between two ordinals."""
+        """Return the pending timers of a block in [ordinal, until); none if the block is damaged."""
         block = self._block(number)
         try:
             rows, payload = self._load(number, block)
@@ -258,14 +262,14 @@ class SortedTable:
         return next(_timers(rows, payload, within, within + 1))
 
     def _block_of(self, ordinal: int) -> int:
-        """Return the number of the block that has this ordinal; behind the last timer that of no block."""
+        """Return the number of the block with this ordinal; the number of blocks if no timer has it."""
         if ordinal >= self.entry.count:
             return self._blocks.count
         numbers = range(self._blocks.count)
         return bisect_right(numbers, ordinal, key=lambda number: self._block(number).ordinal) - 1
 
     def _block_with(self, key: bytes) -> int:
-        """Return the number of the block that has the timer of this key, if the table has it."""
+        """Return the number of the block in which a timer of this key is, if the table has one."""
         number = self._blocks.lower(key)
         return number if number < self._blocks.count and self._blocks.row(number).startswith(key) else number - 1
 
@@ -273,11 +277,11 @@ class SortedTable:
         return BlockEntry._make(BLOCK.unpack(self._blocks.row(number)))
 
     def _rows(self, number: int) -> bytes:
-        """Return the rows of a block; none if they are damaged."""
+        """Return the rows of a block; empty if they are damaged."""
         return self._rows_or_none(number, self._block(number)) or b""
 
     def _rows_or_none(self, number: int, block: BlockEntry) -> bytes | None:
-        """Return the rows of a block; None if they are damaged, which is reported once."""
+        """Return the rows of a block; None if they are damaged. Damage is reported once."""
         try:
             rows = self._read(block.count * ROW_SIZE, block.at)
             self._check(number, rows, block.rows_crc)
@@ -319,7 +323,7 @@ def _bisect_rows(rows: bytes, count: int, key: bytes) -> int:
 
 
 def _timers(rows: bytes, payload: bytes, first: int, end: int) -> Iterator[TableTimer]:
-    """Yield the timers `first` up to, not including, `end` of a block."""
+    """Yield the timers of a block by their numbers in it, in [first, end)."""
     at = 0
     for _, _, _, frame_size, name_size, _ in ROW.iter_unpack(rows[: first * ROW_SIZE]):
         at += frame_size + name_size

@@ -10,20 +10,21 @@
 
     row               as in `delay/rows.py`                                                             32 bytes
 
-Timers are sorted by their key (due time, address), and `ordinal` counts them. One bisection of the block index and
-one block lead from a key, or a moment, to its ordinal. The topic index has a row for each block in which a topic
-occurs, and one behind the last block. So two look-ups count a topic's timers between two moments, but for those in
-the two blocks at the edges, of which only the rows are read; and a scan of one topic reads only blocks that have
-timers of it. The name index leads to the timers of a sender's own key. Indexes lie in pages with CRCs
-(`delay/tables/paged_index.py`) and are not kept in memory: opening a table reads its footer alone.
+Timers are sorted by their key (due time, address). The `ordinal` of a timer is its number in this order. To find the
+ordinal of a key or a due time, a reader bisects the block index and reads one block. The topic index has a row for each
+block that has timers of a topic, and one row behind the last block. So the timers of a topic that are due in a span of
+time are counted with two look-ups, and by reading the rows of the first and the last block of the span. A scan of one
+topic reads only blocks that have timers of the topic. The name index finds the timers with a sender's key. The indexes
+are in pages with CRCs (`delay/tables/paged_index.py`) and are not kept in memory: opening a table reads only its
+footer.
 
-Every byte is under a CRC-32C: blocks by the block index, indexes by their pages, the footer by itself and by the
-table's entry in the manifest. So a damaged byte is reported when it is read, and another file under the table's name
-at once. A scan reports a damaged block and goes on behind it; a table without its indexes is set aside when it is
-opened (`delay/tables/tables.py`).
+A CRC-32C covers every byte. Those of blocks are in the block index, those of indexes in their pages, and that of the
+footer is in the footer and in the manifest's entry of the table. So damage is detected when the damaged bytes are read,
+and another file under the table's name is detected when it is opened. A scan reports a damaged block and continues
+after it. A table whose indexes are damaged is set aside when it is opened (`delay/tables/tables.py`).
 
-Compare the tables of LevelDB (doc/table_format.md): their one index by key is three here, since timers are read by
-moment, by topic and by name.
+A table of LevelDB (doc/table_format.md) has one index, by key. Here there are three, because timers are read by due
+time, by topic and by name.
 """
 
 from struct import Struct
@@ -48,14 +49,14 @@ FOOTER_SIZE: Final = FOOTER.size + 4
 
 
 class TableTimer(NamedTuple):
-    """One message and when it is to be delivered. They sort by `key`, which no two have in common."""
+    """One timer with its message. Timers are sorted by `key`, which is unique."""
 
     due_ms: int
-    address: int  # Of the pending entry in the log.
-    queue_key: int  # Of the queue to which the message goes.
-    form: int  # Of the frame.
-    name: bytes  # The sender's own key; empty: none.
-    frame: bytes  # As it lies in the log.
+    address: int  # The address of the pending entry in the log.
+    queue_key: int  # The key of the queue to which the message is delivered.
+    form: int  # The frame format.
+    name: bytes  # The hash of topic and sender's key (`delay/names.py`); empty if the sender gave no key.
+    frame: bytes  # The frame as it is in the log.
 
     @property
     def key(self) -> TimerKey:
@@ -73,14 +74,14 @@ def row_of(timer: TableTimer) -> Timer:
 
 
 class TableEntry(NamedTuple):
-    """What a manifest says of one table; the values that a record holds, in this order forever."""
+    """The entry of one table in a manifest. Records hold the values in this order, which must not change."""
 
-    number: int  # Of the file.
-    size: int
-    check: int  # CRC of the footer.
-    count: int  # type: ignore[assignment]  # hides tuple.count
+    number: int  # The number in the file's name.
+    size: int  # The size of the file in bytes.
+    check: int  # The CRC of the footer.
+    count: int  # type: ignore[assignment]  # The number of timers. This field hides tuple.count.
     start: int = 0  # The timers before this ordinal are deleted, whatever the tombstones say.
-    tombstone_bytes: int = 0  # How much of the file of tombstones counts.
+    tombstone_bytes: int = 0  # The number of valid bytes in the tombstone file.
 
 
 class BlockEntry(NamedTuple):
@@ -90,7 +91,7 @@ class BlockEntry(NamedTuple):
     address: int
     at: int
     ordinal: int
-    count: int  # type: ignore[assignment]  # hides tuple.count
+    count: int  # type: ignore[assignment]  # This field hides tuple.count.
     payload_size: int
     rows_crc: int
     payload_crc: int

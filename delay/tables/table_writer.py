@@ -1,4 +1,4 @@
-"""Writes a sorted table (`delay/tables/table_format.py`)."""
+"""The class TableWriter: writes the file of a sorted table, in the format of `delay/tables/table_format.py`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -26,12 +26,14 @@ from duolog.delay.tables.table_format import (
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
 from duolog.store.files import Files
 
-WRITE_BYTES: Final = 512 << 10  # In one call: each call gives up the interpreter, and waits for it while the loop runs.
-_NAME_PARTS_BITS: Final = 10  # Names are sorted in so many parts, each of them in well under a millisecond.
+WRITE_BYTES: Final = 512 << 10  # Bytes in one call, because a thread waits for the interpreter lock after each call.
+_NAME_PARTS_BITS: Final = (
+    10  # Rows of the name index are sorted in 2**10 parts, because sorting them at once would hold the lock for long.
+)
 
 
 class TableWriter:
-    """Writes one table, timer by timer in order. May block at the end of a block, and for long in `finish`.
+    """Writes one table, timer by timer in due order. `add` may block at the end of a block; `finish` blocks for long.
 
     The class has 22 fields, because the blocks and all three indexes of a table are written in one pass.
     """
@@ -45,27 +47,27 @@ class TableWriter:
         pause: Callable[[], object] | None = None,
     ) -> None:
         self.number, self.count, self.size = number, 0, 0
-        self._pause = pause  # called behind each block
+        self._pause = pause  # Called after each block.
         self.first: TimerKey = (0, 0)
         self.last: TimerKey = (-1, -1)
         self._files, self._block_timers_max = files, block_timers_max
         self._path = table_path(number)
         self._file = files.open(self._path, create=True)
         self._is_open = True
-        self._unwritten: list[bytes] = []  # of what `size` counts
+        self._unwritten: list[bytes] = []  # Bytes that `size` counts and the file does not have yet.
         self._written = 0
         self._rows: list[bytes] = []
         self._payload: list[bytes] = []
         self._payload_size = 0
-        self._topics: dict[int, int] = {}  # topic -> timers in this block
+        self._topics: dict[int, int] = {}  # Topic -> number of its timers in this block.
         self._blocks = bytearray()
         self._block_first: TimerKey = (0, 0)
-        self._postings: dict[int, bytearray] = {}  # topic -> its rows of the topic index
+        self._postings: dict[int, bytearray] = {}  # Topic -> its rows of the topic index.
         self._totals: dict[int, int] = {}
         self._names: list[list[bytes]] = [[] for _ in range(1 << _NAME_PARTS_BITS)]
 
     def add(self, timer: TableTimer) -> None:
-        """Take the next timer; its key must be above that of the one before."""
+        """Add the next timer, whose key must be greater than that of the timer before it."""
         due_ms, address, queue_key, form, name, frame = timer
         key = (due_ms, address)
         assert key > self.last, f"timer {key} comes after {self.last}"
@@ -106,12 +108,12 @@ class TableWriter:
         return SortedTable(self._files, TableEntry(self.number, self.size, check, self.count))
 
     def abandon(self) -> None:
-        """Close the file after a failure, in `finish` too, and remove it; the next start would do so otherwise."""
+        """Close and remove the file after a failure of `add` or `finish`. The next start would remove it otherwise."""
         self._close()
         self._files.remove(self._path)
 
     def _close(self) -> None:
-        """Close the file once: another thread may have opened one under its number since."""
+        """Close the file, but only once, because another file may have its file descriptor since then."""
         if self._is_open:
             self._is_open = False
             self._files.close(self._file)
@@ -140,7 +142,7 @@ class TableWriter:
             yield bytes(self._postings[topic]) + TOPIC.pack(topic, block_count, self._totals[topic])
 
     def _write_index(self, row_size: int, chunks: Iterable[bytes | bytearray]) -> tuple[int, int]:
-        """Write rows that come sorted, in chunks of any size; returns where the index begins and how many they are."""
+        """Write an index from chunks of sorted rows; return (the byte at which it begins, the number of its rows)."""
         at, count = self.size, 0
         page_rows = rows_per_page(row_size) * row_size
         rest = bytearray()

@@ -1,22 +1,23 @@
-"""The sorted tables that count: the manifest, and how it changes.
+"""The class Tables: the manifest, which names the current sorted tables, and its changes.
 
     timers/0000000007.table            immutable (delay/tables/table_format.py)
     timers/0000000007.tombstones       grows (delay/tables/tombstones.py)
 
-The *manifest* says which files count, and how much of them: a tuple of `TableEntry`, one record in the log. Every
-change takes the same three steps, so that a crash leaves the old set of tables or the new one:
+The *manifest* is a tuple of `TableEntry`, which one record of the log has. A table is *current* if the last manifest
+names it; its `TableEntry` also says how many bytes of its tombstone file are valid. Every change of the manifest takes
+the same three steps, so a crash leaves either the old tables or the new ones:
 
     1. in a worker    write the files and make them durable     TableWriter.finish, TombstoneWrite.run, Compaction.run
     2. in the loop    commit the new manifest to the log        added, with_tombstones, compacted, with_starts; `switch`
-    3. in a worker    when that is durable, remove old files    removal
+    3. in a worker    remove old files once it is durable       removal
 
-`switch` is what replaying a manifest does, live and at recovery. During recovery it only remembers the last manifest;
-`open` then opens its files and removes all others: tables that no manifest named, tombstones that none counted, and
-files whose removal was cut short. The log still holds what the first two said.
+`switch` replays a manifest, live and at recovery. During recovery it only stores the last manifest. Then `open` opens
+the files that this manifest names, and removes all others: tables and tombstones that no manifest named, and files
+whose removal was interrupted. The log still has the timers of such tables and the deletions of such tombstones.
 
-Reads go through a `TablesView`, which keeps the files of its moment open: a thread may read while the loop switches.
-Compactions keep tables few and drop what is deleted: eight tables of about one size become one, and a table of which
-half is deleted is written anew. Large results are cut by due time.
+A `TablesView` keeps the tables open that were current when it was made, so a thread may read them while the loop
+switches to other tables. A compaction writes eight tables of about one size as one, or a table of which half is deleted
+anew. It begins another table when a result reaches TABLE_BYTES.
 """
 
 import logging
@@ -32,10 +33,10 @@ from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, TombstoneWrite, tom
 from duolog.store.errors import Corruption
 from duolog.store.files import Files
 
-COMPACTION_WIDTH = 8  # Tables of about one size that are compacted into one.
-DELETED_SHARE = 0.5  # Of a table; above it the table is written anew.
+COMPACTION_WIDTH = 8  # The number of tables of about one size that are compacted into one.
+DELETED_SHARE = 0.5  # A table with a greater share of deleted timers is written anew.
 
-SET_ASIDE = ".damaged"  # Behind the name of a file that could not be opened.
+SET_ASIDE = ".damaged"  # The suffix of the name of a file that could not be opened.
 
 Manifest = tuple[TableEntry, ...]
 
@@ -47,28 +48,32 @@ def _go_on() -> None:
 
 
 class Tables:
-    """The set that counts now. Belongs to the loop; what `run`s belongs into a worker, one at a time.
+    """The current tables. The methods are called in the loop; the `run` of what they return is called in a worker.
 
-    The class has more than 20 methods, because reading, compacting and switching share which files are open and in use.
+    The class has more than 20 methods, because reading, compacting and switching all depend on which files are open.
     """
 
     def __init__(self, files: Files) -> None:
         self.manifest: Manifest = ()
-        self.pause: Callable[[], object] = _go_on  # lets other threads go on; called with each block that is written
+        self.pause: Callable[[], object] = (
+            _go_on  # Called after each block that a worker writes, so that other threads run.
+        )
         self._files = files
-        self._open: dict[int, SortedTable] | None = None  # None: the log is still being replayed
-        self._pins: dict[SortedTable, int] = {}
-        self._ready: dict[int, SortedTable] = {}  # for the next manifest: open already, for to switch must not fail
-        self._retired: list[SortedTable] = []  # their files are still there
+        self._open: dict[int, SortedTable] | None = None  # By number; None while the log is replayed.
+        self._pins: dict[SortedTable, int] = {}  # How many views and compactions read each table.
+        self._ready: dict[
+            int, SortedTable
+        ] = {}  # Tables of the next manifest. They are open, because `switch` must not fail.
+        self._retired: list[SortedTable] = []  # No longer current; their files are not removed yet.
         self._next_number = 1
         self._compaction: Compaction | None = None
-        self.lost = 0  # timers of tables that were set aside at the start
+        self.lost = 0  # The number of timers in tables that were set aside at the start.
         self.is_repaired = False
 
     # -- The manifest
 
     def switch(self, manifest: Manifest) -> None:
-        """Let exactly these tables count: replaying a manifest does the same."""
+        """Replay a manifest: make exactly the tables that it names current."""
         self.manifest = manifest
         if self._open is None:
             return
@@ -86,11 +91,11 @@ class Tables:
             self._close_if_unused(table)
 
     def open(self) -> None:
-        """Open what the last manifest names and remove the rest. Blocks; raises OSError.
+        """Open the files that the last manifest names, and remove all others. Blocks; raises OSError.
 
-        Damage does not refuse a start, it costs what it held: a table that is missing or cannot be read is set aside
-        under another name, `lost` counts its timers, and the manifest is one without it. Of damaged tombstones those
-        before the damage are kept. `is_repaired` says that the manifest should be committed anew.
+        The broker starts although files are damaged. A table that is missing or cannot be read is renamed and left out
+        of the manifest, and `lost` counts its timers. Tombstones after a damaged batch are dropped. `is_repaired` says
+        whether the manifest has changed, and must be committed.
         """
         assert self._open is None, "the tables are open"
         self._files.make_directory(TIMERS_DIRECTORY)
@@ -120,7 +125,7 @@ class Tables:
         return table
 
     def _load_tombstones(self, table: SortedTable) -> None:
-        """Read the tombstones that count, and cut off what follows them."""
+        """Read the valid tombstones of a table, and truncate the file behind them."""
         path, size = tombstones_path(table.entry.number), table.entry.tombstone_bytes
         try:
             file = self._files.open(path)
@@ -156,10 +161,10 @@ class Tables:
             table.close()
         self._open, self._retired, self._pins = {}, [], {}
 
-    # -- Looking
+    # -- Reading
 
     def view(self) -> TablesView:
-        """Keep the present tables open for reads, in the loop or in a thread, until `TablesView.close`."""
+        """Return a view of the current tables, for the loop or a thread. They stay open until `TablesView.close`."""
         tables = tuple(self._counting.values())
         self._pin(tables)
         return TablesView(tables, self.unpin)
@@ -177,14 +182,14 @@ class Tables:
                     table.close()
 
     def delete(self, table: SortedTable, ref: RowRef) -> None:
-        """Add a tombstone; the log must keep saying that the timer is deleted until a manifest counts the tombstone."""
+        """Add a tombstone. The log must keep the deletion until a manifest says that the tombstone file has it."""
         assert self.has(table), f"{table.path} counts no more: find the timer again"
         if self._compaction is not None and table in self._compaction.inputs:
             self._compaction.deleted_late.append(ref.key)
         table.tombstones.add(ref.ordinal, ref.topic)
 
     def has(self, table: SortedTable) -> bool:
-        """Whether a table counts still; a view may have one that does not."""
+        """Return whether a table is still current. A view may have tables that are not."""
         return self._counting.get(table.entry.number) is table
 
     @property
@@ -196,19 +201,26 @@ class Tables:
             else frozenset(table.entry.number for table in self._compaction.inputs)
         )
 
-    # -- Changing: what to run, and the manifest to commit after it
+    # -- Changes: each returns what a worker runs, or the manifest to commit after that
 
     def new_writer(self) -> Callable[[], TableWriter]:
-        """Give a table its number; a worker begins it. It counts once the manifest of `added` is committed."""
+        """Reserve the number of a new table, and return a function that a worker calls to begin its file.
+
+        The table becomes current when the manifest that `added` returns is committed.
+        """
         number = self._reserve(1)
         return lambda: TableWriter(self._files, number, pause=self.pause)
 
     def added(self, tables: Iterable[SortedTable]) -> Manifest:
+        """Return the manifest with these new tables."""
         self._ready = {table.entry.number: table for table in tables}
         return (*self.manifest, *(table.entry for table in self._ready.values()))
 
     def tombstone_writes(self) -> list[TombstoneWrite]:
-        """Take all tombstones that files do not have yet; run each, then commit `with_tombstones`."""
+        """Return the writes of all tombstones that files do not have yet.
+
+        A worker runs each; then the caller commits the manifest that `with_tombstones` returns.
+        """
         return [
             TombstoneWrite(self._files, table.tombstones, table.entry.tombstone_bytes)
             for table in self._counting.values()
@@ -216,15 +228,17 @@ class Tables:
         ]
 
     def with_tombstones(self, writes: Sequence[TombstoneWrite]) -> Manifest:
+        """Return the manifest in which the tombstones of these writes are valid."""
         ends = {write.number: write.end for write in writes}
         return tuple(
             entry._replace(tombstone_bytes=ends.get(entry.number, entry.tombstone_bytes)) for entry in self.manifest
         )
 
     def with_starts(self, starts: Mapping[int, int], manifest: Manifest | None = None) -> Manifest:
-        """All timers before these ordinals are deleted (`TablesView.lower`); tables without others are left out.
+        """Return the manifest in which all timers before these ordinals, by table number, are deleted.
 
-        Tables that are being compacted stay as they are. `manifest` is that of a change that is committed together.
+        Tables in which no timer is left are left out. Tables that are being compacted are not changed. `manifest` is
+        the one to change; None stands for the current one.
         """
         compacting = self.compacting
         result = []
@@ -237,7 +251,10 @@ class Tables:
         return tuple(result)
 
     def compact(self, inputs: Sequence[SortedTable]) -> Compaction:
-        """Begin to write these anew as one; run it, then commit `compacted`. One compaction at a time."""
+        """Begin a compaction of these tables. Only one compaction is under way at a time.
+
+        A worker runs it; then the caller commits the manifest that `compacted` returns.
+        """
         assert self._compaction is None, "a compaction is under way"
         size = sum(table.entry.size for table in inputs)
         self._compaction = Compaction(self._files, inputs, self._reserve(size // TABLE_BYTES + 1), self.pause)
@@ -245,7 +262,7 @@ class Tables:
         return self._compaction
 
     def compaction_wanted(self) -> list[SortedTable]:
-        """Name the tables that are worth compacting now; mostly none."""
+        """Return the tables to compact now; usually there are none."""
         if self._compaction is not None:
             return []
         classes: dict[int, list[SortedTable]] = {}
@@ -259,10 +276,10 @@ class Tables:
         return next(enough, [])
 
     def compacted(self) -> Manifest:
-        """The compaction has run: name its results instead of its inputs.
+        """Return the manifest with the results of the compaction, which has run, instead of its inputs.
 
-        Reads where the timers lie that were deleted meanwhile, so few of them should be left. Raises OSError and
-        Corruption, and then the compaction is to be abandoned.
+        Searches the results for the timers that were deleted during the compaction and have no tombstone there yet, so
+        these should be few. If it raises OSError or Corruption, the caller must call `abandon_compaction`.
         """
         compaction = self._compaction
         assert compaction is not None, "no compaction is under way"
@@ -272,24 +289,24 @@ class Tables:
         return tuple(entry for entry in self.added(compaction.outputs) if entry.number not in inputs)
 
     def abandon_compaction(self) -> None:
-        """Forget the compaction: it has failed, or its results are about to count."""
+        """End the compaction, because it has failed or its results are about to become current."""
         assert self._compaction is not None, "no compaction is under way"
         self.unpin(self._compaction.inputs)
         self._compaction = None
 
     def discard(self, tables: Sequence[SortedTable]) -> Callable[[], None]:
-        """The manifest that names these was not committed: close them; returns what removes them, in a worker."""
+        """Close tables whose manifest was not committed; return a function that removes their files, for a worker."""
         self._ready = {}
         for table in tables:
             table.close()
         return partial(_remove, self._files, [table.path for table in tables])
 
     def removal(self) -> "Removal | None":
-        """What may be removed once the present manifest is durable in the log."""
+        """Return the removal of old files, to be run once the current manifest is durable; None if there are none."""
         retired, self._retired = self._retired, []
         return Removal(self._files, retired) if retired else None
 
-    # -- Inside
+    # -- Open tables
 
     @property
     def _counting(self) -> dict[int, SortedTable]:
@@ -307,7 +324,7 @@ class Tables:
 
 
 class Removal:
-    """Removes the files of tables that count no more; `run` in a worker."""
+    """Removes the files of tables that are no longer current; a worker calls `run`."""
 
     def __init__(self, files: Files, tables: Sequence[SortedTable]) -> None:
         self._files = files

@@ -1,4 +1,4 @@
-"""Reads over all sorted tables that count at one moment: each is a merge of reads of single tables."""
+"""The class TablesView: reads all sorted tables of one manifest, by merging the reads of single tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
@@ -10,9 +10,9 @@ from duolog.delay.tables.table_format import TableTimer
 
 
 class TablesView:
-    """The tables that count at one moment, kept open: every read is a merge over them. May block; raises Corruption.
+    """The tables that were current when the view was made; `close` must follow. Reads may block and raise Corruption.
 
-    Spans are half open: from the key `start` on, up to and not including what is due at `until_ms`.
+    A read returns timers from the key `start` on that are due before `until_ms`.
     """
 
     def __init__(self, tables: Sequence[SortedTable], unpin: Callable[[Iterable[SortedTable]], None]) -> None:
@@ -26,7 +26,7 @@ class TablesView:
     def scan(
         self, start: TimerKey, until_ms: int, topic: int | None = None, without: frozenset[int] = frozenset()
     ) -> Iterator[TableTimer]:
-        """Yield the pending timers in due order: of one topic, or of all topics but some."""
+        """Yield the pending timers in due order: those of `topic`, or of all topics except those in `without`."""
         return in_order([table.scan(start, until_ms, topic, without) for table in self._meeting(start, until_ms)])
 
     def find(self, key: TimerKey) -> Iterator[Found]:
@@ -38,13 +38,13 @@ class TablesView:
         return chain.from_iterable(table.named(topic, name) for table in self.tables)
 
     def histogram(self, edges_ms: Sequence[int], topic: int | None = None) -> list[int]:
-        """Count the pending timers between each two neighbours of these times, which must rise."""
+        """Return the number of pending timers between each two neighbours of these times, which must be ascending."""
         meeting = self._meeting((edges_ms[0], 0), edges_ms[-1])
         before = [sum(table.pending_before((edge_ms, 0), topic) for table in meeting) for edge_ms in edges_ms]
         return [until - start for start, until in pairwise(before)]
 
     def lower(self, key: TimerKey) -> dict[int, int]:
-        """Return for each table how many of its timers are before this key; `Tables.with_starts` takes it."""
+        """Return how many timers of each table are before this key, by table number, for `Tables.with_starts`."""
         return {table.entry.number: table.lower(*key) for table in self.tables}
 
     def _meeting(self, start: TimerKey, until_ms: int) -> list[SortedTable]:

@@ -1,14 +1,14 @@
-"""The tombstones of one sorted table: which of its timers are deleted, in memory and in a file beside the table.
+"""The tombstones of one sorted table: the marks of its deleted timers, in memory and in a file next to the table.
 
     batch     crc u32 | count u32 | (ordinal u32 | topic u64) ...
 
-`ordinal` counts the table's timers in due order. Each write appends one batch to the file, and the table's entry in the
-manifest says how many bytes of the file count. Bytes beyond that were written for a manifest that was never committed;
-the log still has those deletions, so the file is truncated when it is opened. The CRC-32C covers the table's number and
-the batch's place in the file as well, so that no batch can be taken for another.
+`ordinal` is the number of the timer in the table's due order. Each write appends one batch to the file, and the table's
+entry in the manifest says how many bytes of the file are valid. The bytes after these were written for a manifest that
+was never committed. The log still has their deletions, so the file is truncated when it is opened. The CRC-32C also
+covers the table's number and the position of the batch in the file, so a batch at another place is not valid.
 
-In memory a table that has any tombstone costs one byte for each of its timers, and four for each tombstone. So asking
-for one timer is O(1), and counting by topic is a bisection.
+A table with tombstones takes one byte of memory for each of its timers, and four bytes for each tombstone. Whether a
+timer is deleted is known in O(1), and the deleted timers of a topic are counted by bisection.
 """
 
 from array import array
@@ -25,7 +25,7 @@ _HEADER = Struct(">II")
 _ROW = Struct(">IQ")
 _PLACE = Struct(">QQ")  # Table number, byte in the file.
 
-Row = tuple[int, int]  # ordinal, topic
+Row = tuple[int, int]  # (ordinal, topic number)
 
 
 def tombstones_path(number: int) -> str:
@@ -43,20 +43,20 @@ class Tombstones:
         self._flags: bytearray | None = None  # One byte for each timer: 1 if it is deleted.
         self._by_topic: dict[int, array[int]] = {}  # Sorted ordinals.
 
-    # -- Asking
+    # -- Reading
 
     def has(self, ordinal: int) -> bool:
         return self._flags is not None and self._flags[ordinal] != 0
 
     def flags(self, ordinal: int, until: int) -> bytes | None:
-        """Return one byte for each of these timers, 1 for a deleted one; None when none of them is deleted."""
+        """Return one byte for each timer in [ordinal, until), 1 if it is deleted; None if none of them is deleted."""
         if self._flags is None:
             return None
         found = bytes(self._flags[ordinal:until])
         return found if any(found) else None
 
     def count(self, ordinal: int, until: int, topic: int | None = None) -> int:
-        """Count the deleted ones among these timers."""
+        """Return the number of deleted timers in [ordinal, until), of one topic or of all."""
         if topic is None:
             return 0 if self._flags is None else self._flags.count(1, ordinal, until)
         found = self._by_topic.get(topic)
@@ -65,7 +65,7 @@ class Tombstones:
     # -- Adding
 
     def add(self, ordinal: int, topic: int) -> None:
-        """Add a tombstone that the file does not have; a second one for the same timer changes nothing."""
+        """Add a tombstone that the file does not have. A second tombstone of the same timer changes nothing."""
         if self._flags is None:
             self._flags = bytearray(self._count)
         if not self._flags[ordinal]:
@@ -77,7 +77,7 @@ class Tombstones:
     # -- The file
 
     def load(self, data: bytes) -> int:
-        """Take over what the file holds, up to the first damaged batch; returns the number of undamaged bytes."""
+        """Read the tombstones from the file's bytes up to the first damaged batch; return the size of what was read."""
         at = 0
         by_topic: dict[int, list[int]] = {}
         self._flags = bytearray(self._count)
@@ -99,7 +99,7 @@ class Tombstones:
         return None
 
     def committed(self, size: int) -> None:
-        """A manifest counts one more batch of so many bytes, so its rows are written."""
+        """Remove the rows of a batch of `size` bytes from `unwritten`: a manifest says that the file has them."""
         del self.unwritten[: max(0, size - _HEADER.size) // _ROW.size]
 
     def batch(self, rows: list[Row], at: int) -> bytes:
@@ -112,7 +112,7 @@ class Tombstones:
 
 
 class TombstoneWrite:
-    """Appends the unwritten tombstones of a table to its file: made in the loop, `run` in a worker."""
+    """Appends the unwritten tombstones of a table to its file. It is made in the loop, and a worker calls `run`."""
 
     def __init__(self, files: Files, tombstones: Tombstones, at: int) -> None:
         self.number = tombstones.number
@@ -121,7 +121,7 @@ class TombstoneWrite:
         self.end = at + len(self._batch)
 
     def run(self) -> None:
-        """Write behind the bytes that count, and sync. Blocks; may be called again after a failure."""
+        """Write the batch behind the valid bytes, and sync the file. Blocks; may be called again after a failure."""
         path = tombstones_path(self.number)
         is_new = path.rpartition("/")[2] not in self._files.list(TIMERS_DIRECTORY)
         file = self._files.open(path, create=is_new)
