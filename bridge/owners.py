@@ -36,7 +36,7 @@ from duolog.bridge.state.system_topics import system_topics
 from duolog.bridge.state.topic_configs import broker_defaults
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
-from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.store.entry import Slot
 from duolog.store.index.queue import Queue

@@ -7,5 +7,5 @@
     half_ids      the ids that Kafka producers give their half messages
 
 No module of this package appends to the log or knows a wire format. `bridge/transactions/kafka_transactions.py` and
-`bridge/transactions/half_messages.py` append the decisions, and then call the methods that change the state.
+`bridge/transactions/half_message_log.py` append the decisions, and then call the methods that change the state.
 """

@@ -41,7 +41,7 @@ from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
 from duolog.bridge.state.topics import Topics
-from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.delay.tree.lists import PendingLists
 from duolog.store.entry import Promise

@@ -42,7 +42,7 @@ from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
-from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
 from duolog.txn.isolation import Isolation

@@ -154,7 +154,7 @@ def _halves(rows: DataFrame) -> DataFrame:
 def _verdicts(rows: DataFrame) -> DataFrame:
     """Return the verdicts of op messages. Their body lists offsets (`17,18,`), and TRAN_VERDICTS the verdict on each.
 
-    `bridge/transactions/half_messages.py` writes them.
+    `bridge/transactions/half_message_log.py` writes them.
     """
     each = F.explode(F.arrays_zip(_listed(F.col("body").cast("string")), _listed(F.col("properties")["TRAN_VERDICTS"])))
     pairs = rows.select(F.unix_millis("timestamp").alias("decided_ms"), each.alias("pair"))

@@ -7,7 +7,7 @@ from duolog.bridge.data.half_frames import final_record, read_half
 from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.records.codec import Record
 from duolog.bridge.state.topics import Topics
-from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.store.entry import Promise, Stored
 from duolog.store.store import Store

@@ -41,7 +41,7 @@ from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
-from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.delay.requested_delay import RequestedDelay
 from duolog.delay.rows import TimerId

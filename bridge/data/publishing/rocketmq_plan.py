@@ -7,7 +7,7 @@
     with an expiry       as above                                               QueuesExpire, once for each queue
 
 Each message has one frame, in the order of the messages. Half messages are planned when they are committed; until then
-`bridge/transactions/half_messages.py` stores them.
+`bridge/transactions/half_message_log.py` stores them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ from aiohttp import web
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.futures import awaited
-from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.verdict_body import read_verdict
 from duolog.delay.requested_delay import DelayRefused
 from duolog.store.entry import Promise, Stored

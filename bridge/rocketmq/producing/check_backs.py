@@ -27,7 +27,7 @@ from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks, host_of
-from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.delay.requested_delay import DelayRefused
 from duolog.protocol.rocketmq.codes import RequestCode

@@ -8,7 +8,7 @@ from typing import Final
 
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.rocketmq.requests.errors import code_of
-from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.store.errors import StoreError
 

@@ -39,7 +39,7 @@ from duolog.bridge.rocketmq.requests.errors import (
 )
 from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.transactions.half_messages import HalfMessageLog
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.json.fastjson import IllegalJson

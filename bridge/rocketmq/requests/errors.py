@@ -14,7 +14,7 @@ from duolog.bridge.rocketmq.requests.admission import Busy
 from duolog.bridge.state.group_offsets import MetadataTooLarge, TooManyGroupOffsets
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
-from duolog.bridge.transactions.half_messages import TooManyHalves
+from duolog.bridge.transactions.half_message_log import TooManyHalves
 from duolog.delay.requested_delay import DelayRefused
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.protocol.errors import ProtocolError

@@ -11,7 +11,7 @@ import pytest
 from duolog.bridge.config import Options, StoreSection, TxnOptions
 from duolog.bridge.rocketmq.producing.check_backs import READS_AT_ONCE, check_back_loop
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks
-from duolog.bridge.transactions.half_messages import GATHERED_BYTES_MAX, GATHERED_MAX
+from duolog.bridge.transactions.half_message_log import GATHERED_BYTES_MAX, GATHERED_MAX
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import message, properties
