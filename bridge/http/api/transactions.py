@@ -16,7 +16,7 @@ from aiohttp import web
 
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.http.answers import Listing, answer, array
-from duolog.bridge.http.api.half_decisions import decide_by_id
+from duolog.bridge.http.api.verdicts import decide_by_id
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.transactions.kafka_transactions import Transaction
 from duolog.protocol.rocketmq.messages import message, properties

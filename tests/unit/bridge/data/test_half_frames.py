@@ -12,8 +12,8 @@ from duolog.bridge.config import (
     TxnOptions,
     load,
 )
-from duolog.bridge.http.api.half_decisions import decide_by_id
 from duolog.bridge.http.api.transactions import UnknownTransaction, transaction, transactions
+from duolog.bridge.http.api.verdicts import decide_by_id
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.kafka import batch_builder, record_reader
 from duolog.protocol.kafka.record_batch import InvalidBatch
