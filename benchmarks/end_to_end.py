@@ -318,18 +318,18 @@ def latency(name: str, title: str, peer: str, sends: str, receives: str) -> Row:
     return Row(name, title, peer, {MEAN: below(0.6), P99: below(3)}, nothing, run)
 
 
-def beside_cold_reader(name: str, title: str, family: str) -> Row:
+def beside_cold_reader(name: str, title: str, protocol: str) -> Row:
     """Paced sends to one topic, while a consumer reads another one that the page cache has forgotten."""
 
     def prepare(ground: Ground) -> Filled:
         topic, count = ground.topic(), ground.scale.cold_bytes // KIB
-        if family == "kafka":
+        if protocol == "kafka":
             return Filled(topic, ground.loads.fill_by_kafka(ground.broker, topic, KIB, count))
         return Filled(topic, ground.loads.fill_by_rocketmq(ground.broker, topic, KIB, count))
 
     def run(ground: Ground, filled: Filled) -> Figures:
-        read = consume_librdkafka if family == "kafka" else consume_push
-        sends = {"from": family, "rate": PACED_PER_S, "seconds": 8}
+        read = consume_librdkafka if protocol == "kafka" else consume_push
+        sends = {"from": protocol, "rate": PACED_PER_S, "seconds": 8}
         with a_topic(ground) as topic:
             ground.loads.call("paced_sends", ground.broker, topic, **sends)  # The sender's JVM compiles.
             drop_page_cache(ground.broker)
@@ -337,7 +337,7 @@ def beside_cold_reader(name: str, title: str, family: str) -> Row:
                 found = ground.loads.call("paced_sends", ground.broker, topic, **sends)
         return {P99: found["p99_ms"]}
 
-    return Row(name, title, family, {P99: below(10)}, prepare, run, rounds=1)
+    return Row(name, title, protocol, {P99: below(10)}, prepare, run, rounds=1)
 
 
 @contextmanager
@@ -367,13 +367,13 @@ def repeated(task: Callable[[], object]) -> Iterator[None]:
 # -- Starting
 
 
-def starting(name: str, title: str, family: str, bytes_before: int, bound_s: float) -> Row:
+def starting(name: str, title: str, protocol: str, bytes_before: int, bound_s: float) -> Row:
     """From the start of the process to the first message that is stored; after kill -9 if there is anything to lose."""
 
     def run(ground: Ground, _: Any) -> Figures:
         broker, topic = ground.broker, ground.topic()
         count = max(1, bytes_before // KIB)
-        if family == "kafka":
+        if protocol == "kafka":
             ground.loads.fill_by_kafka(broker, topic, KIB, count)
         else:
             ground.loads.fill_by_rocketmq(broker, topic, KIB, count)
@@ -384,11 +384,11 @@ def starting(name: str, title: str, family: str, bytes_before: int, bound_s: flo
         start = time.monotonic()
         thread = threading.Thread(target=broker.start)
         thread.start()
-        stored = first_produce(broker, topic) if family == "kafka" else first_send(ground, topic)
+        stored = first_produce(broker, topic) if protocol == "kafka" else first_send(ground, topic)
         thread.join()
         return {SECONDS: stored - start}
 
-    return Row(name, title, family, {SECONDS: below(bound_s)}, nothing, run, rounds=1)
+    return Row(name, title, protocol, {SECONDS: below(bound_s)}, nothing, run, rounds=1)
 
 
 def first_produce(broker: Contender, topic: str) -> float:
@@ -422,13 +422,13 @@ def first_send(ground: Ground, topic: str) -> float:
 # -- Memory
 
 
-def memory(name: str, title: str, family: str) -> Row:
+def memory(name: str, title: str, protocol: str) -> Row:
     def run(ground: Ground, _: Any) -> Figures:
         settle(ground.broker)
         idle = anonymous_mb(ground.broker)
         count = ground.scale.memory_messages
         topic = ground.topic()
-        if family == "kafka":
+        if protocol == "kafka":
             ground.loads.fill_by_kafka(ground.broker, topic, 100, count)
             librdkafka.consume(ground.broker.kafka, topic, PARTITIONS, count)
         else:
@@ -437,7 +437,7 @@ def memory(name: str, title: str, family: str) -> Row:
         return {IDLE_MB: idle, LOADED_MB: anonymous_mb(ground.broker)}
 
     goals = {IDLE_MB: below(100), LOADED_MB: below(250)}
-    return Row(name, title, family, goals, nothing, run, rounds=1)
+    return Row(name, title, protocol, goals, nothing, run, rounds=1)
 
 
 # -- Half messages that nobody decides

@@ -43,7 +43,7 @@ class Loads:
 
     @cached_property
     def java(self) -> Agent:
-        # Kafka's jars come first: both families bring lz4 and zstd, and the newer ones serve both.
+        # Kafka's jars come first: both clients bring lz4 and zstd, and the newer ones serve both.
         classpath = ":".join(f"{jars(profile)}/*" for profile in ("kafka-4.3", "rocketmq-5.5"))
         classes = self._folder / "classes"
         sources = [*SOURCES.glob("*.java"), JAVA / "Agent.java"]

@@ -71,7 +71,7 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Where CI is true a skip is a failure, whoever asked for it."""
+    """If the variable CI is true, each skip is a failure."""
     outcome: Any = yield
     report: pytest.TestReport = outcome.get_result()
     if IN_CI and report.skipped and not hasattr(report, "wasxfail"):

@@ -7,7 +7,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** Loads by both families' Java clients, one long-lived JVM for all of them, so that every round finds warm code. */
+/** Loads by the Java clients of both protocols, in one long-lived JVM, so that its code is warm in every round. */
 final class Load {
     private static final int LATENCY_BODY_BYTES = 128;
     private static final long RECEIPT_WITHIN_S = 10;
@@ -70,7 +70,7 @@ final class Load {
         }
     }
 
-    /** From the call of send to the receipt by a consumer of either family, one message at a time. */
+    /** From the call of send to the receipt by a consumer of either protocol, one message at a time. */
     private static Object oneInFlight(JsonObject args) throws Exception {
         int count = args.get("count").getAsInt();
         int warmup = args.get("warmup").getAsInt();

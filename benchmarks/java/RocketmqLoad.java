@@ -125,7 +125,7 @@ final class RocketmqLoad {
     }
 
     private static void check(SendResult result) {
-        // Under SYNC_FLUSH a late flush is told by the status alone.
+        // Under SYNC_FLUSH only the status reports a late flush.
         if (result.getSendStatus() != SendStatus.SEND_OK) {
             throw new IllegalStateException("not stored: " + result.getSendStatus());
         }

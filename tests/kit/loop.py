@@ -44,7 +44,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         outcome = self.create_future()
         try:
             outcome.set_result(self.run_task(partial(func, *args)))
-        except Exception as error:  # noqa: BLE001 - handed to whoever awaits it
+        except Exception as error:  # noqa: BLE001 - raised where the task is awaited
             outcome.set_exception(error)
         return outcome
 

@@ -47,9 +47,9 @@ class Peers:
         self._run("rocketmq", "status")
 
     def log_tail(self) -> str:
-        return "\n".join(f"--- see {self.data / family}" for family in ("kafka", "rocketmq"))
+        return "\n".join(f"--- see {self.data / protocol}" for protocol in ("kafka", "rocketmq"))
 
-    def _run(self, family: str, verb: str, *settings: str) -> None:
-        command = [str(SCRIPTS / family), verb, str(self.data / family), *settings]
+    def _run(self, protocol: str, verb: str, *settings: str) -> None:
+        command = [str(SCRIPTS / protocol), verb, str(self.data / protocol), *settings]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_WITHIN_S)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"

@@ -63,7 +63,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker | Peers]:
 
 
 @pytest.fixture
-def both_families(request: pytest.FixtureRequest) -> None:
+def both_protocols(request: pytest.FixtureRequest) -> None:
     """For tests that write with one protocol and read with the other."""
     if request.config.getoption("--peers"):
         skip_or_fail("the Apache brokers speak one protocol each")

@@ -24,7 +24,7 @@ from tests.wire.clients.jvm import Agents
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 PAGE = Path(__file__).parents[2] / "docs/reference/mqadmin.md"
 COUNT = 8

@@ -27,7 +27,7 @@ BROKER_SETTINGS = {
 CLOSED_WITHIN_S = 10.0
 MIB = 1 << 20
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
 
 

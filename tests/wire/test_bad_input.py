@@ -47,7 +47,7 @@ MEMORY_BYTES_MAX = (
 SERVED_WITHIN_S = 2.0  # On a machine that runs other tests; some milliseconds else.
 TOPIC = "sound"
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 
 def memory_bytes(broker: Broker) -> int:
@@ -74,7 +74,7 @@ class Witness(threading.Thread):
                     self._round(kafka, rocketmq)
                     self.longest_s = max(self.longest_s, time.monotonic() - start)
                     self.memory_bytes = max(self.memory_bytes, memory_bytes(self._broker))
-        except Exception as error:  # noqa: BLE001 - told by `end`
+        except Exception as error:  # noqa: BLE001 - `end` raises it
             self.error = error
 
     def _round(self, kafka: Wire, rocketmq: Wire) -> None:
@@ -526,14 +526,14 @@ def test_thousands_of_slow_requests_of_one_connection_let_others_pass(broker: Br
 
 
 def test_heartbeats_with_subscriptions_by_the_thousand_are_refused_in_time(rocketmq: Wire) -> None:
-    told = [{"topic": f"t{n}", "subString": "*", "subVersion": 1} for n in range(2000)]
-    groups = [{"groupName": f"g--{n}", "subscriptionDataSet": told} for n in range(4)]
+    subscriptions = [{"topic": f"t{n}", "subString": "*", "subVersion": 1} for n in range(2000)]
+    groups = [{"groupName": f"g--{n}", "subscriptionDataSet": subscriptions} for n in range(4)]
     body = json.dumps({"clientID": "c", "consumerDataSet": groups}, separators=(",", ":")).encode()
     codes = [rocketmq.rocketmq(HEART_BEAT, {}, body.replace(b"g--", b"g%02d" % n)).code for n in range(40)]
     assert (codes[0], codes[-1]) == (0, ResponseCode.SYSTEM_ERROR)
 
 
-def test_flood_of_tools_lets_senders_pass_and_is_told_when_it_is_too_much(broker: Broker) -> None:
+def test_flood_of_tools_does_not_delay_senders_and_is_answered_system_busy(broker: Broker) -> None:
     """As many questions at once as the limit allows, and half as many again; each is answered, in time."""
     each, wires = 1_500, 10
     asked = b"".join(
@@ -636,8 +636,8 @@ def test_members_beyond_their_number_are_refused(small: Broker) -> None:
 def test_heartbeats_beyond_the_limits_are_refused_by_their_name(
     small: Broker, groups: int, topics: int, limit: str
 ) -> None:
-    told = [{"topic": f"t{n}"} for n in range(topics)]
-    data = [{"groupName": f"group{n}", "subscriptionDataSet": told} for n in range(groups)]
+    subscriptions = [{"topic": f"t{n}"} for n in range(topics)]
+    data = [{"groupName": f"group{n}", "subscriptionDataSet": subscriptions} for n in range(groups)]
     with Wire(small.rocketmq) as wire:
         reply = wire.rocketmq(HEART_BEAT, {}, json.dumps({"clientID": "c", "consumerDataSet": data}).encode())
     assert reply.code == ResponseCode.SYSTEM_ERROR

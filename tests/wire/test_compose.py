@@ -37,7 +37,7 @@ def test_composed_archive_has_what_the_composed_broker_got() -> None:
     from testcontainers.compose import DockerCompose
 
     with DockerCompose(ROOT, build=True, wait=False) as composed:
-        composed.exec_in_container(["duolog", "demo"], "broker")  # A message of either family.
+        composed.exec_in_container(["duolog", "demo"], "broker")  # A message of each protocol.
 
         def compared() -> Any:
             job = "duolog pipeline run reconcile lake --http broker:9644 --json"

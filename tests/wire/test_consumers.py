@@ -1,7 +1,7 @@
 """Consumers work as they do at home: groups of both protocols with stock clients, and one group in both by turns.
 
 Members live in the Java agents and poll all the time; the tests look at what they saw, what they own, and what their
-rebalance listeners were told. `pytest --peers` runs the tests of one protocol against the Apache brokers.
+rebalance listeners were called with. `pytest --peers` runs the tests of one protocol against the Apache brokers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _numbers = itertools.count(int(time.time()))
 
 
 def fresh(what: str) -> str:
-    """A name that nobody used before, allowed by both families."""
+    """Return an unused name that both protocols allow."""
     return f"{what}-{next(_numbers)}"
 
 
@@ -404,7 +404,7 @@ def test_fresh_group_sees_its_first_message_before_its_client_asks_again(broker:
         assert isinstance(broker, Peers) or took_ms < UNASKED_MS, f"the first message took {took_ms} ms"
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 def test_group_that_came_before_its_topic_sees_the_first_message_before_its_client_asks_again(
     broker: Broker, rocket: Agent
 ) -> None:
@@ -482,7 +482,7 @@ def test_new_group_of_a_young_topic_begins_at_its_first_message(broker: Broker |
         assert seen_by_new_group(rocket, broker, topic, start) == ["a", "b"], start
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 def test_new_group_begins_at_first_last_or_timestamp(broker: Broker, agents: Agents, rocket: Agent) -> None:
     topic = rocketmq_topic(broker, 1)
     push(rocket, broker, topic, ["gone", "a"], 1)
@@ -509,16 +509,16 @@ def test_offsets_that_a_rocketmq_client_asks_for(broker: Broker | Peers, rocket:
     assert rocket.call("offsets", **reach, at=str(moment_ms)) == {"0": 2}
 
 
-def test_ids_told_to_the_sender_are_those_that_readers_see(broker: Broker | Peers, rocket: Agent) -> None:
+def test_ids_in_the_answers_to_senders_are_those_that_readers_see(broker: Broker | Peers, rocket: Agent) -> None:
     topic = rocketmq_topic(broker, 1)
     messages = [Message(b"%d" % n).as_rocketmq_json() for n in range(5)]
-    told = []
+    answered = []
     for how in ("sync", "batch", "async"):
         stored = rocket.call("write", namesrv=broker.namesrv, topic=topic, how=how, messages=messages)
-        told += [(offset, offset_id) for _queue, offset, _id, offset_id in stored]
+        answered += [(offset, offset_id) for _queue, offset, _id, offset_id in stored]
     seen = rocket.call("read_pull", namesrv=broker.namesrv, topics={topic: 15})
-    assert sorted((each["offset"], each["offset_msg_id"]) for each in seen) == sorted(told)
-    assert len({offset_id for _offset, offset_id in told}) == 15
+    assert sorted((each["offset"], each["offset_msg_id"]) for each in seen) == sorted(answered)
+    assert len({offset_id for _offset, offset_id in answered}) == 15
 
 
 def test_orderly_member_sees_each_queue_in_its_order(broker: Broker | Peers, rocket: Agent) -> None:
@@ -537,7 +537,7 @@ def test_orderly_member_sees_each_queue_in_its_order(broker: Broker | Peers, roc
 # -- One group, both protocols
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 def test_group_moves_from_one_protocol_to_the_other_and_back(broker: Broker, agents: Agents, rocket: Agent) -> None:
     java = agents.kafka("4.3")
     topic, group = kafka_topic(broker, 1), fresh("group")
@@ -559,7 +559,7 @@ def test_group_moves_from_one_protocol_to_the_other_and_back(broker: Broker, age
         assert member.await_texts(1) == ["e"]
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 def test_group_active_in_one_protocol_refuses_members_of_the_other(
     broker: Broker, agents: Agents, rocket55: Agent
 ) -> None:
@@ -587,7 +587,7 @@ LONG_POLLS = 20  # Messages, each sent after the one before it arrived.
 HOLD_MS = 10_000  # What the Kafka member asks for; the RocketMQ client asks for 15 s.
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 @pytest.mark.parametrize("sender", ["kafka", "rocketmq"])
 def test_message_ends_a_long_poll_of_either_protocol(
     broker: Broker, agents: Agents, rocket55: Agent, sender: str

@@ -26,7 +26,7 @@ from tests.wire.clients.message import Message, Seen
 from tests.wire.clients.roles import Writer
 from tests.wire.clients.topics import create_topic, end_offsets
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 BROKER_SETTINGS = {"delay.levels": "3s 5s 6s"}
 WITHIN_S = 60
 _numbers = itertools.count(int(time.time()))
@@ -43,9 +43,9 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def delayed(text: str, **wish: int) -> dict[str, Any]:
-    """One message for the Java agent; `wish` is named as its setter."""
-    return Message(text.encode(), 0).as_rocketmq_json() | wish
+def delayed(text: str, **delay: int) -> dict[str, Any]:
+    """Return a message for the Java agent; `delay` is named as its setter."""
+    return Message(text.encode(), 0).as_rocketmq_json() | delay
 
 
 def send(broker: Broker, agents: Agents, topic: str, *messages: dict[str, Any]) -> list[tuple[str, str]]:
@@ -227,7 +227,7 @@ def test_broker_killed_fifty_times_delivers_each_message_once_and_none_early(tmp
 
 
 def killed_again_and_again(tmp_path: Path, agents: Agents, kills: int) -> None:
-    """Kill while both families send messages for the next seconds; each has its due time in its body.
+    """Kill while clients of both protocols send messages for the next seconds; each has its due time in its body.
 
     What is due in more than a third of a second goes to a sorted table, and comes back.
     """

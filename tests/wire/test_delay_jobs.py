@@ -24,7 +24,7 @@ from tests.wire.test_pipeline import LONG_AGO_MS, Breaking, pipeline
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 WITHIN_S = 90
 ROWS = 120
@@ -113,7 +113,7 @@ def test_schedule_refuses_rows_that_it_cannot_send_before_any_is_sent(
     with pytest.raises(TableError, match="'a b' in the table is no name of a topic"):
         run((topic, past), ("a b", past))
     assert sum(end_offsets(broker.kafka, topic).values()) == 0
-    # In either family's spelling.
+    # In either form of the name.
     create_topic(broker.kafka, f"{topic}.eu", 1)
     assert run((topic, past), (f"{topic}|eu", past))["sent"] == 2
     assert received(broker, f"{topic}.eu", 1) == {b"b": 1}
@@ -135,7 +135,7 @@ def kept_rows(spark: Spark, state: str) -> DataFrame:
     return spark.session.read.parquet(f"{state}/rows")
 
 
-def test_lateness_of_both_families(broker: Broker, agents: Agents, spark: Spark, topic: str, tmp_path: Path) -> None:
+def test_lateness_of_both_protocols(broker: Broker, agents: Agents, spark: Spark, topic: str, tmp_path: Path) -> None:
     from duolog.spark.broker_api import BrokerApi
     from duolog.spark.jobs.lateness import lateness
     from duolog.spark.log_source import DuologLog
@@ -153,11 +153,11 @@ def test_lateness_of_both_families(broker: Broker, agents: Agents, spark: Spark,
     asked = {"topics": topic, "http": broker.http, "withTimes": "true"}
     steps: list[tuple[int, int]] = []
     rows_of_log = spark.session.read.format("duolog-log").options(**asked).load()
-    told = lateness(rows_of_log, str(tmp_path), lambda done, total: steps.append((done, total)))
+    summary = lateness(rows_of_log, str(tmp_path), lambda done, total: steps.append((done, total)))
     assert steps[-1][0] == steps[-1][1] > 0
-    assert (told["delayed messages"], told["early"]) == (30, 0)
-    assert told["left out, due before they were made"] == 2
-    assert 0 <= told["p50 ms"] <= told["p99 ms"] <= told["max ms"]
+    assert (summary["delayed messages"], summary["early"]) == (30, 0)
+    assert summary["left out, due before they were made"] == 2
+    assert 0 <= summary["p50 ms"] <= summary["p99 ms"] <= summary["max ms"]
     rows = spark.session.read.option("header", "true").csv(str(tmp_path / "table")).collect()
     assert {row.topic for row in rows} == {topic}
     assert sum(int(row.messages) for row in rows) == 30

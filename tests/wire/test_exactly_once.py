@@ -69,7 +69,7 @@ class JavaWorker:
 
 
 class Inputs:
-    """Writes numbers to the source, one queue after the other, until it is told to stop; each is there once."""
+    """Writes numbers to the source, one queue after the other, until `stop` is set; each number is written once."""
 
     def __init__(self, bootstrap: str) -> None:
         self.count = 0

@@ -32,7 +32,7 @@ from tests.wire.clients.message import Message, Seen
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 from tests.wire.clients.topics import create_topic, end_offsets
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 WITHIN_S = 60.0
 PULL_MESSAGE, SET_REQUEST_MODE = 11, 401
@@ -63,7 +63,7 @@ def configure(broker: Broker, topic: str, **configs: str) -> None:
 
 
 def write_both(broker: Broker, rocket: Agent, topic: str) -> None:
-    """Each family sends one that has expired between two that live, to either queue."""
+    """Clients of each protocol send an expired message between two live ones to each queue."""
     sent = [("first", ()), ("late", PAST), ("last", HOURS)]
     for queue in (0, 1):
         kafka = [Message(f"kafka {text}".encode(), queue, headers=headers) for text, headers in sent]
@@ -110,17 +110,17 @@ def test_group_is_given_what_lives_and_has_the_rest_among_its_dead_letters(
 
 
 def test_orderly_and_broadcast_groups(broker: Broker, rocket: Agent) -> None:
-    topic, orderly, told = fresh("life"), fresh("orderly"), fresh("broadcast")
+    topic, orderly, broadcast = fresh("life"), fresh("orderly"), fresh("broadcast")
     create_topic(broker.kafka, topic, 2)
     write_both(broker, rocket, topic)
     with PushMember(rocket, broker.namesrv, orderly, [topic], orderly=True) as member:
         assert len(member.await_texts(8, WITHIN_S)) == 8
     with (
-        PushMember(rocket, broker.namesrv, told, [topic], broadcast=True) as one,
-        PushMember(rocket, broker.namesrv, told, [topic], broadcast=True) as two,
+        PushMember(rocket, broker.namesrv, broadcast, [topic], broadcast=True) as one,
+        PushMember(rocket, broker.namesrv, broadcast, [topic], broadcast=True) as two,
     ):
         assert [len(member.await_texts(8, WITHIN_S)) for member in (one, two)] == [8, 8]
-    for group in (orderly, told):
+    for group in (orderly, broadcast):
         assert len(dead_letters(broker, group, 4)) == 4
 
 
@@ -163,7 +163,7 @@ def test_broker_killed_thirty_times_buries_each_once(tmp_path: Path) -> None:
 
 
 def killed_among_expired(tmp_path: Path, kills: int) -> None:
-    """Kill while members of two groups go through expired messages, who begin anew each time: each is buried once."""
+    """Kill the broker while members of two groups read expired messages: each message becomes a dead letter once."""
     count, rng, topic = 500 * kills, random.Random(kills), "kills"
     groups = fresh("one"), fresh("two")
     with Broker(tmp_path / "data") as broker:
@@ -186,7 +186,7 @@ def killed_among_expired(tmp_path: Path, kills: int) -> None:
 
 
 def go_through(rocketmq: str, group: str, topic: str, count: int) -> int:
-    """Pull from the beginning until the end, or until the broker is gone; gives how far it came."""
+    """Pull from the beginning to the end, or until the broker has ended; return the next offset."""
     offset = 0
     request = {
         "consumerGroup": group, "topic": topic, "queueId": 0, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0,

@@ -115,7 +115,7 @@ def test_table_counts_each_message_once_though_its_worker_is_killed(broker: Brok
         assert [int(text) for place, _, text in changes if place == queue][:50] == [*range(1, 51)]
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 def test_agent_counts_what_rocketmq_sends(broker: Broker, agents: Agents, topic: str) -> None:
     sender = RocketmqJava(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json")
     with FaustApp(f"{topic}-app", broker.kafka, "count", topic, f"{topic}-out") as app:

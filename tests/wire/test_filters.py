@@ -1,4 +1,4 @@
-"""The broker filters for stock RocketMQ consumers, by tags and by SQL92, whoever wrote the messages.
+"""The broker filters for stock RocketMQ consumers, by tags and by SQL92, messages of clients of both protocols.
 
 An expression that it cannot read is refused with the place of the fault.
 """
@@ -22,7 +22,7 @@ from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 from tests.wire.clients.topics import create_topic
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 PULL_MESSAGE = 11
 NOT_FOUND, AGAIN = 19, 20
@@ -37,7 +37,7 @@ TAGS = ("red", "green", "blue")
 
 @pytest.fixture(scope="module")
 def topic(broker: Broker, agents: Agents) -> str:
-    """A topic in which each family wrote COUNT messages; number n has the tag n % 3 and the property `n`."""
+    """A topic with COUNT messages of each protocol; number n has the tag n % 3 and the property `n`."""
     name = f"filtered-{next(_numbers)}"
     create_topic(broker.kafka, name, 1)
     messages = [
@@ -74,7 +74,7 @@ def consumed(broker: Broker, java: Agent, topic: str, count: int, **subscription
 
 
 def twice(*numbers: int) -> list[int]:
-    """Both families wrote each of them."""
+    """Clients of both protocols wrote each message."""
     return sorted([*numbers, *numbers])
 
 
@@ -95,7 +95,7 @@ def test_by_sql(broker: Broker, java: Agent, topic: str, sql: str, wanted: list[
     assert consumed(broker, java, topic, 2 * len(wanted), sql=sql) == twice(*wanted)
 
 
-def test_consumer_is_told_at_its_start_what_is_wrong(broker: Broker, java: Agent, topic: str) -> None:
+def test_consumer_with_an_invalid_filter_fails_at_its_start(broker: Broker, java: Agent, topic: str) -> None:
     with pytest.raises(AgentError, match=r"SQL92 expression, character 5: unexpected '>'"):
         java.call("open", name="wrong", namesrv=broker.namesrv, topics={topic: 0}, group="wrong", sql="n > > 5")
 

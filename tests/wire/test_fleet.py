@@ -79,7 +79,7 @@ def test_routes_come_and_go_with_topics_and_brokers(name_server: NameServer, eas
     expect(name_server, topic, {})
 
 
-def test_a_name_server_that_comes_late_or_again_is_told_everything(
+def test_a_name_server_that_starts_late_or_again_gets_all_routes(
     name_server: NameServer, late_name_server: NameServer, east_and_west: list[Broker]
 ) -> None:
     east, _ = east_and_west

@@ -21,7 +21,7 @@ from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.topics import end_offsets
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 BROKER_SETTINGS = {"txn.immunity_ms": 2000, "txn.check_interval_ms": 1000}
 UPDATE_GROUP = 200

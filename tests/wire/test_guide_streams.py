@@ -27,7 +27,7 @@ from tests.wire.clients.rocketmq_clients import RocketmqJava
 from tests.wire.clients.spark import PROFILE, QUICK_START_OF_COMMANDS, Spark
 from tests.wire.clients.topics import create_topic
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 PAGE = Path(__file__).parents[2] / "docs/guides/spark-streams.md"
 NOON_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC

@@ -39,7 +39,7 @@ from tests.kit.broker import Broker, free_ports
 from tests.kit.eventually import eventually
 from tests.wire.clients.jvm import JVM_OPTIONS, jars
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -1,6 +1,7 @@
-"""RocketMQ's transactions with the stock Java clients: what is committed is seen once by both families, what is not is
-never seen; whoever is in doubt is asked, another member if need be, and after a kill as well. The same for Kafka
-producers, who decide over HTTP, or are asked there.
+"""RocketMQ's transactions with the stock Java clients, and half messages of Kafka producers, which decide over HTTP.
+
+Readers of both protocols get each committed message once, and no other. A check-back goes to the producer or to another
+member of its group, or to a URL for Kafka's producers, also after the broker was killed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
 WITHIN_S = 40.0
 VERSIONS = ["5.5", "4.9"]
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 _numbers = itertools.count(int(time.time()))
 
 
@@ -77,7 +78,7 @@ class Producer:
 
 
 def expect(broker: Broker, agents: Agents, topic: str, *bodies: str) -> list[Seen]:
-    """See these in the topic, in this order and nothing else, with a client of each family."""
+    """Assert that clients of both protocols read these messages in this order, and no others."""
     eventually(
         f"records of {topic}", lambda: end_offsets(broker.kafka, topic), lambda ends: ends[0] >= len(bodies), WITHIN_S
     )

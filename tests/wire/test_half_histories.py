@@ -1,11 +1,11 @@
-"""Random histories of half messages: producers of both families, some of them killed, the broker killed again and
-again, consumers of both families that read along.
+"""Random histories of half messages: producers of both protocols, some of them killed, the broker killed again and
+again, consumers of both protocols that read along.
 
-What becomes of a message follows from its body, so whoever is asked says the same, and the history needs no other
-record than who was told that a half message is stored, and who was asked. At the end nothing is open, and
-- what was to be committed is there once, at the same place for both families; what was sent without an answer, at most;
-- what was to be rolled back never is, and was not seen on the way by anybody;
-- whatever was left open was asked about; what consumers saw is what lies there, so order did not change.
+The verdict on a message follows from its body, so each producer gives the same verdict, and the history only records
+which producers had an answer that a half message is stored, and which got check-backs. At the end nothing is open, and
+- each committed message is there once, at the same offset for both protocols; one sent without an answer, at most once;
+- no message that was rolled back is there, or was read at any time;
+- each half message without a verdict got a check-back; consumers read what is stored, in its order.
 """
 
 from __future__ import annotations
@@ -108,13 +108,15 @@ class KafkaShop:
             body = f"kafka-{number}"
             headers = [("TRAN_MSG_ID", body), ("TRAN_MSG_CHECK_URL", self._answering.url)]
             with suppress(BufferError):
-                self._producer.produce(TOPIC, body, partition=number % QUEUES, headers=headers, on_delivery=self._told)
+                self._producer.produce(
+                    TOPIC, body, partition=number % QUEUES, headers=headers, on_delivery=self._on_delivery
+                )
                 number += 1
             self._producer.poll(0)
             if number % 8 == 0:
                 self._decide_all(tries=1)
 
-    def _told(self, error: Any, message: confluent_kafka.Message) -> None:
+    def _on_delivery(self, error: Any, message: confluent_kafka.Message) -> None:
         if error is not None:
             self.errors.append(str(error))
             return
@@ -258,10 +260,10 @@ def test_history_of_half_messages(tmp_path: Path, agents: Agents, rng: random.Ra
             shop.stop()
         kafka.stop()
         eventually("nothing is open", lambda: open_halves(broker), lambda count: count == 0, WITHIN_S)
-        told = [body for shop in shops for body in shop.noted("half")]
+        stored = [body for shop in shops for body in shop.noted("half")]
         asked = {body for shop in shops for body in shop.noted("check")} | set(answering.asked)
-        print(f"{dict(kills)}; stored: {len(told)} by RocketMQ, {len(kafka.stored)} by Kafka; asked: {len(asked)}")
-        check_history(broker, agents, told + kafka.stored, asked, reader, watcher)
+        print(f"{dict(kills)}; stored: {len(stored)} by RocketMQ, {len(kafka.stored)} by Kafka; asked: {len(asked)}")
+        check_history(broker, agents, stored + kafka.stored, asked, reader, watcher)
         for shop in open_ones:
             shop.close()
     except BaseException:

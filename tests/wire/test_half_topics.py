@@ -49,11 +49,11 @@ def test_half_and_op_topic_hold_what_operators_look_for(broker: Broker, agents: 
 
     halves = [each for each in reader.read({HALF: offset(HALF)}, WITHIN_S) if each.position[1] in places]
     assert [each.text for each in halves] == ["commit", "rollback", "unknown"]
-    for half, told in zip(halves, sent, strict=True):
+    for half, answer in zip(halves, sent, strict=True):
         found = properties(half)
         assert (found["REAL_TOPIC"], found["REAL_QID"], found["PGROUP"]) == (topic, "0", group)
         assert found["TRAN_MSG"] == "true"
-        assert found["UNIQ_KEY"] == found["__transactionId__"] == told["transaction_id"]
+        assert found["UNIQ_KEY"] == found["__transactionId__"] == answer["transaction_id"]
         assert (half.tags, half.key) == ("red", b"key")
 
     def decided() -> list[int]:

@@ -56,20 +56,30 @@ def block(language: str) -> str:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An environment with both hooks installed."""
-    home = tmp_path_factory.mktemp("hooks")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "venv"], check=True, timeout=60)
-    python = str(home / "venv/bin/python")
+    folder = tmp_path_factory.mktemp("hooks")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=60)
+    python = str(folder / "venv/bin/python")
     where = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     packages = subprocess.run([python, "-c", where], check=True, timeout=60, capture_output=True, text=True).stdout
     host = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
     (Path(packages.strip()) / "host.pth").write_text(host)
     project = block("toml")
     for name, hook, code in (("audit", "Audit", block("python")), ("moody", "Moody", MOODY)):
-        (home / name).mkdir()
-        (home / name / f"{name}.py").write_text(code)
-        told = project.replace("audit:Audit", f"{name}:{hook}").replace("audit", name)
-        (home / name / "pyproject.toml").write_text(told)
-        command = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", home / name]
+        (folder / name).mkdir()
+        (folder / name / f"{name}.py").write_text(code)
+        text = project.replace("audit:Audit", f"{name}:{hook}").replace("audit", name)
+        (folder / name / "pyproject.toml").write_text(text)
+        command = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-index",
+            folder / name,
+        ]
         subprocess.run(command, check=True, timeout=120)
     return python
 

@@ -163,7 +163,7 @@ def test_reader_of_committed_records_waits_for_the_commit(
     producer.close()
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 @pytest.mark.parametrize("version", ["5.5", "4.9"])
 def test_rocketmq_consumer_sees_committed_records_only(
     broker: Broker, agents: Agents, java: JavaClient, topic: str, version: str
@@ -188,7 +188,7 @@ def test_rocketmq_consumer_sees_committed_records_only(
     producer.close()
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 def test_hanging_transaction_is_found_and_aborted(broker: Broker, agents: Agents, java: JavaClient, topic: str) -> None:
     admin, asked = agents.kafka("4.3"), {"bootstrap": broker.kafka, "topic": topic, "queue": 1}
     producer = java.producer(topic)
@@ -196,9 +196,13 @@ def test_hanging_transaction_is_found_and_aborted(broker: Broker, agents: Agents
     producer.send(topic, 0, "zero")
     producer.send(topic, 1, "one")
     assert java.transactions()[topic] == "Ongoing"
-    told = admin.call("describe_transaction", bootstrap=broker.kafka, name=topic)
-    assert (told["partitions"], told["timeout_ms"], told["is_open"]) == ([f"{topic}-0", f"{topic}-1"], 60_000, True)
-    assert admin.call("open_transactions", **asked) == [[told["producer_id"], 0]]
+    described = admin.call("describe_transaction", bootstrap=broker.kafka, name=topic)
+    assert (described["partitions"], described["timeout_ms"], described["is_open"]) == (
+        [f"{topic}-0", f"{topic}-1"],
+        60_000,
+        True,
+    )
+    assert admin.call("open_transactions", **asked) == [[described["producer_id"], 0]]
 
     row = next(line for line in duolog("txn", "list", "--http", broker.http).splitlines() if topic in line)
     assert row.split()[:3] == ["kafka", topic, "Ongoing"]
@@ -210,7 +214,7 @@ def test_hanging_transaction_is_found_and_aborted(broker: Broker, agents: Agents
     producer.close()
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 def test_delayed_record_comes_after_the_commit(broker: Broker, java: JavaClient, topic: str) -> None:
     client = LibrdkafkaClient(broker.kafka)
     producer = client.producer(topic)
@@ -225,7 +229,7 @@ def test_delayed_record_comes_after_the_commit(broker: Broker, java: JavaClient,
     assert [each[2] for each in client.read(topic, 2, 2, COMMITTED)] == ["commit at once", "commit later"]
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 def test_operator_aborts_by_command(broker: Broker, java: JavaClient, topic: str) -> None:
     producer = java.producer(topic)
     producer.begin()

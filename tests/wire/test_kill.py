@@ -1,8 +1,8 @@
 """Nothing acknowledged is lost: the broker is killed again and again while both protocols write to one topic.
 
-What was acknowledged is kept outside of the broker, by the clients that were told. At the end each acknowledged message
+The clients keep a list of the acknowledged messages outside of the broker. At the end each acknowledged message
 is read at its offset by readers of both protocols; each send that an idempotent Kafka producer accepted is there once,
-in its order; offsets have no holes; positions that a commit was answered for have not gone back.
+in its order; offsets have no holes; offsets of answered commits have not gone back.
 """
 
 from __future__ import annotations
@@ -188,11 +188,11 @@ def check_history(seen: list[Seen], acknowledged: dict[str, Position], kafka: li
     for queue, offsets in by_queue.items():
         assert offsets == list(range(len(offsets))), f"queue {queue} has holes"
 
-    told = dict(acknowledged)
+    known = dict(acknowledged)
     for load in kafka:
-        told |= load.acknowledged
-    lost = {text: position for text, position in told.items() if at.get(position) != text}
-    assert not lost, f"{len(lost)} of {len(told)} acknowledged messages are not where they were said to be: " + str(
+        known |= load.acknowledged
+    lost = {text: position for text, position in known.items() if at.get(position) != text}
+    assert not lost, f"{len(lost)} of {len(known)} acknowledged messages are not at the acknowledged position: " + str(
         [(text, position, at.get(position)) for text, position in sorted(lost.items(), key=lambda each: each[1])[:5]]
     )
     times = Counter(at.values())

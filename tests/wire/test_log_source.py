@@ -31,7 +31,7 @@ BROKER_SETTINGS = {
     "store.reserve_bytes": 0,
     "retention.check_interval_ms": 200,
 }
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 QUEUES = 2
 WITHIN_S = 30

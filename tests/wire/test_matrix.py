@@ -2,9 +2,9 @@
 
 Each writer fills a topic of its own by every way to send that it has, with every compression, bodies from nothing to
 the limit. Then each reader reads all topics, and every message is compared: queue, offset, order, body, null or empty,
-key, headers, tags, timestamp. The names of the topics are such that only the writer's family allows them, so that the
-other family meets the escape. A cell of the matrix holds how many messages were compared; docs/reference/clients.md
-shows the table that a run made (`pytest tests/wire/test_matrix.py --rewrite` renews it).
+key, headers, tags, timestamp. The names of the topics are valid in the writer's protocol only, so that readers of the
+other protocol get the escaped form. A cell of the matrix has the number of messages that were compared;
+docs/reference/clients.md shows the table of one run (`pytest tests/wire/test_matrix.py --rewrite` writes it).
 """
 
 from __future__ import annotations
@@ -134,31 +134,31 @@ class Written:
 
 
 def topic_names(role: Role[Writer]) -> dict[ClientProtocol, str]:
-    """A name with a sign that only the writer's family allows, and its spelling for the other."""
+    """Return a name with a character that only the writer's protocol allows, and its form in the other protocol."""
     plain = "".join(each if each.isalnum() else "-" for each in role.name)
-    if role.family == "kafka":
+    if role.protocol == "kafka":
         return {"kafka": f"matrix.{plain}", "rocketmq": f"matrix|{plain}"}
     return {"kafka": f"matrix..{plain}", "rocketmq": f"matrix%{plain}"}
 
 
 def write_all(role: Role[Writer], reach: Reach) -> Written:
     names = topic_names(role)
-    create(reach.broker, role.family, names)
+    create(reach.broker, role.protocol, names)
     writer = role.make(reach)
     assert writer.name == role.name
     written = Written(role, names)
     ends: Counter[int] = Counter()
-    for lot in LOTS[role.family](role.name, writer.ways, writer.codecs):
+    for lot in LOTS[role.protocol](role.name, writer.ways, writer.codecs):
         began_ms = int(time.time() * 1000)
-        told = writer.write(names[role.family], lot.messages, way=lot.way, codec=lot.codec)
+        returned = writer.write(names[role.protocol], lot.messages, way=lot.way, codec=lot.codec)
         next_positions = []
         for message in lot.messages:
             next_positions.append((message.queue, ends[message.queue]))
             ends[message.queue] += 1
-        _await_ends(reach, role.family, names, ends)
+        _await_ends(reach, role.protocol, names, ends)
         ended_ms = int(time.time() * 1000)
-        positions = [said or position for said, position in zip(told, next_positions, strict=True)]
-        complaint = f"{role.name}: {lot.way} {lot.codec}: told {told}, but next were {next_positions}"
+        positions = [said or position for said, position in zip(returned, next_positions, strict=True)]
+        complaint = f"{role.name}: {lot.way} {lot.codec}: returned {returned}, but next were {next_positions}"
         assert sorted(positions) == sorted(next_positions), complaint
         assert lot.way == "async" or positions == next_positions, complaint  # Only async promises no order.
         for message, position in zip(lot.messages, positions, strict=True):
@@ -169,23 +169,23 @@ def write_all(role: Role[Writer], reach: Reach) -> Written:
     return written
 
 
-def create(broker: Broker | Peers, family: ClientProtocol, names: dict[ClientProtocol, str]) -> None:
-    """Over the Kafka protocol, with room for the largest message; an Apache RocketMQ has to be asked in its own."""
-    if isinstance(broker, Peers) and family == "rocketmq":
+def create(broker: Broker | Peers, protocol: ClientProtocol, names: dict[ClientProtocol, str]) -> None:
+    """Create the topics by Kafka's protocol, for the largest messages; in Apache RocketMQ, by RocketMQ's."""
+    if isinstance(broker, Peers) and protocol == "rocketmq":
         remoting.create_topic(broker.rocketmq, names["rocketmq"], QUEUES)
         return
     topics.create_topic(broker.kafka, names["kafka"], QUEUES, TOPIC_CONFIG)
 
 
-def _await_ends(reach: Reach, family: ClientProtocol, names: dict[ClientProtocol, str], ends: Counter[int]) -> None:
+def _await_ends(reach: Reach, protocol: ClientProtocol, names: dict[ClientProtocol, str], ends: Counter[int]) -> None:
     """Wait until all is stored, also what nobody waited for."""
 
     def stored() -> dict[int, int]:
-        if family == "kafka" or isinstance(reach.broker, Broker):
+        if protocol == "kafka" or isinstance(reach.broker, Broker):
             return topics.end_offsets(reach.broker.kafka, names["kafka"])
         agent = reach.agents.rocketmq("5.5")
-        told = agent.call("offsets", namesrv=reach.broker.namesrv, topic=names["rocketmq"])
-        return {int(queue): offset for queue, offset in told.items()}
+        offsets = agent.call("offsets", namesrv=reach.broker.namesrv, topic=names["rocketmq"])
+        return {int(queue): offset for queue, offset in offsets.items()}
 
     expected = {queue: ends[queue] for queue in range(QUEUES)}
     eventually(f"{names['kafka']} ends at {expected}", stored, lambda actual: actual == expected, STORED_WITHIN_S)
@@ -206,14 +206,14 @@ class Matrix:
 
     def read(self, role: Role[Reader]) -> list[str]:
         """Read everything with one reader; returns what differs, and fills the reader's cells that do not."""
-        sources = [each for each in self.written.values() if self.mixed or each.role.family == role.family]
-        counts = {each.names[role.family]: len(each.messages) for each in sources}
+        sources = [each for each in self.written.values() if self.mixed or each.role.protocol == role.protocol]
+        counts = {each.names[role.protocol]: len(each.messages) for each in sources}
         seen: dict[str, list[Seen]] = defaultdict(list)
         for message in role.make(self.reach).read(counts, READ_WITHIN_S):
             seen[message.topic].append(message)
         problems = []
         for source in sources:
-            found = list(self._compare(source, role, seen[source.names[role.family]]))
+            found = list(self._compare(source, role, seen[source.names[role.protocol]]))
             problems += [f"{source.role.name} -> {role.name}: {problem}" for problem in found]
             if not found:
                 self.cells[source.role.name, role.name] = len(source.messages)
@@ -290,12 +290,12 @@ def test_no_cell_is_empty(matrix: Matrix) -> None:
         f"{writer.name} -> {reader.name}"
         for writer in WRITERS
         for reader in READERS
-        if (matrix.mixed or writer.family == reader.family) and not matrix.cells.get((writer.name, reader.name))
+        if (matrix.mixed or writer.protocol == reader.protocol) and not matrix.cells.get((writer.name, reader.name))
     ]
     assert not empty, f"{len(empty)} empty cells:\n" + "\n".join(empty)
 
 
-@pytest.mark.usefixtures("both_families")
+@pytest.mark.usefixtures("both_protocols")
 def test_the_page_shows_the_matrix_of_this_run(matrix: Matrix, pytestconfig: pytest.Config) -> None:
     text = CLIENTS.read_text()
     assert BEGIN in text, f"{CLIENTS.name} has no {BEGIN}"

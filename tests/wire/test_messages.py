@@ -1,4 +1,4 @@
-"""Rows of `spark.messages` say what was sent, by either family; each option of Spark's source means what it says.
+"""Rows of `spark.messages` equal what clients of both protocols sent; the options have their documented effects.
 
 One topic with a message of every kind is written once, and read by all; the options are tried on topics of their own.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 WITHIN_S = 90
 QUEUES = 2
@@ -49,7 +49,7 @@ def new_topic(broker: Broker, prefix: str = "rows", queues: int = QUEUES) -> str
 
 
 def write(broker: Broker, agents: Agents, topic: str, texts: Sequence[str], queue: int | None = None) -> None:
-    """Send half of them from either family, round the queues or to one."""
+    """Send half of the messages with each protocol, round robin or to one queue."""
     sent = [Message(text.encode(), at % QUEUES if queue is None else queue) for at, text in enumerate(texts)]
     middle = len(sent) // 2
     java = KafkaJava(broker.kafka, agents.kafka("4.3"), "4.3")

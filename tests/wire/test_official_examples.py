@@ -1,7 +1,7 @@
 """Apache RocketMQ's own examples, of both versions, as they are: what they print when they run against a fresh broker.
 
 Several have 127.0.0.1:9876 written in them, so the broker's name server has that port here; two runs on one machine
-take turns. What needs ten seconds (delays, checks of transactions) is begun first, and looked at last.
+take turns. What needs ten seconds (delays, checks of transactions) is begun first and checked last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.wire.clients.topics import end_offsets
 
 VERSIONS = ("5.5", "4.9")
 NAMESRV_PORT = 9876
-NOT_MADE_BY_SENDING = ("RequestTopic", "TopicTest1")  # Whoever asks is told at once if nobody answers.
+NOT_MADE_BY_SENDING = ("RequestTopic", "TopicTest1")  # A request is refused at once if there is no consumer.
 SETTINGS = {"txn.immunity_ms": 1000, "txn.check_interval_ms": 1000}
 WITHIN_S = 60.0
 SENT = r"sendStatus=SEND_OK"

@@ -1,4 +1,4 @@
-"""The jobs of the pipeline on topics that both families wrote: archive, reconcile, replay.
+"""The jobs of the pipeline on topics with messages of both protocols: archive, reconcile, replay.
 
 Most run in the one session of the test run, on files that fail at any operation; one is killed as a user's command is.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from duolog.spark.files import File
     from duolog.spark.progress import Summary
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 QUEUES = 2
 LACK_WITHIN_S = 30  # Kafka's clients wait longer for a broker that does not answer; three seconds are usual.
@@ -111,7 +111,7 @@ def test_archive_has_every_message_once_by_topic_and_day(
     late = rows.where("date = date'2020-09-13'")
     assert texts_of(late) == texts[70:]
     assert sorted(p.name for p in (path / f"topic={topic}").iterdir())[0] == "date=2020-09-13"
-    # Whoever reads the folder as plain Parquet sees the same.
+    # Readers of the folder as plain Parquet get the same rows.
     assert texts_of(spark.session.read.parquet(str(path))) == texts
 
 
@@ -561,8 +561,8 @@ def test_reconcile_that_is_stopped_says_how_much_is_left(
     write(broker, topic, ["a", "b"])
     run_archive(broker, spark, topic, path)
     progress = progress_of_archive(spark.session, str(path))
-    told = lambda *_: stop.request(signal.SIGINT)  # noqa: E731  # With the first queue.
-    report = reconcile(archived(spark, path), progress, BrokerApi(broker.http), told, stop=stop)
+    on_progress = lambda *_: stop.request(signal.SIGINT)  # noqa: E731  # With the first queue.
+    report = reconcile(archived(spark, path), progress, BrokerApi(broker.http), on_progress, stop=stop)
     assert (report.summary()["queues not compared"], report.summary()["records equal"]) == (1, 1)
 
 

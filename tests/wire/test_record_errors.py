@@ -30,18 +30,20 @@ def topic(broker: Broker) -> str:
 
 
 def by_librdkafka(address: str, topic: str, keys: list[bytes | None]) -> list[KafkaError | None]:
-    """Send a batch of records with these keys; gives what each sender is told."""
-    told: dict[int, KafkaError | None] = {}
+    """Send a batch of records with these keys; return the error of each record."""
+    errors: dict[int, KafkaError | None] = {}
     producer = Producer({"bootstrap.servers": address, "linger.ms": LINGER_MS, "broker.address.family": "v4"})
     for number, key in enumerate(keys):
-        producer.produce(topic, b"v", key, on_delivery=lambda error, _, number=number: told.__setitem__(number, error))
+        producer.produce(
+            topic, b"v", key, on_delivery=lambda error, _, number=number: errors.__setitem__(number, error)
+        )
     assert producer.flush(30) == 0
-    return [told[number] for number in range(len(keys))]
+    return [errors[number] for number in range(len(keys))]
 
 
 def test_librdkafka_tells_culprits_from_bystanders(broker: Broker, topic: str) -> None:
-    told = by_librdkafka(broker.kafka, topic, KEYS)
-    codes = [error and error.code() for error in told]
+    errors = by_librdkafka(broker.kafka, topic, KEYS)
+    codes = [error and error.code() for error in errors]
     culprit, bystander = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD
     assert codes == [culprit if key is None else bystander for key in KEYS]
     assert by_librdkafka(broker.kafka, topic, [key for key in KEYS if key]) == [None] * 3
@@ -51,13 +53,13 @@ def test_librdkafka_tells_culprits_from_bystanders(broker: Broker, topic: str) -
 def test_kafka_python_tells_culprits_from_bystanders(broker: Broker, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.kafka, linger_ms=LINGER_MS, retries=0)
     sent = [producer.send(topic, b"v", key=key) for key in KEYS]
-    told: list[Any] = []
+    errors: list[Any] = []
     for future in sent:
         with pytest.raises(Exception) as failure:
             future.get(30)
-        told.append(failure.value)
-    assert [isinstance(error, InvalidRecordError) for error in told] == [key is None for key in KEYS], told
-    assert "key" in str(told[1])
+        errors.append(failure.value)
+    assert [isinstance(error, InvalidRecordError) for error in errors] == [key is None for key in KEYS], errors
+    assert "key" in str(errors[1])
     again = [producer.send(topic, b"v", key=key) for key in KEYS if key]
     assert sorted(future.get(30).offset for future in again) == [0, 1, 2]
     producer.close(10)

@@ -15,7 +15,7 @@ from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 from tests.wire.clients.topics import create_topic, end_offsets
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 _numbers = itertools.count(int(time.time()))
 
 

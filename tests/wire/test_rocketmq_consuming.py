@@ -1,6 +1,6 @@
 """What RocketMQ consumers do beyond reading: fail, give up, take dead letters back, broadcast, pause, reply, are moved.
 
-Stock Java clients of 5.5.0 and 4.9.8, whose listeners fail at messages that begin with `b` as often as they are told.
+Stock Java clients of 5.5.0 and 4.9.8, whose listeners fail for messages that begin with `b`, as often as a test sets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.wire.clients.members import PushMember
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 NEVER = 1 << 30  # Failures: more than any number of attempts.
 WITHIN_S = 30.0
@@ -79,10 +79,8 @@ def await_dead_letters(broker: Broker, group: str, count: int) -> None:
 def asked_of(broker: Broker, *requests: str) -> int:
     """Count the RocketMQ requests of these names since the broker's start."""
     with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
-        client_protocols = [*text_string_to_metric_families(answer.read().decode())]
-    samples = [
-        sample for family in client_protocols for sample in family.samples if sample.name == "duolog_requests_total"
-    ]
+        families = [*text_string_to_metric_families(answer.read().decode())]
+    samples = [sample for family in families for sample in family.samples if sample.name == "duolog_requests_total"]
     wanted = [{"wire": "rocketmq", "request": name} for name in requests]
     return sum(int(sample.value) for sample in samples if sample.labels in wanted)
 

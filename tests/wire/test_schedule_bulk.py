@@ -23,7 +23,7 @@ from tests.wire.clients.jvm import jars
 from tests.wire.clients.spark import PROFILE, Spark
 from tests.wire.clients.topics import create_topic, end_offsets
 
-pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("both_families")]
+pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("both_protocols")]
 
 ROWS = int(os.environ.get("DUOLOG_SCHEDULE_ROWS", 10_000_000))
 KILLS = 4

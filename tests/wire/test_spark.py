@@ -1,4 +1,4 @@
-"""Spark reads what both families write, each message exactly once over restarts of query and broker, and writes back.
+"""Spark reads messages of both protocols, each message exactly once over restarts of query and broker, and writes back.
 
 One small session serves the module; `failOnDataLoss` is always on, so an offset that is missing anywhere fails a query.
 """
@@ -45,7 +45,7 @@ def write_from_rocketmq(broker: Broker, agents: Agents, topic: str, texts: Seque
 
 
 def write(broker: Broker | Peers, agents: Agents, topic: str, texts: Sequence[str]) -> None:
-    """Half of them from either family, where the broker speaks both."""
+    """Send half of the messages with each protocol, if the broker has both."""
     middle = len(texts) // 2
     write_from_kafka(broker, agents, topic, texts[:middle])
     if isinstance(broker, Peers):

@@ -45,10 +45,10 @@ def stalled(broker: Broker) -> Iterator[float]:
 
 
 def test_purge_while_the_broker_is_slow_and_every_connection_is_answered(broker: Broker) -> None:
-    told: list[tuple[bytes | None, int]] = []
+    outcomes: list[tuple[bytes | None, int]] = []
 
     def note(error: KafkaError | None, message: Message) -> None:
-        told.append((message.value(), error.code() if error else 0))
+        outcomes.append((message.value(), error.code() if error else 0))
 
     producer = Producer(
         {
@@ -78,14 +78,14 @@ def test_purge_while_the_broker_is_slow_and_every_connection_is_answered(broker:
                 producer.produce(TOPIC, b"stalled %d" % n, on_delivery=note)
             producer.poll(0.5)
             producer.purge(in_queue=True, in_flight=True)
-            eventually("all are purged", lambda: [producer.poll(0.1), len(told)][1], lambda count: count == 6, 2)
+            eventually("all are purged", lambda: [producer.poll(0.1), len(outcomes)][1], lambda count: count == 6, 2)
         for each in (*early, heard, *late):
             answered(each)
     purged = {KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE}
-    assert {code for _, code in told[1:]} <= purged
+    assert {code for _, code in outcomes[1:]} <= purged
     producer.produce(TOPIC, b"after", on_delivery=note)
     assert producer.flush(20) == 0
-    assert told[-1] == (b"after", 0)
+    assert outcomes[-1] == (b"after", 0)
 
 
 def answered(client: Wire) -> None:

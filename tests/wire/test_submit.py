@@ -18,7 +18,7 @@ from tests.wire.clients.message import Message
 from tests.wire.clients.spark_cluster import SparkCluster, submit
 from tests.wire.clients.topics import create_topic, end_offsets
 
-pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("both_families")]
+pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("both_protocols")]
 
 ROWS = 200
 WITHIN_S = 60

@@ -23,7 +23,7 @@ from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.topics import create_topic
 
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 BROKER_SETTINGS = {"delay.near_ms": 100}
 WITHIN_S = 60
 HOUR_MS = 3_600_000
@@ -100,7 +100,7 @@ def test_outcomes_by_id_are_what_clients_then_receive(broker: Broker, topic: str
     assert api.pending() == []
 
 
-def test_messages_of_both_families_are_found_by_their_keys(
+def test_messages_of_both_protocols_are_found_by_their_keys(
     broker: Broker, agents: Agents, topic: str, api: Api
 ) -> None:
     produce(broker, topic, b"kafka", LATER)

@@ -98,7 +98,7 @@ def test_kafka_python_describes_topics_resources_and_the_quorum(broker: Broker |
 
 @pytest.mark.parametrize("allow", [True, False])
 def test_java_member_finds_topics_that_match_its_pattern(broker: Broker | Peers, java: Agent, allow: bool) -> None:
-    """Whoever makes them: an admin client or the first record. A pattern itself makes none."""
+    """A pattern finds topics that an admin client or the first record creates, and creates none itself."""
     name = fresh("pattern")
     options = {"metadata_max_age_ms": REFRESH_MS, "allow_auto_create_topics": str(allow).lower()}
     with KafkaMember(java, broker.kafka, name, f"{name}-.*", **options) as member:

@@ -2,11 +2,11 @@
 
 Writers of librdkafka (version 1 of the protocol) and of Java 4 (version 2) write to all queues of a topic at once,
 commit and abort, and say what they do. Killed are the broker, and writers (SIGKILL); a writer that is stopped (SIGSTOP)
-while another one takes its transactional id over, and then goes on, must change nothing. What each was told is kept
+while another one takes its transactional id over, and then goes on, must change nothing. The answers to each are kept
 outside of the broker, and compared with what readers of committed records see:
 
-    it was told "committed"            all its records, in all its queues, once
-    it asked, and was not told         all of them, or none
+    it got "committed"                 all its records, in all its queues, once
+    it asked, and got no answer        all of them, or none
     it aborted, or never asked         none
 
 One reader is there from the beginning on; what it saw once is what others see at the end, in either protocol.

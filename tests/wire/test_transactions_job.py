@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duolog.spark.progress import Summary
 
 BROKER_SETTINGS = {"txn.immunity_ms": 300, "txn.check_interval_ms": 200, "txn.check_max": CHECK_MAX}
-pytestmark = pytest.mark.usefixtures("both_families")
+pytestmark = pytest.mark.usefixtures("both_protocols")
 
 WITHIN_S = 60.0
 TOPIC = "shop.orders"  # RocketMQ spells it shop|orders.

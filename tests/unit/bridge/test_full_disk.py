@@ -1,4 +1,4 @@
-"""Proves what a full disk leaves possible: whoever reads goes on reading, and what makes room is done.
+"""Proves what a full disk leaves possible: reads continue, and requests that free space are carried out.
 
 A core whose disk is above its mark gets the requests of a client that the broker has never seen.
 """
@@ -138,10 +138,10 @@ def test_room_is_made_on_a_disk_without_a_free_block(is_started_again: bool) -> 
         assert fill_to_the_last_block(core) > 60
     filler = core.topics.get("filler")
     assert filler is not None
-    told: list[StoreError | None] = []
-    core.store.when(core.topics.delete(filler, core.clock.now_ms()), told.append)
+    outcomes: list[StoreError | None] = []
+    core.store.when(core.topics.delete(filler, core.clock.now_ms()), outcomes.append)
     core.settle()
-    assert told == [None]
+    assert outcomes == [None]
     look(core)
     assert not core.store.refusal
     assert disk.usage()[0] < 200 * KIB
@@ -159,16 +159,16 @@ def test_deletion_waits_while_a_thread_makes_room() -> None:
     background = core.store.executors.background = ManualThreads()
     filler = core.topics.get("filler")
     assert filler is not None
-    told: list[StoreError | None] = []
+    outcomes: list[StoreError | None] = []
     with suppress(DiskFull):
         for _ in range(1000):
             core.publish(filler, bytes(3 * KIB))
-    core.store.when(core.topics.delete(filler, core.clock.now_ms()), told.append)
+    core.store.when(core.topics.delete(filler, core.clock.now_ms()), outcomes.append)
     core.settle()
-    assert told == []
+    assert outcomes == []
     background.run()
     core.settle()
-    assert told == [None]
+    assert outcomes == [None]
 
 
 def test_without_a_spare_file_no_room_can_be_made_on_such_a_disk() -> None:
@@ -176,10 +176,10 @@ def test_without_a_spare_file_no_room_can_be_made_on_such_a_disk() -> None:
     fill_to_the_last_block(core)
     filler = core.topics.get("filler")
     assert filler is not None
-    told: list[StoreError | None] = []
-    core.store.when(core.topics.delete(filler, core.clock.now_ms()), told.append)
+    outcomes: list[StoreError | None] = []
+    core.store.when(core.topics.delete(filler, core.clock.now_ms()), outcomes.append)
     look(core)
-    assert isinstance(told[0], DiskFull)
+    assert isinstance(outcomes[0], DiskFull)
     assert core.store.refusal
 
 

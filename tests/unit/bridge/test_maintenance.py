@@ -257,7 +257,7 @@ def test_step_of_the_wall_clock_is_noticed_within_one_short_sleep() -> None:
     assert 450 <= alarm.ran[0][1] - start_ms <= 450 + WALL_SLEEP_MS_MAX
 
 
-def test_refused_duty_is_put_off_and_the_others_run_on() -> None:
+def test_refused_duty_is_retried_later_and_the_others_run() -> None:
     clock = ManualClock()
     start_ms = clock.mono_ms()
     refused, other = Alarm(start_ms + 10), Alarm(start_ms + 10, every_ms=300)
@@ -269,7 +269,7 @@ def test_refused_duty_is_put_off_and_the_others_run_on() -> None:
 
 @pytest.mark.parametrize("error", [OSError("EIO"), ZeroDivisionError(), RecursionError()])
 @pytest.mark.parametrize("step", ["run", "next_deadline_ms"])
-def test_faulty_duty_is_put_off_longer_each_time_and_the_others_run_on(step: str, error: Exception) -> None:
+def test_faulty_duty_is_retried_after_growing_delays_and_the_others_run(step: str, error: Exception) -> None:
     clock = ManualClock()
     start_ms = clock.mono_ms()
     tried: list[int] = []

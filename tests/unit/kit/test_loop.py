@@ -28,17 +28,17 @@ def test_a_sleep_of_days_ends_at_once_and_on_time() -> None:
 
 
 def test_timers_come_in_the_order_of_their_times_each_at_its_own() -> None:
-    clock, told = ManualClock(), list[tuple[str, int]]()
+    clock, events = ManualClock(), list[tuple[str, int]]()
 
     async def sleep(name: str, ms: int) -> None:
         await asyncio.sleep(ms / 1_000)
-        told.append((name, clock.mono_ms() - START_MONO_MS))
+        events.append((name, clock.mono_ms() - START_MONO_MS))
 
     async def main() -> None:
         await asyncio.gather(sleep("c", DAY_MS), sleep("a", 1), sleep("b", 500))
 
     run(main(), clock)
-    assert told == [("a", 1), ("b", 500), ("c", DAY_MS)]
+    assert events == [("a", 1), ("b", 500), ("c", DAY_MS)]
 
 
 def test_a_thread_is_heard_before_time_jumps_if_it_is_waited_for() -> None:

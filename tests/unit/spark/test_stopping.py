@@ -67,7 +67,7 @@ def test_batch_behind_the_stop_is_left_to_the_next_run() -> None:
     assert taken == [0]
 
 
-def test_failure_of_the_last_batch_is_told() -> None:
+def test_failure_of_the_last_batch_is_raised() -> None:
     stop = Stop()
 
     def fail() -> None:

@@ -138,8 +138,8 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_tables_answer_as_the_history_says(steps: list[tuple[Any, ...]]) -> None:
-    coordinator, model, told = Coordinator[int](), Model(), set[str]()
-    coordinator.before_change = told.add
+    coordinator, model, changed = Coordinator[int](), Model(), set[str]()
+    coordinator.before_change = changed.add
     now_ms = 1000
     for what, name, *more in [*((what, name) for name in NAMES for what in ("settle", "begin")), *steps]:
         now_ms += 10
@@ -182,7 +182,7 @@ def test_tables_answer_as_the_history_says(steps: list[tuple[Any, ...]]) -> None
             for each in model.open.values():
                 each.began_ms = min(each.began_ms, now_ms)
         check(coordinator, model, now_ms)
-    assert told >= set(model.changed_ms)
+    assert changed >= set(model.changed_ms)
 
 
 def check(coordinator: Coordinator[int], model: Model, now_ms: int) -> None:

@@ -146,8 +146,8 @@ def test_what_lies_below_the_log_start_is_removed_and_the_rest_answers_as_before
 def test_snapshot_restores_a_queue_and_the_total_stays_the_sum(
     steps: list[tuple[int, str]], replaced: list[tuple[int, str]]
 ) -> None:
-    history, isolation, told = played(steps), Isolation(), list[int]()
-    isolation.before_change = told.append
+    history, isolation, changed = played(steps), Isolation(), list[int]()
+    isolation.before_change = changed.append
     isolation.restore(KEY, played(replaced).queue.open, played(replaced).queue.aborted)
     isolation.restore(KEY, history.queue.open, history.queue.aborted)
     found = isolation.get(KEY)
@@ -157,7 +157,7 @@ def test_snapshot_restores_a_queue_and_the_total_stays_the_sum(
     else:
         assert ([*found.open], [*found.aborted]) == ([*history.queue.open], [*history.queue.aborted])
     assert isolation.aborted_count == history.queue.aborted_count
-    assert set(told) == {KEY}
+    assert set(changed) == {KEY}
     isolation.forget(KEY)
     assert (isolation.aborted_count, [*isolation.keys]) == (0, [])
 

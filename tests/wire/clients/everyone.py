@@ -35,7 +35,7 @@ class Role(Generic[T]):
     """A client before it is made."""
 
     name: str
-    family: ClientProtocol
+    protocol: ClientProtocol
     make: Callable[[Reach], T]
 
 

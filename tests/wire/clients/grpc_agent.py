@@ -1,6 +1,6 @@
 """The official Python client of RocketMQ 5 (gRPC), in a process of its own; driven as `agent.py` says.
 
-Its clients are named by the caller. Bodies are text. A push consumer fails the messages whose bodies it is told to.
+Its clients are named by the caller. Bodies are text. A push consumer fails the messages whose bodies the caller names.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a rebalance listener was told."""
+    """The calls of a rebalance listener."""
 
     what: str  # assigned, revoked, lost
     partitions: tuple[str, ...]

@@ -1,6 +1,6 @@
-"""What a test writes and what a reader saw, in words of neither family.
+"""The messages that a test writes and a reader sees, in terms of neither protocol.
 
-A `Message` says how both families spell it; `Seen` is what came out at a reader, brought back to the same words by the
+A `Message` has its form in both protocols; `Seen` is what came out at a reader, brought back to the same words by the
 mapping of `protocol/convert/`. Bodies are compared by fingerprint (`<size>:<sha1>`), because a megabyte through every
 pair of clients would be most of the test's time.
 """
@@ -64,7 +64,7 @@ class Seen:
     headers: tuple[tuple[str, bytes | None], ...]
     tags: str | None
     timestamp_ms: int
-    inner: Mapping[str, str] = field(default_factory=dict)  # what the family itself added to the message
+    inner: Mapping[str, str] = field(default_factory=dict)  # Properties that the protocol's client added.
 
     @property
     def position(self) -> Position:

@@ -9,7 +9,7 @@ from tests.wire.clients.message import Message, Position, Seen
 
 
 class Writer(Protocol):
-    """A client that sends. `write` returns where each message went, None where the client is not told."""
+    """A client that sends. `write` returns the position of each message, or None where the client does not get it."""
 
     name: str
     ways: Sequence[str]  # how it can send, e.g. single, batch, oneway

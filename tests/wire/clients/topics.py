@@ -32,7 +32,7 @@ def committed_offsets(bootstrap: str, group: str, topic: str, queues: int) -> di
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         asked = [confluent_kafka.TopicPartition(topic, queue) for queue in range(queues)]
-        told = consumer.committed(asked, timeout=ANSWER_WITHIN_S)
-        return {each.partition: each.offset for each in told if each.offset >= 0}
+        found = consumer.committed(asked, timeout=ANSWER_WITHIN_S)
+        return {each.partition: each.offset for each in found if each.offset >= 0}
     finally:
         consumer.close()

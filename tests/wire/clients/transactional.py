@@ -100,8 +100,8 @@ class JavaProducer:
         self._do("send", topic=topic, messages=messages)
 
     def send_offsets(self, topic: str, offsets: Mapping[int, int], group: str) -> None:
-        told = {str(queue): offset for queue, offset in offsets.items()}
-        self._do("offsets", topic=topic, offsets=told, group=group)
+        offsets_to_send = {str(queue): offset for queue, offset in offsets.items()}
+        self._do("offsets", topic=topic, offsets=offsets_to_send, group=group)
 
     def commit(self) -> None:
         self._do("commit")
@@ -256,8 +256,8 @@ class AioKafkaProducer:
             self._run(self._producer.send_and_wait(topic, text.encode(), partition=queue))
 
     def send_offsets(self, topic: str, offsets: Mapping[int, int], group: str) -> None:
-        told = {aiokafka.structs.TopicPartition(topic, queue): offset for queue, offset in offsets.items()}
-        self._run(self._producer.send_offsets_to_transaction(told, group))
+        offsets_to_send = {aiokafka.structs.TopicPartition(topic, queue): offset for queue, offset in offsets.items()}
+        self._run(self._producer.send_offsets_to_transaction(offsets_to_send, group))
 
     def commit(self) -> None:
         self._run(self._producer.commit_transaction())
@@ -312,11 +312,11 @@ class KafkaPythonProducer:
             each.get(STEP_WITHIN_S)
 
     def send_offsets(self, topic: str, offsets: Mapping[int, int], group: str) -> None:
-        told = {
+        offsets_to_send = {
             kafka.TopicPartition(topic, queue): kafka.structs.OffsetAndMetadata(offset, "", -1)
             for queue, offset in offsets.items()
         }
-        self._producer.send_offsets_to_transaction(told, group)
+        self._producer.send_offsets_to_transaction(offsets_to_send, group)
 
     def commit(self) -> None:
         self._producer.commit_transaction()

@@ -83,7 +83,7 @@ final class Agent {
         return bytes == null ? null : Base64.getEncoder().encodeToString(bytes);
     }
 
-    /** The first bytes only: a body of a megabyte is told from another by its fingerprint. */
+    /** The first bytes only: a body of a megabyte is distinguished by its fingerprint. */
     static String head(byte[] body) {
         return body == null ? null : base64(Arrays.copyOf(body, Math.min(body.length, HEAD_BYTES)));
     }

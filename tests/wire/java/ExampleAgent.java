@@ -19,7 +19,7 @@ import java.util.regex.Pattern;
 
 /**
  * Programs in one JVM that know nothing of each other: each has its own copy of the client's classes, and the output of
- * its threads is told apart by their thread group. What is on the JVM's own classpath is loaded once.
+ * its threads is identified by their thread group. What is on the JVM's own classpath is loaded once.
  */
 final class ExampleAgent {
     private static final Map<String, Program> PROGRAMS = new ConcurrentHashMap<>();

@@ -210,14 +210,14 @@ final class KafkaAgent {
     private static Object describeTransaction(JsonObject args) throws Exception {
         TransactionDescription found = admin(args).describeTransactions(List.of(name(args))).description(name(args))
                 .get(20, TimeUnit.SECONDS);
-        Map<String, Object> told = new TreeMap<>();
-        told.put("state", found.state().toString());
-        told.put("producer_id", found.producerId());
-        told.put("epoch", found.producerEpoch());
-        told.put("timeout_ms", found.transactionTimeoutMs());
-        told.put("is_open", found.transactionStartTimeMs().isPresent());
-        told.put("partitions", partitions(found.topicPartitions()));
-        return told;
+        Map<String, Object> described = new TreeMap<>();
+        described.put("state", found.state().toString());
+        described.put("producer_id", found.producerId());
+        described.put("epoch", found.producerEpoch());
+        described.put("timeout_ms", found.transactionTimeoutMs());
+        described.put("is_open", found.transactionStartTimeMs().isPresent());
+        described.put("partitions", partitions(found.topicPartitions()));
+        return described;
     }
 
     /** The producers of one partition that have an open transaction in it. */

@@ -1,6 +1,6 @@
-"""Proves that delayed messages of both families are parked, delivered once, in order and never early, and recalled.
+"""Delayed messages of both protocols are stored as pending, delivered once, in order and never early, and cancelled.
 
-On a real store whose disk is in memory; time is moved by hand.
+The store is a real one on a disk in memory; the tests move the clock.
 """
 
 import pytest
@@ -30,10 +30,10 @@ YEAR_MS = 365 * 86_400_000
 
 
 class Bench(PublishBench):
-    """A door whose delays run when the test says so."""
+    """A broker without a network that delivers when the test calls `run_until`."""
 
     def run_until(self, now_ms: int) -> int:
-        """Set the clock and run all that is due then; returns how many slices that took."""
+        """Set the clock and deliver all that is due; return the number of slices."""
         self.clock.set_now_ms(now_ms)
         slices = 0
         while (deadline_ms := self.delays.next_deadline_ms()) is not None and deadline_ms <= now_ms:
@@ -44,14 +44,14 @@ class Bench(PublishBench):
         return slices
 
     def restarted(self, now_ms: int | None = None) -> "Bench":
-        """The same after a kill, at another time."""
+        """Return a broker that recovers from the disk after a kill, with its clock at `now_ms`."""
         disk = self.disk.after_kill()
         again = Bench(disk)
         again.clock.set_now_ms(self.clock.now_ms() if now_ms is None else now_ms)
         return again
 
     def bodies(self, topic: Topic, queue_id: int = 0) -> list[bytes]:
-        """What lies in a queue, whoever wrote it."""
+        """Return the bodies of all messages of a queue."""
         return [record.value for record in self.records(topic, queue_id)]
 
     def records(self, topic: Topic, queue_id: int = 0) -> list[Record]:
@@ -64,9 +64,9 @@ class Bench(PublishBench):
         found = now(self.reader.rocketmq(queue, topic, queue.start_offset, 1 << 20, 1 << 30, queue.visible_end))
         return [rocketmq_message.decode(buffer) for buffer in found.buffers]
 
-    def send(self, topic: Topic, body: bytes, wish: str, queue_id: int = 0) -> str:
-        """Send one RocketMQ message; gives the id of its timer."""
-        one = message(body, f"UNIQ_KEY\x01U\x02{wish}".encode())
+    def send(self, topic: Topic, body: bytes, properties: str, queue_id: int = 0) -> str:
+        """Send one RocketMQ message; return the id of its timer."""
+        one = message(body, f"UNIQ_KEY\x01U\x02{properties}".encode())
         slots, _ = self.publisher.publish_messages(topic, queue_id, [one], self.clock.now_ms())
         self.settle()
         due_ms = int(names.get(one.properties, names.TIMER_OUT_MS) or 0)
@@ -78,11 +78,11 @@ def deliver_at(ms: int) -> str:
 
 
 def mixed(
-    *wishes: tuple[bytes, bytes | None], codec: Codec = Codec.NONE, producer: tuple[int, int, int] = (-1, -1, -1)
+    *records: tuple[bytes, bytes | None], codec: Codec = Codec.NONE, producer: tuple[int, int, int] = (-1, -1, -1)
 ) -> bytes:
-    """A batch of records with these values and values of TIMER_DELAY_MS."""
+    """Return a batch of records with these values and values of TIMER_DELAY_MS."""
     builder = BatchBuilder()
-    for number, (value, delay) in enumerate(wishes):
+    for number, (value, delay) in enumerate(records):
         headers = [("a", b"b")] + ([("TIMER_DELAY_MS", delay)] if delay is not None else [])
         builder.append(number, NOW - 1000 + number, b"key", value, headers)
     return builder.finish(0, -1, codec=codec, producer=producer)
@@ -96,9 +96,9 @@ def test_message_of_a_level_waits_in_its_queue_and_comes_as_it_was_sent() -> Non
     topic = bench.topic()
     bench.send(topic, b"later", "TAGS\x01paid\x02DELAY\x013\x02TIMER_DELIVER_MS\x011\x02", queue_id=1)
     schedule = bench.topics.by_rocketmq_name("SCHEDULE_TOPIC_XXXX")
-    (parked,) = bench.messages(schedule, 2)
-    shown = names.parse(parked.properties)
-    assert (parked.topic, shown["REAL_TOPIC"], shown["REAL_QID"], shown["DELAY"]) == (
+    (pending,) = bench.messages(schedule, 2)
+    shown = names.parse(pending.properties)
+    assert (pending.topic, shown["REAL_TOPIC"], shown["REAL_QID"], shown["DELAY"]) == (
         "SCHEDULE_TOPIC_XXXX", "orders", "1", "3",
     )  # fmt: skip
     bench.run_until(NOW + 9_999)
@@ -127,7 +127,7 @@ def test_message_of_a_chosen_time() -> None:
     }  # fmt: skip
 
 
-WISHES: dict[str, int | None] = {
+DELAYS: dict[str, int | None] = {
     "DELAY\x011\x02": 1_000,
     "DELAY\x0199\x02": 7_200_000,
     "DELAY\x010\x02TIMER_DELAY_MS\x017\x02": 7,
@@ -143,11 +143,11 @@ WISHES: dict[str, int | None] = {
 }
 
 
-@pytest.mark.parametrize(("wish", "delay_ms"), WISHES.items())
-def test_which_wish_counts(wish: str, delay_ms: int | None) -> None:
+@pytest.mark.parametrize(("properties", "delay_ms"), DELAYS.items())
+def test_precedence_of_delay_properties(properties: str, delay_ms: int | None) -> None:
     bench = Bench()
     topic = bench.topic()
-    bench.send(topic, b"x", wish)
+    bench.send(topic, b"x", properties)
     assert len(bench.messages(topic)) == (delay_ms is None)
     if delay_ms is not None:
         bench.run_until(NOW + delay_ms - 1)
@@ -157,14 +157,15 @@ def test_which_wish_counts(wish: str, delay_ms: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "wish", ["DELAY\x01x\x02", "TIMER_DELAY_MS\x011e3\x02", deliver_at(NOW + 3651 * 86_400_000), deliver_at(10**30)]
+    "properties",
+    ["DELAY\x01x\x02", "TIMER_DELAY_MS\x011e3\x02", deliver_at(NOW + 3651 * 86_400_000), deliver_at(10**30)],
 )
-def test_wish_that_cannot_be_granted_appends_nothing(wish: str) -> None:
+def test_message_with_an_invalid_delay_is_refused_and_not_stored(properties: str) -> None:
     bench = Bench()
     topic = bench.topic()
     before = bench.store.next_position
     with pytest.raises(DelayRefused):
-        bench.send(topic, b"x", wish)
+        bench.send(topic, b"x", properties)
     assert bench.store.next_position == before
 
 
@@ -395,11 +396,11 @@ def test_outcome_waits_for_what_it_reports() -> None:
     assert bench.store.kept(promise)
 
 
-@pytest.mark.parametrize("family", ["kafka", "rocketmq"])
-def test_rescheduled_message_comes_at_its_new_time_under_its_old_id(family: str) -> None:
+@pytest.mark.parametrize("protocol", ["kafka", "rocketmq"])
+def test_rescheduled_message_comes_at_its_new_time_under_its_old_id(protocol: str) -> None:
     bench = Bench()
     topic = bench.topic()
-    if family == "kafka":
+    if protocol == "kafka":
         bench.kafka(topic, mixed((b"x", b"100")))
         (position,) = [row[1] for row in bench.topics.by_rocketmq_name("rmq_sys_wheel_timer").queues[0].index.rows(0)]
         timer = bench.delays.commands.text_ids.text_of((NOW + 100, position))
@@ -414,7 +415,7 @@ def test_rescheduled_message_comes_at_its_new_time_under_its_old_id(family: str)
     assert bench.delays.commands.reschedule(timer, NOW + 6_000, NOW + 4_999).outcome is TimerOutcome.RESCHEDULED
     bench.run_until(NOW + 6_000)
     assert bench.bodies(topic) == [b"x"]
-    if family == "kafka":
+    if protocol == "kafka":
         assert bench.records(topic)[0].timestamp_ms == NOW + 6_000
     assert bench.delays.commands.cancel(timer, NOW + 6_000).outcome is TimerOutcome.DELIVERED
 

@@ -27,7 +27,7 @@ COLD = StoreOptions(tail_bytes=1, segment_bytes=1 << 20)
 
 
 def mixed(bench: PublishBench, seed: int, count: int = 40):
-    """A queue that both families wrote; the value of each record is its offset."""
+    """A queue with records of both protocols; the value of each record is its offset."""
     random, topic = Random(seed), bench.topic()
     end = 0
     while end < count:
@@ -189,7 +189,7 @@ def test_reader_that_goes_on_gets_all_that_is_wanted_once(
     assert seen == expected
 
 
-def test_two_tags_of_one_hash_are_told_apart() -> None:
+def test_two_tags_with_one_hash_are_distinguished() -> None:
     bench = PublishBench()
     topic = bench.topic()
     for tag in (b"Aa", b"BB"):

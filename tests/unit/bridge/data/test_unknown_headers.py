@@ -1,4 +1,4 @@
-"""Misspelled headers, sent by both families of clients to whole cores: what is warned of, once, and what is refused."""
+"""Misspelled headers of both client protocols: the broker warns of each once, or refuses the message."""
 
 from collections.abc import Callable
 
@@ -60,7 +60,7 @@ def sender_of_rocketmq(broker: RocketMQBroker) -> Send:
     return send
 
 
-@pytest.mark.parametrize("family", [kafka, rocketmq])
+@pytest.mark.parametrize("senders_of", [kafka, rocketmq])
 @pytest.mark.parametrize(
     "name", ["TIMER_DELAY_SECS", "TIMER_DLEAY_SEC", "AMQ_SCHEDULED_DELAYS", "EXPIRE_IN", "TRAN_MSG_IDS"]
 )
@@ -68,25 +68,25 @@ def sender_of_rocketmq(broker: RocketMQBroker) -> Send:
     ("action", "is_taken", "lines"), [("warn", True, 2), ("refuse", False, 0), ("ignore", True, 0)]
 )
 def test_topic_says_what_is_done_about_a_misspelled_name(
-    family: Callable[[str], tuple[Send, Send]],
+    senders_of: Callable[[str], tuple[Send, Send]],
     name: str,
     action: str,
     is_taken: bool,
     lines: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    first, second = family(action)
+    first, second = senders_of(action)
     assert [first(name), first(name), second(name)] == [is_taken] * 3
     warned = [record.getMessage() for record in caplog.records if LINE in record.getMessage()]
     assert len(warned) == lines, "one for each producer"
     assert all(f"name={name!r} topic=orders" in text for text in warned)
 
 
-@pytest.mark.parametrize("family", [kafka, rocketmq])
+@pytest.mark.parametrize("senders_of", [kafka, rocketmq])
 def test_known_and_foreign_names_are_sent_as_ever(
-    family: Callable[[str], tuple[Send, Send]], caplog: pytest.LogCaptureFixture
+    senders_of: Callable[[str], tuple[Send, Send]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    send, _ = family("refuse")
+    send, _ = senders_of("refuse")
     for name in (
         "TIMER_OUT_MS",
         "TIMER_ENQUEUE_MS",

@@ -21,15 +21,15 @@ def pages(client: Client, names: str, limit: int = 2000, cursor: tuple[str, int]
 
 
 def described(answer: Any) -> str:
-    """What is told, in short: each topic with its partitions or its error, and the next cursor."""
-    told = [
+    """Summarize the answer: each topic with its partitions or its error, and the next cursor."""
+    rows = [
         f"{topic.name}:{''.join(str(part.partition_index) for part in topic.partitions)}"
         if topic.error_code is ErrorCode.none
         else f"{topic.name}!{topic.error_code.name}"
         for topic in answer.topics
     ]
     cursor = answer.next_cursor
-    return " ".join([*told, *([f"> {cursor.topic_name} {cursor.partition_index}"] if cursor else [])])
+    return " ".join([*rows, *([f"> {cursor.topic_name} {cursor.partition_index}"] if cursor else [])])
 
 
 @pytest.mark.parametrize(

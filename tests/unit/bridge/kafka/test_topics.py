@@ -12,7 +12,7 @@ UNKNOWN = ErrorCode.unknown_topic_or_partition
 
 
 @pytest.mark.parametrize(
-    ("wish", "error"),
+    ("fields", "error"),
     [
         ({}, OK),
         ({"num_partitions": -1}, OK),
@@ -36,23 +36,23 @@ UNKNOWN = ErrorCode.unknown_topic_or_partition
 )
 @pytest.mark.parametrize("validate_only", [False, True])
 def test_create_topics(
-    bench: KafkaBench, client: Client, wish: dict[str, Any], error: ErrorCode, validate_only: bool
+    bench: KafkaBench, client: Client, fields: dict[str, Any], error: ErrorCode, validate_only: bool
 ) -> None:
     bench.topic("old")
     before = len(bench.topics)
-    topics = [{"name": "new", "num_partitions": 3, "replication_factor": 1, **wish}]
+    topics = [{"name": "new", "num_partitions": 3, "replication_factor": 1, **fields}]
     answer = client.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout=1_000, validate_only=validate_only)
     (result,) = answer.topics
     assert result.error_code is error, result.error_message
     assert len(bench.topics) - before == (error is OK and not validate_only)
     if error is OK:
         assert {config.name for config in result.configs} >= {"retention.ms", "cleanup.policy"}
-        assert result.num_partitions == {-1: 1 if "assignments" in wish else 4}.get(wish.get("num_partitions"), 3)
+        assert result.num_partitions == {-1: 1 if "assignments" in fields else 4}.get(fields.get("num_partitions"), 3)
 
 
 def test_topic_named_twice_is_created_by_neither(bench: KafkaBench, client: Client) -> None:
-    wish = {"name": "new", "num_partitions": 1, "replication_factor": 1}
-    (result,) = client.ask(ApiKey.CREATE_TOPICS, 7, topics=[wish, wish]).topics
+    fields = {"name": "new", "num_partitions": 1, "replication_factor": 1}
+    (result,) = client.ask(ApiKey.CREATE_TOPICS, 7, topics=[fields, fields]).topics
     assert result.error_code is ErrorCode.invalid_request
     assert bench.topics.get("new") is None
 

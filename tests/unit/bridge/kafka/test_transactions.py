@@ -739,9 +739,12 @@ def test_transaction_is_described() -> None:
     session = ProducerSession()
     session.begin()
     answer = session.client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=(ID, "another"))
-    told, missing = answer.transaction_states
-    assert (told.transaction_state, told.producer_id, told.producer_epoch) == ("Ongoing", *session.producer)
-    assert [(topic.topic, topic.partitions) for topic in told.topics] == [("orders", (0,))]
+    described, missing = answer.transaction_states
+    assert (described.transaction_state, described.producer_id, described.producer_epoch) == (
+        "Ongoing",
+        *session.producer,
+    )
+    assert [(topic.topic, topic.partitions) for topic in described.topics] == [("orders", (0,))]
     assert missing.error_code is ErrorCode.transactional_id_not_found
 
 

@@ -71,8 +71,8 @@ def test_fault_is_logged_once_in_a_while_with_what_was_suppressed(caplog: pytest
         faults.contain(Bug(), "kafka produce")
         clock.pass_ms(QUIET_MS)
         faults.contain(Bug(), "kafka fetch")
-    told = [record.getMessage() for record in caplog.records]
-    assert [line.split(" error=")[0] for line in told] == [
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(" error=")[0] for line in lines] == [
         "fault contained kind='kafka fetch' peer=10.0.0.1:5 suppressed=0",
         "fault contained kind='kafka produce' peer=- suppressed=0",
         "fault contained kind='kafka fetch' peer=- suppressed=2",
@@ -126,7 +126,7 @@ def test_fault_of_a_kafka_handler(monkeypatch: pytest.MonkeyPatch, reserves: boo
 @pytest.mark.parametrize(
     ("key", "version"), [(api.key, v) for api in KAFKA.values() for v in range(api.min_version, api.max_version + 1)]
 )
-def test_fault_of_a_request_that_names_things_is_told_for_each(key: ApiKey, version: int) -> None:
+def test_fault_of_a_request_that_names_things_is_answered_for_each(key: ApiKey, version: int) -> None:
     """Or for the whole, where the response has a place for that."""
     entity: Any = filled(load_request_schema(key, version), "orders")
     body = io.BytesIO()
@@ -140,8 +140,8 @@ def test_fault_of_a_request_that_names_things_is_told_for_each(key: ApiKey, vers
     assert at + size == len(frame)
     assert {*errors_in(response)} == {ErrorCode.unknown_server_error}
     if not hasattr(response, "error_code") and key not in (ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
-        told = DIRECTORY if key == ApiKey.DESCRIBE_LOG_DIRS else "orders"
-        assert f"'{told}'" in repr(response) or key == ApiKey.WRITE_TXN_MARKERS
+        name = DIRECTORY if key == ApiKey.DESCRIBE_LOG_DIRS else "orders"
+        assert f"'{name}'" in repr(response) or key == ApiKey.WRITE_TXN_MARKERS
 
 
 DIRECTORY = "/data"
@@ -151,7 +151,7 @@ DIRECTORY = "/data"
 @pytest.mark.parametrize(
     ("key", "version"), [(api.key, v) for api in KAFKA.values() for v in range(api.min_version, api.max_version + 1)]
 )
-def test_fault_of_a_request_that_names_nothing_is_told_or_the_connection_closed(
+def test_fault_of_a_request_that_names_nothing_is_answered_or_the_connection_is_closed(
     key: ApiKey, version: int, is_null: bool
 ) -> None:
     """Closed where an answer would look like success: the request means all by naming nothing."""
@@ -199,11 +199,13 @@ def test_fault_of_what_is_named_by_its_place_has_as_many_places() -> None:
     assert len(response.results) == 3
 
 
-@pytest.mark.parametrize(("count", "is_told"), [(fault_answers.ITEMS_MAX, True), (fault_answers.ITEMS_MAX + 1, False)])
-def test_fault_is_told_in_one_turn_of_the_loop_or_not_at_all(count: int, is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "is_answered"), [(fault_answers.ITEMS_MAX, True), (fault_answers.ITEMS_MAX + 1, False)]
+)
+def test_fault_is_answered_in_one_turn_of_the_loop_or_not_at_all(count: int, is_answered: bool) -> None:
     body = decode(ApiKey.DESCRIBE_GROUPS, 5, groups=tuple(f"g{n}" for n in range(count)))
     answer = fault_answers.answer_of(KafkaRequest(ApiKey.DESCRIBE_GROUPS, 5, 7, "c", body), DIRECTORY)
-    assert (answer is not None) is is_told
+    assert (answer is not None) is is_answered
 
 
 def decode(key: ApiKey, version: int, **values: Any) -> Any:
@@ -211,7 +213,7 @@ def decode(key: ApiKey, version: int, **values: Any) -> Any:
     return decode_request(key, version, frame, decode_header(frame[4:]).body_at + 4)
 
 
-def test_fault_of_a_handler_is_told_for_each_topic_on_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_of_a_handler_is_answered_for_each_topic_on_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = tolerant(KafkaBench())
     monkeypatch.setitem(KAFKA, ApiKey.CREATE_TOPICS, KAFKA[ApiKey.CREATE_TOPICS]._replace(handler=raises))
     client = bench.connect()
@@ -223,13 +225,13 @@ def test_fault_of_a_handler_is_told_for_each_topic_on_the_wire(monkeypatch: pyte
     assert not client.is_closed
 
 
-def test_fault_of_produce_is_told_for_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_of_produce_is_answered_for_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = tolerant(KafkaBench())
     monkeypatch.setitem(KAFKA, ApiKey.PRODUCE, KAFKA[ApiKey.PRODUCE]._replace(handler=raises))
     topics = [{"name": "a", "partition_data": [{"index": 3, "records": b""}, {"index": 4, "records": b""}]}]
     given = bench.connect().ask(ApiKey.PRODUCE, 9, acks=-1, topic_data=topics)
-    told = [(part.index, part.error_code) for part in given.responses[0].partition_responses]
-    assert told == [(3, ErrorCode.unknown_server_error), (4, ErrorCode.unknown_server_error)]
+    answered = [(part.index, part.error_code) for part in given.responses[0].partition_responses]
+    assert answered == [(3, ErrorCode.unknown_server_error), (4, ErrorCode.unknown_server_error)]
     client = bench.connect()
     client.send(ApiKey.PRODUCE, 9, acks=0, topic_data=topics, is_answered=False)
     assert client.is_closed
@@ -321,13 +323,13 @@ def test_fault_outside_of_a_handler_closes_the_connection(monkeypatch: pytest.Mo
 
 def test_callbacks_behind_one_that_raises_are_called() -> None:
     reported: list[Exception] = []
-    told: list[Any] = []
+    outcomes: list[Any] = []
     for tell in (lambda promises: promises.keep(9), lambda promises: promises.fail(0, StoreError())):
         promises = Promises(reported.append)
-        for done in (told.append, raises, told.append):
+        for done in (outcomes.append, raises, outcomes.append):
             promises.add(5, done)
         tell(promises)
-    assert (len(told), [type(error) for error in reported]) == (4, [Bug, Bug])
+    assert (len(outcomes), [type(error) for error in reported]) == (4, [Bug, Bug])
 
 
 def test_turn_that_fails_is_followed_by_others() -> None:

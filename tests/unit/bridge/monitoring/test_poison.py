@@ -32,7 +32,7 @@ from duolog.store.log.control import Control, ControlKind
 from duolog.store.state_log import StateLog
 from duolog.store.unit import Frame, StateRecord
 from tests.kit.core import ManualCore
-from tests.unit.bridge.data.test_schedules import Desk, recurring
+from tests.unit.bridge.data.test_schedules import ScheduleBench, recurring
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 from tests.unit.bridge.rocketmq.consuming.test_expired import dead, stored
 from tests.unit.bridge.rocketmq.pop.test_pop_message import INVISIBLE_MS, bodies_of, nothing, pop
@@ -260,31 +260,31 @@ def _payloads(record: ClusterNamed) -> Iterator[bytes]:
 
 
 def test_stored_schedule_whose_run_raises_is_set_aside_and_the_others_run() -> None:
-    desk = Desk()
-    topic = desk.topic()
+    bench = ScheduleBench()
+    topic = bench.topic()
     every_second = Schedule(Cron("* * * * * *"))
     endless = Schedule(Cron("* * * * * *"), burst=Burst(TIME_MAX_MS, 0, 1))
     for name, schedule in (("a", every_second), ("b", every_second)):
-        desk.schedules.register(name, schedule, recurring(topic, name.encode()), desk.clock.now_ms())
-    bad = desk.schedules.state.get("a")
+        bench.schedules.register(name, schedule, recurring(topic, name.encode()), bench.clock.now_ms())
+    bad = bench.schedules.state.get("a")
     assert bad is not None
     bad.schedule = endless  # As older versions took it.
     for _ in range(3):
-        desk.pass_until(desk.clock.now_ms() + SECOND)
-    assert [each.value for each in desk.records(topic)] == [b"b"] * 3
-    assert [(each.kind, each.place) for each in desk.poison.all()] == [("schedule", "a")]
-    assert desk.schedules.remove("a", desk.clock.now_ms()).outcome.value == "removed"
-    desk.settle()
-    again = Desk(desk.disk.after_kill(), desk.clock.now_ms())
+        bench.pass_until(bench.clock.now_ms() + SECOND)
+    assert [each.value for each in bench.records(topic)] == [b"b"] * 3
+    assert [(each.kind, each.place) for each in bench.poison.all()] == [("schedule", "a")]
+    assert bench.schedules.remove("a", bench.clock.now_ms()).outcome.value == "removed"
+    bench.settle()
+    again = ScheduleBench(bench.disk.after_kill(), bench.clock.now_ms())
     again.pass_until(again.clock.now_ms() + SECOND)
     assert again.names() == ["b"]
 
 
 def test_schedule_that_would_start_beyond_all_calendars_is_refused() -> None:
-    desk = Desk()
+    bench = ScheduleBench()
     schedule = Schedule(Cron("* * * * * *"), burst=Burst(TIME_MAX_MS, 0, 1))
     with pytest.raises(BadSchedule, match="delay 250000000000000 ms after each run"):
-        desk.schedules.register("a", schedule, recurring(desk.topic()), desk.clock.now_ms())
+        bench.schedules.register("a", schedule, recurring(bench.topic()), bench.clock.now_ms())
 
 
 # -- Delayed messages

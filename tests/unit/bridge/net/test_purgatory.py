@@ -29,29 +29,29 @@ class Owner:
 
 @dataclass(eq=False)
 class Poll:
-    """A request that wants `wanted` records in sum over its queues, and writes down what it is told."""
+    """A request that wants `wanted` records in sum over its queues, and records how it ended."""
 
     visible: dict[int, int]
     keys: frozenset[int]
     wanted: int = 1
-    told: list[str] = field(default_factory=list)
+    endings: list[str] = field(default_factory=list)
 
     def is_enough(self) -> bool:
         return sum(self.visible[key] for key in self.keys) >= self.wanted
 
     def try_complete(self) -> bool:
-        assert not self.told, "asked after its end"
+        assert not self.endings, "asked after its end"
         if self.is_enough():
-            self.told.append("completed")
+            self.endings.append("completed")
         return self.is_enough()
 
     def expire(self) -> None:
-        assert not self.told, "told of its end twice"
-        self.told.append("expired")
+        assert not self.endings, "the request ended twice"
+        self.endings.append("expired")
 
     def deleted(self) -> None:
-        assert not self.told, "told of its end twice"
-        self.told.append("deleted")
+        assert not self.endings, "the request ended twice"
+        self.endings.append("deleted")
 
     def fail(self, error: Exception) -> None:
         raise error
@@ -130,12 +130,12 @@ class PurgatoryHistory(RuleBasedStateMachine):
     def end(self, ended: set[Held], how: str) -> None:
         for held in ended:
             poll, _ = self.waiting.pop(held)
-            assert poll.told == [how]
+            assert poll.endings == [how]
 
     @invariant()
     def the_others_wait(self) -> None:
         assert len(self.purgatory) == len(self.waiting)
-        assert not any(poll.told for poll, _ in self.waiting.values())
+        assert not any(poll.endings for poll, _ in self.waiting.values())
         next_ms = self.purgatory.next_deadline_ms()
         if self.waiting:
             assert next_ms is not None
@@ -168,7 +168,7 @@ def test_an_ended_request_is_not_kept_alive_by_any_queue_or_timer(how: str) -> N
 
 @dataclass(eq=False)
 class Acting:
-    """Does `act` when it is asked or told; ends when asked."""
+    """Calls `act` when the purgatory retries or ends the request; a retry completes it."""
 
     act: Callable[[], object]
     ended: int = 0
@@ -192,7 +192,7 @@ class Acting:
 
 
 @pytest.mark.parametrize("move", [lambda purgatory: purgatory.check([1]), lambda purgatory: purgatory.advance(500)])
-def test_a_request_may_end_the_others_that_are_told_with_it(move: Callable[[Purgatory], None]) -> None:
+def test_a_request_may_end_the_others_that_are_notified_with_it(move: Callable[[Purgatory], None]) -> None:
     purgatory = Purgatory()
     first, second = Acting(lambda: purgatory.release(other)), Acting(lambda: None)
     purgatory.hold(first, [1], 500, Owner())
@@ -204,7 +204,7 @@ def test_a_request_may_end_the_others_that_are_told_with_it(move: Callable[[Purg
 
 
 @pytest.mark.parametrize("move", [lambda purgatory: purgatory.check([1]), lambda purgatory: purgatory.advance(500)])
-def test_a_request_may_be_held_again_while_it_is_told(move: Callable[[Purgatory], None]) -> None:
+def test_a_request_may_be_held_again_while_it_is_notified(move: Callable[[Purgatory], None]) -> None:
     purgatory = Purgatory()
     poll = Acting(lambda: purgatory.hold(poll, [1], 400, Owner()))
     purgatory.hold(poll, [1], 500, Owner())
@@ -244,14 +244,14 @@ def test_a_turn_tells_so_many_and_later_turns_the_others(
     polls = [Acting(lambda: None) for _ in range(5 * at_once)]
     for number, poll in enumerate(polls):
         purgatory.hold(poll, [1, *range(2 + number, 1 + number + queues)], 500, Owner())
-    told = 0
+    ended = 0
     move(purgatory)
-    while told < len(polls):
-        now_told = sum(poll.ended for poll in polls)
-        assert now_told - told <= at_once
-        told = now_told
+    while ended < len(polls):
+        now_ended = sum(poll.ended for poll in polls)
+        assert now_ended - ended <= at_once
+        ended = now_ended
         deadline_ms = purgatory.next_deadline_ms()
-        assert told == len(polls) or (deadline_ms is not None and deadline_ms <= 500)
+        assert ended == len(polls) or (deadline_ms is not None and deadline_ms <= 500)
         purgatory.advance(500)
     assert [poll.ended for poll in polls] == [1] * len(polls)
     purgatory.advance(500)  # Takes those out of the wheel that have ended.
@@ -270,5 +270,5 @@ def test_a_queue_that_changes_while_its_requests_are_asked_is_gone_through_once_
     purgatory.check([1])
     for _ in range(8):
         purgatory.advance(0)
-    assert {*(poll.told[0] for poll in polls)} == {"completed"}
+    assert {*(poll.endings[0] for poll in polls)} == {"completed"}
     assert purgatory.next_deadline_ms() is None

@@ -1,4 +1,4 @@
-"""Connections and their bounds: on a transport that takes what it is told, a loop turned by hand, a log that keeps on
+"""Connections and their bounds: on a transport with a chosen capacity, a loop turned by hand, a log that keeps on
 demand. The protocol here answers each frame with itself, at once, after the log, or when the test says so.
 """
 
@@ -31,7 +31,7 @@ Done = Callable[[StoreError | None], None]
 
 
 class LogOnDemand:
-    """Keeps promises up to `end` when told to."""
+    """Keeps promises up to `end` when the test calls it."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -427,7 +427,7 @@ def test_time_in_which_the_broker_stood_still_counts_for_nobody() -> None:
     assert [each.closed for each in (early, mute, reader)] == [False, True, False]
 
 
-def test_who_connects_again_and_again_does_not_put_off_the_sweeps() -> None:
+def test_repeated_connections_do_not_delay_the_sweeps() -> None:
     bench = Bench(first_request_ms=10_000)
     mute, _ = bench.connect()
     for _ in range(110):
@@ -439,12 +439,12 @@ def test_who_connects_again_and_again_does_not_put_off_the_sweeps() -> None:
 def test_closing_tells_who_asked_to_know_once() -> None:
     bench = Bench()
     connection, _ = bench.connect()
-    told: list[str] = []
-    connection.on_close.append(lambda: told.append("closed"))
+    events: list[str] = []
+    connection.on_close.append(lambda: events.append("closed"))
     connection.close("")
     connection.close("")
     bench.loop.turn()
-    assert told == ["closed"]
+    assert events == ["closed"]
 
 
 @given(st.data())

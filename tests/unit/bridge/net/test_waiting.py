@@ -56,7 +56,7 @@ class Front:
         self.purgatory = purgatory if purgatory is not None else Purgatory()
         self.reads_max = reads_max
         self.reads = 0  # That have begun and not ended.
-        self.kept: list[int] = []  # What `_keep_waiting` was told.
+        self.kept: list[int] = []  # The arguments of `_keep_waiting`.
         self.turns: list[Callable[[], None]] = []
         self.answers: list[object] = []  # Results and errors.
 

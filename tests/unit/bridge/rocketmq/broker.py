@@ -93,11 +93,11 @@ class Client:
         return self.answer_to(self._opaque)
 
     def notified(self) -> list[str]:
-        """The groups that this client was told to rebalance since the last look."""
+        """Return the groups whose rebalance requests this client has received since the last call."""
         self.answer_to(-1)
-        told = [c.ext["consumerGroup"] for c in self.heard if c.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+        groups = [c.ext["consumerGroup"] for c in self.heard if c.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
         self.heard.clear()
-        return told
+        return groups
 
     def asked(self, code: int) -> list[RemotingCommand]:
         """Take what the broker asked of this client since the last look."""

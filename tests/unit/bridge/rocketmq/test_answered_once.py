@@ -66,10 +66,10 @@ class History:
 
     def _send(self) -> tuple[int, dict[str, Any], bytes]:
         topic = self.rng.choice(("orders", "expiring", "%RETRY%billing"))
-        wish = self.rng.choice(("", "EXPIRE_AFTER_MS\x0130\x02", "WAIT\x01false\x02", "TIMER_DELAY_MS\x0150\x02"))
+        properties = self.rng.choice(("", "EXPIRE_AFTER_MS\x0130\x02", "WAIT\x01false\x02", "TIMER_DELAY_MS\x0150\x02"))
         fields = {
             "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0, "sysFlag": 0, "flag": 0,
-            "bornTimestamp": 0, "properties": wish, "reconsumeTimes": self.rng.choice((0, 1, 20)),
+            "bornTimestamp": 0, "properties": properties, "reconsumeTimes": self.rng.choice((0, 1, 20)),
         }  # fmt: skip
         return RequestCode.SEND_MESSAGE, fields, bytes(self.rng.choice((10, 3_000)))
 

@@ -1,4 +1,4 @@
-"""Requests that look at much go in steps between which the loop turns, and lists in requests are limited.
+"""Long requests run in slices between which the loop turns, and lists in requests are limited.
 
 Work is counted, not timed: a step writes ROWS_AT_ONCE rows, so an answer of many rows takes so many turns.
 """
@@ -139,7 +139,7 @@ def test_lists_of_topics_are_made_in_steps(broker: RocketMQBroker) -> None:
     assert broker.rocketmq_context.groups.configs.get(f"n{COUNT - 1}") is not None
 
 
-def test_members_of_a_crowd_are_told_in_turns_and_once_of_many_changes(broker: RocketMQBroker) -> None:
+def test_members_of_a_large_group_are_notified_in_slices_and_once_of_many_changes(broker: RocketMQBroker) -> None:
     member = broker.connect()
     member.beat("crowd", client_id="first")
     member.notified()
@@ -182,7 +182,7 @@ def test_long_lists_in_requests_are_refused_before_they_are_looked_at(
 
 
 def test_bits_of_acks_cost_what_is_pending_and_not_what_they_say(broker: RocketMQBroker) -> None:
-    """8,192 bits of each of 300 acks that name no pop: they are not looked at, which took a second."""
+    """8,192 bits of each of 300 acks that name no pop: they are not processed, which took a second."""
     bits = base64.b64encode(b"\xff" * 1024).decode()
     acks = [BatchAck(group="g", topic="t1", bits=bits)] * 300
     tried = broker.rocketmq_context.pop.checkpoints.find

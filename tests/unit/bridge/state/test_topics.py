@@ -113,7 +113,7 @@ def test_kafka_creates_with_the_default_number_of_queues() -> None:
         assert topics.auto_create_for_kafka(name, NOW) is None
 
 
-@pytest.mark.parametrize(("name", "template", "wished", "count"), [
+@pytest.mark.parametrize(("name", "template", "requested", "count"), [
     ("orders", "TBW102", 4, 4),
     ("orders", "TBW102", 100, 8),
     ("orders", "TBW102", 0, 4),
@@ -126,10 +126,10 @@ def test_kafka_creates_with_the_default_number_of_queues() -> None:
     ("or.ders", "TBW102", 4, None),
     ("SCHEDULE_TOPIC_XXXX", "TBW102", 4, None),
 ])  # fmt: skip
-def test_rocketmq_creates_by_the_template(name: str, template: str, wished: int, count: int | None) -> None:
+def test_rocketmq_creates_by_the_template(name: str, template: str, requested: int, count: int | None) -> None:
     topics = opened().topics
     topics.create("plain", 1, {}, NOW)
-    topic = topics.auto_create_for_rocketmq(name, template, wished, NOW)
+    topic = topics.auto_create_for_rocketmq(name, template, requested, NOW)
     assert (topic and topic.queue_count) == count
     assert topic is None or topic.perm == PERM_READ_WRITE
 

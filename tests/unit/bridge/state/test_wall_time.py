@@ -136,7 +136,7 @@ def test_a_clock_that_stays_ahead_is_believed_after_a_day(jump_ms: int) -> None:
 
 @pytest.mark.parametrize("off_ms", [30 * DAY, 3650 * DAY])
 def test_after_a_month_off_retention_waits_for_an_hour(off_ms: int) -> None:
-    """A broker that was off for a month cannot be told from one whose clock is wrong. Store times are the clock's."""
+    """A broker cannot distinguish a month without power from a wrong clock. Store times follow the clock."""
     core = Watched()
     core.send(b"before")
     core = core.restarted(off_ms)

@@ -3,7 +3,7 @@
 Random producers of both transaction versions write, commit, abort, lose their ids to newer ones and run out of time, on
 a real store whose disk is in memory. Each waits for its answers, and asks again after a crash. Power is cut at every
 file operation of such a history: what recovery finds is compared with what had been decided up to where the log then
-ends, by a reader of each protocol; its state with the live one of that moment; and nothing that was once read is gone.
+ends, by a reader of each protocol; its state with the live one of that moment; and no record that was read is missing.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ GROUP = "group"
 TIMEOUT_MS = 2_000
 OUTSIDE = 0  # The number of the transaction of what is written outside of transactions.
 
-Told = tuple[int, str]  # offset, text
+Read = tuple[int, str]  # offset, text
 
 
 @dataclass
@@ -84,7 +84,7 @@ class History:
         self.rng = Random(seed)
         self.changes: list[Change] = []
         self.pictures: dict[int, object] = {}
-        self.read: dict[int, list[Told]] = {queue: [] for queue in range(QUEUES)}
+        self.read: dict[int, list[Read]] = {queue: [] for queue in range(QUEUES)}
         self.open_of: dict[str, int] = {}  # transactional id: its open transaction, as the broker has it
         self.names: dict[int, str] = {}  # of all transactions: their transactional ids
         self.kept = 0
@@ -295,7 +295,7 @@ class History:
         for number, queue in enumerate(self.topic.queues):
             seen = committed_for_kafka(self.core, self.topic, queue)
             assert committed_for_rocketmq(self.core, self.topic, queue) == seen
-            before = [told for told in self.read[number] if told[0] >= queue.start_offset]
+            before = [each for each in self.read[number] if each[0] >= queue.start_offset]
             assert seen[: len(before)] == before, "what was read once has changed"
             self.read[number] = seen
 
@@ -336,8 +336,8 @@ class History:
             expected = committed_by(done, number, queue.start_offset)
             assert committed_for_kafka(core, topic, queue) == expected
             assert committed_for_rocketmq(core, topic, queue) == expected
-            read = [told for told in self.read[number] if told[0] >= queue.start_offset]
-            from_there = [told for told in expected if read and told[0] >= read[0][0]]
+            read = [each for each in self.read[number] if each[0] >= queue.start_offset]
+            from_there = [each for each in expected if read and each[0] >= read[0][0]]
             assert from_there[: len(read)] == read, "what was read once is lost"
         committed = {change.transaction for change in done if change.is_commit}
         positions = {each.position for each in done if each.position is not None and each.transaction in committed}
@@ -346,11 +346,11 @@ class History:
         assert bool(kept) == bool(positions)
 
 
-def committed_by(done: list[Change], queue: int, start_offset: int) -> list[Told]:
+def committed_by(done: list[Change], queue: int, start_offset: int) -> list[Read]:
     """What a reader of committed records has to see, by what was written and decided."""
     verdicts = {change.transaction: change.is_commit for change in done if change.is_commit is not None}
     verdicts[OUTSIDE] = True
-    found: list[Told] = []
+    found: list[Read] = []
     for change in done:
         if change.wrote is None or change.wrote[0] != queue:
             continue
@@ -361,11 +361,11 @@ def committed_by(done: list[Change], queue: int, start_offset: int) -> list[Told
     return found
 
 
-def committed_for_kafka(core: ManualCore, topic: Topic, queue: Queue) -> list[Told]:
+def committed_for_kafka(core: ManualCore, topic: Topic, queue: Queue) -> list[Read]:
     """Read as Kafka's clients do: up to the last stable offset, dropping what the list of aborted ones says."""
     end = core.isolation.stable_end(queue)
     isolation = core.isolation.get(queue.key)
-    found: list[Told] = []
+    found: list[Read] = []
     offset = queue.start_offset
     while offset < end:
         buffers: Any = now(core.reader.kafka(queue, topic, offset, 400, end))
@@ -386,9 +386,9 @@ def committed_for_kafka(core: ManualCore, topic: Topic, queue: Queue) -> list[To
     return found
 
 
-def committed_for_rocketmq(core: ManualCore, topic: Topic, queue: Queue) -> list[Told]:
+def committed_for_rocketmq(core: ManualCore, topic: Topic, queue: Queue) -> list[Read]:
     end = core.isolation.stable_end(queue)
-    found: list[Told] = []
+    found: list[Read] = []
     offset = queue.start_offset
     while offset < end:
         records: Any = now(core.reader.rocketmq(queue, topic, offset, 3, 1000, end))

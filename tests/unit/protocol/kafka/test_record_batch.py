@@ -46,7 +46,7 @@ def opened(batch: rb.Buffer) -> list[Record]:
 
 
 def patched(batch: rb.Buffer, at: int, form: str, value: int, sign: bool = True) -> bytearray:
-    """A batch with one header field changed, and signed again unless told otherwise."""
+    """A batch with one header field changed, and a new checksum if `sign` is true."""
     changed = bytearray(batch)
     struct.pack_into(form, changed, at, value)
     if sign:

@@ -86,7 +86,7 @@ SEND = {
         ("batch", "maybe"),
     ],
 )
-def test_wrong_value_is_told_with_its_field(field: str, value: str) -> None:
+def test_error_of_a_wrong_value_names_its_field(field: str, value: str) -> None:
     with pytest.raises(InvalidField, match=f"^the custom field <{field}> is illegal"):
         SendRequest.parse({**SEND, field: value})
 

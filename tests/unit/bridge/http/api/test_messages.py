@@ -1,4 +1,4 @@
-"""Messages are written and read over HTTP as they are by clients of either family; a refused request writes nothing."""
+"""Messages are written and read over HTTP as by clients of both protocols; a refused request writes nothing."""
 
 import base64
 from typing import Any

@@ -36,7 +36,9 @@ def test_any_other_quorum_is_unknown(client_of_two_topics: Client, asked: dict[s
     topics = [{"topic_name": name, "partitions": [{"partition_index": n} for n in of]} for name, of in asked.items()]
     answer = client_of_two_topics.ask(ApiKey.DESCRIBE_QUORUM, 2, topics=topics)
     assert (answer.error_code, answer.nodes) == (ErrorCode.none, ())
-    told = {topic.topic_name: tuple(part.partition_index for part in topic.partitions) for topic in answer.topics}
-    assert told == asked
+    partitions_by_topic = {
+        topic.topic_name: tuple(part.partition_index for part in topic.partitions) for topic in answer.topics
+    }
+    assert partitions_by_topic == asked
     for topic in answer.topics:
         assert {part.error_code for part in topic.partitions} == {ErrorCode.unknown_topic_or_partition}

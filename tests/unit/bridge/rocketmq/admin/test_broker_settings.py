@@ -1,4 +1,4 @@
-"""Proves what tools and dashboards are told of the broker's settings and figures."""
+"""Tools and dashboards get the broker's settings and figures."""
 
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, read

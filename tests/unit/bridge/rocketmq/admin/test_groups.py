@@ -1,4 +1,4 @@
-"""Proves that configs of groups are kept, and what tools are told of groups' positions and members."""
+"""Configs of groups are kept; tools get the committed offsets and the members of groups."""
 
 import pytest
 

@@ -263,8 +263,8 @@ def test_what_a_group_was_given_is_counted(broker: RocketMQBroker, client: Clien
     assert given(client, key="orders@others") == [0, 0, 0]
     broker.clock.pass_ms(2 * 60_000)
     client.pull(5)
-    told = {"consumerGroup": "billing", "invisibleTime": 10_000, "pollTime": 0, "initMode": 0}
-    client.ask(RequestCode.POP_MESSAGE, topic="orders", queueId=0, maxMsgNums=3, **told)
+    fields = {"consumerGroup": "billing", "invisibleTime": 10_000, "pollTime": 0, "initMode": 0}
+    client.ask(RequestCode.POP_MESSAGE, topic="orders", queueId=0, maxMsgNums=3, **fields)
     assert given(client) == [5, 12, 12]
 
 
@@ -294,7 +294,7 @@ def test_rows_of_the_index_are_shown(broker: RocketMQBroker, client: Client) -> 
     assert client.ask(RequestCode.QUERY_CONSUME_QUEUE, **{**fields, "topic": "nowhere"}).code == 1
 
 
-def test_times_of_messages_are_told(broker: RocketMQBroker, client: Client) -> None:
+def test_times_of_messages_are_answered(broker: RocketMQBroker, client: Client) -> None:
     topic = broker.topic(queues=1)
     broker.publish(topic, b"a")
     first_ms = broker.clock.now_ms()

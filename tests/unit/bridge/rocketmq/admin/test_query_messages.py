@@ -62,7 +62,7 @@ def produce(broker: RocketMQBroker, *keys: bytes | None, queue_id: int = 0, head
 
 
 def mixed(broker: RocketMQBroker, seed: int, count: int = 60) -> dict[str, list[tuple[int, int, int]]]:
-    """Messages of both families with random keys: (store time, queue, offset) of each, by key."""
+    """Send messages of both protocols with random keys: (store time, queue, offset) of each, by key."""
     random, topic = Random(seed), broker.topic()
     expected: dict[str, list[tuple[int, int, int]]] = {}
 

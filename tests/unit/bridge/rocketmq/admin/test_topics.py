@@ -1,4 +1,4 @@
-"""Proves what tools can make, change and delete of topics, and what they are told of them."""
+"""Tools create, change, delete and describe topics."""
 
 import pytest
 

@@ -45,13 +45,13 @@ def test_what_may_not_be_read_is_not_found(broker: RocketMQBroker, client: Clien
 
 
 @pytest.mark.parametrize(
-    ("wish", "waits_in"),
+    ("delay", "waits_in"),
     [("DELAY\x013\x02", "SCHEDULE_TOPIC_XXXX"), ("TIMER_DELAY_MS\x015\x02", "rmq_sys_wheel_timer")],
 )
-def test_what_is_still_delayed_is_found(broker: RocketMQBroker, client: Client, wish: str, waits_in: str) -> None:
+def test_what_is_still_delayed_is_found(broker: RocketMQBroker, client: Client, delay: str, waits_in: str) -> None:
     """By its id; and by its keys in the topic where it waits, as at home."""
     broker.topic()
-    sent = client.send(body=b"later", properties=f"KEYS\x01k\x02UNIQ_KEY\x01U\x02{wish}")
+    sent = client.send(body=b"later", properties=f"KEYS\x01k\x02UNIQ_KEY\x01U\x02{delay}")
     position = int(sent.ext["msgId"][16:], 16)
     assert bodies(client.ask(VIEW, offset=position)) == [b"later"]
     for key in ("k", "U"):

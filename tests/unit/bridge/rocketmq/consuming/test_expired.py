@@ -68,7 +68,7 @@ LIVES, DIES = True, False
 
 
 @pytest.mark.parametrize(
-    ("wire", "wishes", "ttl_ms", "delay_ms", "wait_ms", "fate"),
+    ("wire", "expiry", "ttl_ms", "delay_ms", "wait_ms", "fate"),
     [
         ("rocketmq", {}, -1, 0, FAR, LIVES),
         ("rocketmq", {"after": 50}, -1, 0, 49, LIVES),
@@ -105,7 +105,7 @@ def test_earliest_of_all_counts(
     broker: RocketMQBroker,
     client: Client,
     wire: str,
-    wishes: dict[str, int],
+    expiry: dict[str, int],
     ttl_ms: int,
     delay_ms: int,
     wait_ms: int,
@@ -113,7 +113,7 @@ def test_earliest_of_all_counts(
 ) -> None:
     broker.topic(message_ttl_ms=str(ttl_ms), delay_headers=str(wire != "kafka-plain").lower())
     now_ms = broker.clock.now_ms()
-    asked = {"EXPIRE_AFTER_MS": wishes.get("after"), "EXPIRE_AT_MS": "at" in wishes and now_ms + wishes["at"]}
+    asked = {"EXPIRE_AFTER_MS": expiry.get("after"), "EXPIRE_AT_MS": "at" in expiry and now_ms + expiry["at"]}
     if delay_ms:
         asked["TIMER_DELAY_MS"] = delay_ms
     said = {name: int(value) for name, value in asked.items() if value}
@@ -574,9 +574,9 @@ class History:
         self.buried = len(dead(self.broker))
 
     def send(self) -> None:
-        wish = f"EXPIRE_AFTER_MS\x01{self.rng.choice((5, 20, 80))}\x02" if self.rng.random() < 0.8 else ""
+        properties = f"EXPIRE_AFTER_MS\x01{self.rng.choice((5, 20, 80))}\x02" if self.rng.random() < 0.8 else ""
         number = self.broker.topic("orders", 1).queues[0].end_offset  # None, if too much of the client's is unanswered.
-        self.rng.choice(self.clients).send(body=b"%d" % number, properties=wish, queueId=0)
+        self.rng.choice(self.clients).send(body=b"%d" % number, properties=properties, queueId=0)
 
     def stall(self) -> None:
         """Have nothing answered that waits for the disk; or all that has waited, and who pulled goes on from there."""
@@ -612,7 +612,7 @@ class History:
         client = broker.connect()
         queue = broker.topic("orders", 1).queues[0]
         behind = self.given.union(map(int, dead(broker)))
-        assert behind.issuperset(range(self.heard)), "a member was told that it has these behind it"
+        assert behind.issuperset(range(self.heard)), "a member's offset has passed these"
         position = broker.group_offsets.fetch("billing", queue.key)
         offset = begin = position.offset if position is not None else 0
         given: Counter[int] = Counter()
@@ -623,5 +623,5 @@ class History:
         letters = Counter(int(body) for body in dead(broker))
         assert not [body for body, count in letters.items() if count > 1], "a dead letter twice"
         for number in range(queue.visible_end):
-            told = given[number] + letters[number] + (number in self.given)
-            assert told, f"{number} is nowhere; the group began at {begin}"
+            seen = given[number] + letters[number] + (number in self.given)
+            assert seen, f"{number} is nowhere; the group began at {begin}"

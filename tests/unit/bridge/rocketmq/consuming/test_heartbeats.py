@@ -1,4 +1,4 @@
-"""Heartbeats, lists, closings and locks, as clients see them: who is in a group, and who is told of a change."""
+"""Heartbeats, member lists, closed connections and locks, as clients see them; who is notified of changes."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from tests.unit.protocol.rocketmq.test_bodies import OF_CPP
 # -- Coming and going
 
 
-def test_member_is_in_the_list_at_once_and_everybody_is_told(broker: RocketMQBroker) -> None:
+def test_member_is_in_the_list_at_once_and_all_members_are_notified(broker: RocketMQBroker) -> None:
     first, second = broker.connect(), broker.connect()
     assert first.beat("billing", client_id="1").code == 0
     assert (first.members("billing"), first.notified()) == (["1"], ["billing"])
@@ -55,7 +55,7 @@ def fall_silent(client: Client) -> None:
 
 
 @pytest.mark.parametrize("leave", [unregister, Client.close, fall_silent])
-def test_who_leaves_is_out_of_the_list_and_the_others_are_told(broker: RocketMQBroker, leave) -> None:
+def test_member_that_leaves_is_removed_from_the_list_and_the_others_are_notified(broker: RocketMQBroker, leave) -> None:
     first, second = broker.connect(), broker.connect()
     first.beat("billing", client_id="1")
     second.beat("billing", client_id="2")

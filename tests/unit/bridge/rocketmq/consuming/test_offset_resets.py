@@ -66,7 +66,7 @@ def commit(client: Client, offset: int) -> Any:
         ({"queueId": 0, "offset": 10}, {0: 10}),
     ],
 )
-def test_positions_go_where_they_are_told(
+def test_offsets_are_reset_as_requested(
     broker: RocketMQBroker, fields: dict[str, object], offsets: dict[int, int]
 ) -> None:
     client = member(broker)
@@ -139,15 +139,15 @@ def test_commits_on_their_way_are_passed_over(broker: RocketMQBroker) -> None:
     assert position(client) == 3
 
 
-def test_old_push_consumer_is_told_and_its_pulls_are_left_alone(broker: RocketMQBroker) -> None:
+def test_old_push_consumer_is_notified_and_its_pulls_are_left_alone(broker: RocketMQBroker) -> None:
     client, other = member(broker, OLD), member(broker, NEW)
     assert client.pull(10, sysFlag=HOLD) is None
     reset(broker, timestamp=0)
-    (told,) = client.asked(TELL)
-    rows = fastjson.read(told.body, ResetOffsetBody).offset_table.rows
-    assert told.is_oneway
+    (notice,) = client.asked(TELL)
+    rows = fastjson.read(notice.body, ResetOffsetBody).offset_table.rows
+    assert notice.is_oneway
     assert rows == {MessageQueue("orders", "duolog", 0): 0, MessageQueue("orders", "duolog", 1): 0}
-    assert (told.ext["topic"], told.ext["group"]) == ("orders", "billing")
+    assert (notice.ext["topic"], notice.ext["group"]) == ("orders", "billing")
     assert client.last_answer() is None  # Its pull is still held.
     assert other.asked(TELL) == []
     commit(client, 10)  # It does so until its ten seconds are over.

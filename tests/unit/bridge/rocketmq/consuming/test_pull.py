@@ -104,7 +104,7 @@ def test_what_is_not_in_memory_is_answered_when_it_is_read(broker: RocketMQBroke
 
 
 class Reads:
-    """An executor that runs when told to."""
+    """An executor that runs its work when the test calls it."""
 
     def __init__(self, waiting: list) -> None:
         self.waiting = waiting
@@ -118,12 +118,14 @@ class Reads:
             done(run())
 
 
-@pytest.mark.parametrize("wish", [{"subscription": "b"}, {"expressionType": "SQL92", "subscription": "TAGS = 'b'"}])
+@pytest.mark.parametrize(
+    "subscription", [{"subscription": "b"}, {"expressionType": "SQL92", "subscription": "TAGS = 'b'"}]
+)
 def test_held_pull_sleeps_on_over_what_is_not_wanted(
-    broker: RocketMQBroker, client: Client, wish: dict[str, str]
+    broker: RocketMQBroker, client: Client, subscription: dict[str, str]
 ) -> None:
     topic = broker.topic()
-    assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION, **wish) is None
+    assert client.pull(0, sysFlag=SUSPEND | SUBSCRIPTION, **subscription) is None
     broker.publish(topic, b"1", b"2", tag="a")
     assert client.last_answer() is None
     broker.publish(topic, b"3", tag="b")
@@ -242,7 +244,7 @@ def test_what_is_not_durable_wakes_nobody(broker: RocketMQBroker, client: Client
     assert bodies(client.last_answer()) == [b"body"]
 
 
-def test_pull_whose_start_moves_away_is_told_where(broker: RocketMQBroker, client: Client) -> None:
+def test_pull_whose_start_is_removed_is_answered_with_the_new_start(broker: RocketMQBroker, client: Client) -> None:
     topic = broker.topic()
     broker.publish(topic, b"1", b"2")
     assert client.pull(2, sysFlag=SUSPEND | SUBSCRIPTION, subscription="a") is None

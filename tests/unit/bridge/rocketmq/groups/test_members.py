@@ -112,10 +112,10 @@ def test_sums_are_given_back(history: list[tuple[str, int, Any]]) -> None:
     for channel in CHANNELS:
         members.closed(channel)
     assert (members._membership_count, members._subscribed_bytes) == (0, 0)
-    told = beat("a", "b", "c", producers=("p",), t=(1, "x" * 150))
+    heartbeat = beat("a", "b", "c", producers=("p",), t=(1, "x" * 150))
     fresh = new()
-    fresh.heartbeat(1, CLIENT, told, 0)
-    assert set(members.heartbeat(1, CLIENT, told, 0)) == set(GROUPS)
+    fresh.heartbeat(1, CLIENT, heartbeat, 0)
+    assert set(members.heartbeat(1, CLIENT, heartbeat, 0)) == set(GROUPS)
     assert {group: list(members.channels(group)) for group in GROUPS} == {group: [1] for group in GROUPS}
     assert (members._membership_count, members._subscribed_bytes) == (4, fresh._subscribed_bytes)
     with pytest.raises(TooManyMembers, match="4 are allowed"):
@@ -123,7 +123,7 @@ def test_sums_are_given_back(history: list[tuple[str, int, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "told", "names"),
+    ("limits", "heartbeat", "names"),
     [
         ({"groups_max": 2}, beat("a", "b", "c"), "rocketmq.groups_max=2"),
         ({"groups_max": 2}, beat("a", "b", producers=("p",)), "rocketmq.groups_max=2"),
@@ -136,11 +136,11 @@ def test_sums_are_given_back(history: list[tuple[str, int, Any]]) -> None:
         ({}, HeartbeatData(client_id="c" * 256), "255 are allowed"),
     ],
 )
-def test_heartbeat_over_a_limit_is_refused_whole(limits: dict[str, int], told: HeartbeatData, names: str) -> None:
+def test_heartbeat_over_a_limit_is_refused_whole(limits: dict[str, int], heartbeat: HeartbeatData, names: str) -> None:
     members = new(**limits)
     members.heartbeat(1, CLIENT, beat("a", t=(1, "*")), 0)  # One group, and half a KiB, of the same client.
     with pytest.raises(TooManyMembers, match=re.escape(names)):
-        members.heartbeat(1, CLIENT, told, 0)
+        members.heartbeat(1, CLIENT, heartbeat, 0)
     assert list(members.consumers) == ["a"]
     assert not members.producers.groups
     members.closed(1)
@@ -166,7 +166,7 @@ def test_groups_are_known_to_families_by_their_kafka_spelling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "changes", "kept"),
+    ("fields", "changes", "kept"),
     [
         ({"t": (1, "*")}, False, {"t": (1, "*")}),
         ({"t": (2, "*")}, False, {"t": (2, "*")}),  # newer, and the same
@@ -177,10 +177,10 @@ def test_groups_are_known_to_families_by_their_kafka_spelling() -> None:
         ({}, True, {}),
     ],
 )
-def test_subscriptions_are_those_of_the_last_heartbeat(told: Any, changes: bool, kept: Any) -> None:
+def test_subscriptions_are_those_of_the_last_heartbeat(fields: Any, changes: bool, kept: Any) -> None:
     members = new()
     members.heartbeat(1, CLIENT, beat("a", t=(1, "*")), 0)
-    assert members.heartbeat(1, CLIENT, beat("a", **told), 0) == (["a"] if changes else [])
+    assert members.heartbeat(1, CLIENT, beat("a", **fields), 0) == (["a"] if changes else [])
     subscriptions = members.subscriptions("a")
     assert subscriptions is not None
     assert {topic: (each.sub_version, each.sub_string) for topic, each in subscriptions.items()} == kept
@@ -223,8 +223,8 @@ def test_newest_subscription_counts_while_a_release_rolls_and_the_older_when_it_
 def test_broadcasting_members_have_their_own_subscriptions_and_never_differ() -> None:
     members = new()
     for number, tag in ((1, "x"), (2, "y"), (3, "x")):
-        told = beat("a", model="BROADCASTING", t=(number, tag))
-        members.heartbeat(number, client(str(number)), told, 0, refusing=("a",))
+        heartbeat = beat("a", model="BROADCASTING", t=(number, tag))
+        members.heartbeat(number, client(str(number)), heartbeat, 0, refusing=("a",))
     group = members.consumers["a"]
     own = [group.subscription(number, "t") for number in (1, 2, 3)]
     assert [each.sub_string for each in own if each is not None] == ["x", "y", "x"]
@@ -259,10 +259,10 @@ def test_newest_of_the_live_members_counts_after_any_history(history: list[tuple
             members.closed(channel)
             newest = {each: number for each, number in newest.items() if each in live.values()}
             continue
-        told = beat("a", model="BROADCASTING" if is_broadcasting else "CLUSTERING", t=(version, tag))
+        heartbeat = beat("a", model="BROADCASTING" if is_broadcasting else "CLUSTERING", t=(version, tag))
         if not tag:
-            told.consumer_data_set[0].subscription_data_set = []
-        members.heartbeat(channel, client(str(channel)), told, 0)
+            heartbeat.consumer_data_set[0].subscription_data_set = []
+        members.heartbeat(channel, client(str(channel)), heartbeat, 0)
         live[channel] = tag, is_broadcasting
         newest[tag, is_broadcasting] = version
         newest = {each: number for each, number in newest.items() if each in live.values()}

@@ -23,7 +23,7 @@ def registration_of(broker: RocketMQBroker) -> NameServerRegistration:
     return NameServerRegistration(broker.topics, broker.clock, BrokerIdentity("c", "b", "h:1"), reraise, [])
 
 
-def told(fleet: NameServerRegistration) -> dict[str, Any]:
+def registered(fleet: NameServerRegistration) -> dict[str, Any]:
     body, _ = asyncio.run(fleet._registration())
     wrapper = json.loads(body)["topicConfigSerializeWrapper"]
     return {"version": wrapper["dataVersion"], **{n: t["perm"] for n, t in wrapper["topicConfigTable"].items()}}
@@ -48,20 +48,20 @@ def by_steps(
 def test_a_new_version_comes_with_each_change_and_only_then() -> None:
     broker = RocketMQBroker()
     fleet = registration_of(broker)
-    first, changed = told(fleet), asyncio.run(fleet._registration())[1]
+    first, changed = registered(fleet), asyncio.run(fleet._registration())[1]
     broker.clock.pass_ms(1000)
     fleet.notice()
     assert not changed.is_set()
-    assert told(fleet) == first
+    assert registered(fleet) == first
     topic = broker.topic("orders")
     fleet.notice()
     assert changed.is_set()
-    second = told(fleet)
+    second = registered(fleet)
     assert (second["orders"], second["version"] == first["version"]) == (6, False)
     broker.topics.delete(topic, broker.clock.now_ms())
-    assert told(fleet)["orders"] == 0, "it stays, and nobody may use it"
+    assert registered(fleet)["orders"] == 0, "it stays, and nobody may use it"
     broker.topic("orders")
-    assert told(fleet)["orders"] == 6
+    assert registered(fleet)["orders"] == 6
 
 
 def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanwhile_follows() -> None:
@@ -76,13 +76,13 @@ def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanw
     assert {f"t{number}" for number in range(8 * TOPICS_AT_ONCE)} <= table.keys()
     fleet.notice()
     assert changed.is_set()
-    assert told(fleet)["new"] == 6
+    assert registered(fleet)["new"] == 6
 
 
 @pytest.mark.parametrize("auto_create", [True, False])
 def test_the_template_is_offered_if_topics_are_made_of_it(auto_create: bool) -> None:
     broker = RocketMQBroker(options=Options(topics=TopicsOptions(auto_create=auto_create)))
-    assert ("TBW102" in told(registration_of(broker))) is auto_create
+    assert ("TBW102" in registered(registration_of(broker))) is auto_create
 
 
 @pytest.mark.parametrize(

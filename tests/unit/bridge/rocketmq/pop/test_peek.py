@@ -28,8 +28,8 @@ def ask(client: Client, code: int, **fields: object) -> Any:
 
 
 def pop(client: Client, **fields: object) -> Any:
-    told = {"maxMsgNums": 32, "invisibleTime": 10_000, "pollTime": 0, "bornTime": 0, "initMode": 0, "order": False}
-    return ask(client, RequestCode.POP_MESSAGE, **{**told, **fields})
+    defaults = {"maxMsgNums": 32, "invisibleTime": 10_000, "pollTime": 0, "bornTime": 0, "initMode": 0, "order": False}
+    return ask(client, RequestCode.POP_MESSAGE, **{**defaults, **fields})
 
 
 def notify(client: Client, **fields: object) -> Any:
@@ -135,12 +135,12 @@ def test_held_requests_keep_little_of_what_they_came_with(
 ) -> None:
     """A client may have thousands of them, and any of their texts may be as long as a frame."""
     client, long = broker.connect(), "x" * 100_000
-    told = {
+    defaults = {
         "consumerGroup": "billing", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
         "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": str(WAIT_MS), "subVersion": "0",
         "subscription": "*", "invisibleTime": "10000", "pollTime": str(WAIT_MS), "exp": "*",
     }  # fmt: skip
-    asked = remoting.request(code, 1, {**told, where: long})
+    asked = remoting.request(code, 1, {**defaults, where: long})
     if where in ("remark", "language"):
         setattr(asked, where, long)
     tracemalloc.start()
@@ -157,22 +157,25 @@ def test_held_requests_keep_little_of_what_they_came_with(
 def test_one_connection_holds_only_so_many_bytes_of_requests(code: RequestCode) -> None:
     broker = RocketMQBroker(options=Options(limits=LimitsOptions(connection_held_bytes_max=3072)))
     broker.topic()
-    told = {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0, "subVersion": 0}
+    defaults = {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0, "subVersion": 0}
     waits = {"suspendTimeoutMillis": WAIT_MS, "pollTime": WAIT_MS, "bornTime": 0, "invisibleTime": 60_000}
     client = broker.connect()
-    held = [ask(client, code, **told, **waits, initMode=0, subscription="*") for _ in range(3)]
+    held = [ask(client, code, **defaults, **waits, initMode=0, subscription="*") for _ in range(3)]
     assert held[0] is None
     assert held[2] is not None
-    assert ask(broker.connect(), code, **told, **waits, initMode=0, subscription="*") is None
+    assert ask(broker.connect(), code, **defaults, **waits, initMode=0, subscription="*") is None
     broker.pass_ms(WAIT_MS + 1)
     assert client.connection.held_bytes == broker.purgatory.held_bytes == len(client.connection.held) == 0
     waits["bornTime"] = broker.clock.now_ms()
-    assert ask(client, code, **told, **waits, initMode=0, subscription="*") is None
+    assert ask(client, code, **defaults, **waits, initMode=0, subscription="*") is None
 
 
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
 def test_held_requests_hear_at_once_that_their_topic_is_deleted(broker: RocketMQBroker, code: RequestCode) -> None:
-    client, told = broker.connect(), {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0}
+    client, defaults = (
+        broker.connect(),
+        {"queueId": 0, "queueOffset": 0, "sysFlag": 6, "maxMsgNums": 32, "commitOffset": 0},
+    )
     broker.topic()
     broker.topic("other")
     waits = {
@@ -182,7 +185,7 @@ def test_held_requests_hear_at_once_that_their_topic_is_deleted(broker: RocketMQ
         "invisibleTime": 60_000,
         "initMode": 0,
     }
-    assert ask(client, code, **told, **waits, subVersion=0, subscription="*") is None
+    assert ask(client, code, **defaults, **waits, subVersion=0, subscription="*") is None
     broker.connect().ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="other")
     assert client.last_answer() is None
     broker.connect().ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
@@ -212,8 +215,8 @@ def test_refused(broker: RocketMQBroker, client: Client, code: int, fields: dict
         SubscriptionGroupConfig(group_name="stopped", consume_enable=False), broker.clock.now_ms()
     )
     broker.kafka_groups_with_members.add("kafkas")
-    told = {"pollTime": 0, "bornTime": 0, "maxMsgNums": 1, **fields}
-    assert ask(client, code, **told).code == refusal
+    defaults = {"pollTime": 0, "bornTime": 0, "maxMsgNums": 1, **fields}
+    assert ask(client, code, **defaults).code == refusal
 
 
 @pytest.mark.parametrize("count", [0, -1, 33])

@@ -82,9 +82,14 @@ def test_message_that_fails_too_often_is_a_dead_letter(broker: RocketMQBroker, c
     assert dead is not None
     (kept,) = broker.store.reader.read(dead.queues[0], 0, max_bytes=1 << 20, until=1)
     found = message.decode(kept.frame)
-    told = properties.parse(found.properties)
-    assert (bytes(found.body), found.reconsume_times, told["RETRY_TOPIC"], told["TAGS"]) == (b"bad", 3, "orders", "t")
-    assert "POP_CK" not in told
+    found_properties = properties.parse(found.properties)
+    assert (bytes(found.body), found.reconsume_times, found_properties["RETRY_TOPIC"], found_properties["TAGS"]) == (
+        b"bad",
+        3,
+        "orders",
+        "t",
+    )
+    assert "POP_CK" not in found_properties
 
 
 def test_message_without_room_for_a_receipt_is_a_dead_letter(broker: RocketMQBroker, client: Client) -> None:
@@ -122,8 +127,8 @@ def test_batch_of_acks_takes_what_is_good_of_it(broker: RocketMQBroker, client: 
 
     def batch(bits: int, **other: Any) -> BatchAck:
         encoded = base64.b64encode(bits.to_bytes(2, "little")).decode()
-        told: dict[str, Any] = {"group": "billing", "topic": "orders", "queue_id": 0, "pop_ms": receipt.pop_ms}
-        return BatchAck(**{**told, "start_offset": receipt.start_offset, "bits": encoded, **other})
+        fields: dict[str, Any] = {"group": "billing", "topic": "orders", "queue_id": 0, "pop_ms": receipt.pop_ms}
+        return BatchAck(**{**fields, "start_offset": receipt.start_offset, "bits": encoded, **other})
 
     acks = [batch(0b1111111110), batch(1, pop_ms=1), batch(1, topic="none"), batch(1, queue_id=7)]
     assert client.ask(RequestCode.BATCH_ACK_MESSAGE, BatchAckRequest(acks=acks)).code == 0

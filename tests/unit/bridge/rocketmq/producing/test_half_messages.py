@@ -57,8 +57,8 @@ class CheckBackBroker(RocketMQBroker):
 
 
 def send_half(client: Client, body: bytes = b"body", queue_id: int = 0, **own: object) -> Any:
-    wishes = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "K1", "TAGS": "blue", **own}
-    raw = "".join(f"{name}\x01{value}\x02" for name, value in wishes.items() if value)
+    fields = {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "K1", "TAGS": "blue", **own}
+    raw = "".join(f"{name}\x01{value}\x02" for name, value in fields.items() if value)
     answer = client.send(properties=raw, body=body, queueId=queue_id, sysFlag=4)
     assert answer.code == 0, answer.remark
     return answer
@@ -432,13 +432,15 @@ def test_unit_of_verdicts_fits_into_a_small_segment() -> None:
     ("committed_ms", "visible_ms"),
     [(1_000, 5_000), (5_000, 5_000), (5_001, 5_001), (9_000, 9_000)],
 )
-@pytest.mark.parametrize("wish", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
-def test_delayed_it_is_seen_at_the_later_of_commit_and_due_time(wish: str, committed_ms: int, visible_ms: int) -> None:
+@pytest.mark.parametrize("header", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+def test_delayed_it_is_seen_at_the_later_of_commit_and_due_time(
+    header: str, committed_ms: int, visible_ms: int
+) -> None:
     broker = CheckBackBroker()
     client = broker.connect()
     start_ms = broker.clock.now_ms()
-    value = {"TIMER_DELIVER_MS": start_ms + 5_000, "TIMER_DELAY_MS": 5_000, "TIMER_DELAY_SEC": 5}[wish]
-    sent = send_half(client, b"one", **{wish: value})
+    value = {"TIMER_DELIVER_MS": start_ms + 5_000, "TIMER_DELAY_MS": 5_000, "TIMER_DELAY_SEC": 5}[header]
+    sent = send_half(client, b"one", **{header: value})
     broker.wait(committed_ms)
     checked(client)
     assert broker.counts()[:3] == (1, 0, 0), "not seen while it is open"

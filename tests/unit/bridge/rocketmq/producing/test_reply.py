@@ -35,8 +35,11 @@ def test_reply_is_pushed_to_the_requester_and_kept(broker: RocketMQBroker, code:
     assert reply(replier, "asker", body, code).code == 0
     (pushed,) = requester.asked(PUSH)
     assert (bytes(pushed.body), pushed.is_oneway) == (body, True)
-    told = properties.parse(pushed.ext.pop("properties"))
-    assert (told["CORRELATION_ID"], told["PUSH_REPLY_TIME"]) == ("c1", str(broker.clock.now_ms()))
+    pushed_properties = properties.parse(pushed.ext.pop("properties"))
+    assert (pushed_properties["CORRELATION_ID"], pushed_properties["PUSH_REPLY_TIME"]) == (
+        "c1",
+        str(broker.clock.now_ms()),
+    )
     assert pushed.ext == {
         "producerGroup": "shop", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
         "sysFlag": "1", "bornTimestamp": "17", "flag": "3", "reconsumeTimes": "0", "unitMode": "false",

@@ -89,12 +89,12 @@ def test_batch_is_one_unit_of_messages_with_ids_of_their_own(broker: RocketMQBro
 
 
 @pytest.mark.parametrize(
-    ("wished", "queues"), [(1, 1), (4, 4), (8, 8), (100, 8), (0, 4), (-3, 4)], ids=lambda value: str(value)
+    ("requested", "queues"), [(1, 1), (4, 4), (8, 8), (100, 8), (0, 4), (-3, 4)], ids=lambda value: str(value)
 )
 def test_unknown_topic_is_made_as_its_producer_wishes(
-    broker: RocketMQBroker, client: Client, wished: int, queues: int
+    broker: RocketMQBroker, client: Client, requested: int, queues: int
 ) -> None:
-    assert client.send("fresh", defaultTopicQueueNums=wished).code == 0
+    assert client.send("fresh", defaultTopicQueueNums=requested).code == 0
     topic = broker.topics.by_rocketmq_name("fresh")
     assert topic is not None
     assert (topic.queue_count, topic.perm) == (queues, 6)
@@ -185,7 +185,7 @@ def test_what_only_looks_like_a_wish_is_sent(broker: RocketMQBroker, client: Cli
         ("MYWAIT\x01false\x02", True),
     ],
 )
-def test_answer_waits_for_the_log_unless_told_not_to(
+def test_answer_waits_for_the_log_unless_the_message_says_otherwise(
     broker: RocketMQBroker, client: Client, raw: str, waits: bool
 ) -> None:
     broker.topic()

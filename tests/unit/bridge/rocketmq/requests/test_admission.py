@@ -1,4 +1,4 @@
-"""Senders that are told to wait: at which limit, in which words, and until when; what was stored stays stored."""
+"""SYSTEM_BUSY for senders: at which limits, with which remark, and until when; stored messages stay stored."""
 
 from typing import Any
 
@@ -298,23 +298,23 @@ def test_so_many_of_a_kind_may_wait(limit: str, code: int, other: int) -> None:
 @pytest.mark.parametrize("where", ["ext", "remark", "language", "body"])
 def test_so_many_bytes_of_requests_may_wait(where: str) -> None:
     client = slow_broker()
-    lane = client.broker.rocketmq_context.requests.background_queues[Kind.ADMIN] = BackgroundQueue(
+    queue = client.broker.rocketmq_context.requests.background_queues[Kind.ADMIN] = BackgroundQueue(
         Kind.ADMIN, client.broker.rocketmq_context.requests.admission, client.broker.clock, WAIT_MS, 10_000
     )
     asked = [remoting.request(TOOLS, number, {}) for number in range(20)]
     for each in asked:
         setattr(each, where, {"x": "y" * 3_000} if where == "ext" else "y" * 3_000 if where != "body" else bytes(3_000))
     client.connection.data_received(b"".join(b"".join(remoting.encode(each)) for each in asked))
-    assert len(lane) == 3
+    assert len(queue) == 3
     client.broker.loop.turn()
     client.answer_to(-1)
     assert {word(each) for each in client.heard} == {"done", "[OVERLOAD]"}
-    assert (len(client.heard), len(lane), client.connection.unanswered) == (20, 0, 0)
+    assert (len(client.heard), len(queue), client.connection.unanswered) == (20, 0, 0)
     client.heard.clear()
     assert flood(client, *[TOOLS] * 3) == [(number, 0, "done") for number in range(3)]
 
 
-def test_tools_whose_turn_does_not_come_are_told_so() -> None:
+def test_tools_that_wait_too_long_are_answered_system_busy() -> None:
     client = slow_broker(wait_ms=WAIT_MS // 4)
     heard = flood(client, *[TOOLS] * 20)
     said = [said for _, _, said in heard]

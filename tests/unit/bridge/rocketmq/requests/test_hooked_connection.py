@@ -35,22 +35,22 @@ TIMEOUT_MS = 100
 
 
 class Auditor(Hook):
-    """Keeps all that it is told."""
+    """Records the calls that it gets."""
 
     def __init__(self) -> None:
-        self.told: list[object] = []
+        self.calls: list[object] = []
 
     def before_request(self, request: Request) -> None:
-        self.told.append(("before", request.name))
+        self.calls.append(("before", request.name))
 
     def after_request(self, request: Request, outcome: ResponseStatus) -> None:
-        self.told.append(("after", request.name, outcome.code))
+        self.calls.append(("after", request.name, outcome.code))
 
     def after_send(self, sends: Sequence[Send], sent: Sent) -> None:
-        self.told.append(([each.body for each in sends], sent.queue_id, sent.offset, sent.outcome.code))
+        self.calls.append(([each.body for each in sends], sent.queue_id, sent.offset, sent.outcome.code))
 
     def consumed(self, consumed: Consumed) -> None:
-        self.told.append((consumed.group, consumed.offset, consumed.next_offset))
+        self.calls.append((consumed.group, consumed.offset, consumed.next_offset))
 
 
 class Censor(Hook):
@@ -98,13 +98,13 @@ class Hooked:
         return bodies(answer) if answer is not None and answer.code == 0 else []
 
 
-def test_after_hooks_are_told_what_became_of_requests() -> None:
+def test_after_hooks_get_the_outcomes_of_requests() -> None:
     auditor = Auditor()
     hooked = Hooked(auditor)
     assert hooked.send(b"one").code == 0
     hooked.client.pull(0)
     assert bodies(hooked.worked()) == [b"one"]
-    assert auditor.told == [
+    assert auditor.calls == [
         ("before", "SEND_MESSAGE"),
         ("after", "SEND_MESSAGE", 0),
         ([b"one"], 0, 0, 0),
@@ -139,8 +139,8 @@ def test_before_hook_refuses_a_message_and_the_next_one_is_stored() -> None:
     hooked = Hooked(Censor(), auditor)
     refused = hooked.send(b"a secret")
     assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "no secrets here")
-    assert ("after", "SEND_MESSAGE", ResponseCode.NO_PERMISSION) in auditor.told
-    assert ([b"a secret"], -1, -1, ResponseCode.NO_PERMISSION) in auditor.told
+    assert ("after", "SEND_MESSAGE", ResponseCode.NO_PERMISSION) in auditor.calls
+    assert ([b"a secret"], -1, -1, ResponseCode.NO_PERMISSION) in auditor.calls
     assert hooked.send(b"fine").code == 0
     assert hooked.stored() == [b"fine"]
 
@@ -166,7 +166,7 @@ def test_request_goes_on_without_a_hook_that_is_late() -> None:
 
 
 def test_requests_that_nobody_answers_are_not_kept_for_ever() -> None:
-    """A verdict that is none is not answered. An answer to an opaque of so long ago is told to no hook."""
+    """An invalid verdict is not answered. No hook is called for an answer whose request was too long ago."""
     auditor = Auditor()
     hooked = Hooked(auditor)
     verdict = {
@@ -175,12 +175,12 @@ def test_requests_that_nobody_answers_are_not_kept_for_ever() -> None:
     for _ in range(UNANSWERED_MAX + 1):
         hooked.client.ask(RequestCode.END_TRANSACTION, **verdict)
         assert hooked.worked() is None
-    auditor.told.clear()
+    auditor.calls.clear()
     for opaque in (1, 2):
-        told = remoting.response(remoting.request(RequestCode.END_TRANSACTION, opaque, {}))
-        hooked.client.connection.send(Answer(remoting.encode(told)))
+        reply = remoting.response(remoting.request(RequestCode.END_TRANSACTION, opaque, {}))
+        hooked.client.connection.send(Answer(remoting.encode(reply)))
         hooked.threads.run()
-    assert auditor.told == [("after", "END_TRANSACTION", 0)]
+    assert auditor.calls == [("after", "END_TRANSACTION", 0)]
     assert hooked.send(b"one").code == 0
 
 

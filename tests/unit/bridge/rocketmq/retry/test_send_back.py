@@ -76,7 +76,7 @@ def test_message_of_a_kafka_producer_is_given_back(broker: RocketMQBroker, clien
 
 
 def test_first_origin_stays(broker: RocketMQBroker, client: Client) -> None:
-    """What failed came from a retry topic: where it was first, and under which id, is what its group is told."""
+    """The failed message came from a retry topic; the group gets its first topic and its first id."""
     broker.topic(RETRY, 1)
     first = f"RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01{'A' * 32}\x02UNIQ_KEY\x01U\x02"
     client.send(RETRY, properties=first, reconsumeTimes=16, maxReconsumeTimes=16)
@@ -257,16 +257,16 @@ def test_own_send_without_attempts_left_is_a_dead_letter(broker: RocketMQBroker,
     assert (len(stored(broker, DEAD)), len(stored(broker, RETRY))) == (1, 1)
 
 
-@pytest.mark.parametrize(("told", "delay_ms"), [("DELAY\x014\x02", 3_000), ("", 0)])
+@pytest.mark.parametrize(("delay", "delay_ms"), [("DELAY\x014\x02", 3_000), ("", 0)])
 def test_own_send_waits_as_the_policy_of_its_group_says(
-    broker: RocketMQBroker, client: Client, told: str, delay_ms: int
+    broker: RocketMQBroker, client: Client, delay: str, delay_ms: int
 ) -> None:
     policy = GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy=POWERS)
     config = SubscriptionGroupConfig(group_name="billing", group_retry_policy=policy)
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
-    assert client.send(RETRY, b"bad", properties=f"{told}K\x01v\x02", reconsumeTimes=2, maxReconsumeTimes=16).code == 0
+    assert client.send(RETRY, b"bad", properties=f"{delay}K\x01v\x02", reconsumeTimes=2, maxReconsumeTimes=16).code == 0
     pass_delay(broker, max(delay_ms - 1, 0))
-    assert bool(stored(broker, RETRY)) is not bool(told)
+    assert bool(stored(broker, RETRY)) is not bool(delay)
     pass_delay(broker, 1)
     (again,) = stored(broker, RETRY)
     assert (bytes(again.body), properties.get(again.properties, "K")) == (b"bad", "v")
@@ -301,7 +301,7 @@ def test_dead_letters_go_back_once_as_if_they_had_never_failed(broker: RocketMQB
     assert {each.reconsume_times for each in back} == {0}
     assert {properties.get(each.properties, "RETRY_TOPIC") for each in back} == {"orders"}
     assert drive(broker) == 0
-    assert len(stored(broker, DEAD)) == 150  # They stay, to be looked at.
+    assert len(stored(broker, DEAD)) == 150  # They stay in the dead letter topic.
 
 
 def test_redrive_goes_on_after_a_restart(broker: RocketMQBroker, client: Client) -> None:
@@ -326,7 +326,7 @@ def test_redrive_of_a_group_that_kafka_consumers_are_in_is_refused(broker: Rocke
     assert stored(broker, RETRY) == []
 
 
-def test_redrive_of_a_group_without_members_needs_to_be_told_where_to(broker: RocketMQBroker, client: Client) -> None:
+def test_redrive_of_a_group_without_members_needs_a_topic(broker: RocketMQBroker, client: Client) -> None:
     broker.topic()
     fail_for_good(client, b"a")
     with pytest.raises(RedriveRefused, match=r"no members now.*--to retry.*--to topic"):
@@ -351,7 +351,7 @@ def test_redrive_to_the_topic_gives_every_group_the_message_as_a_new_one(
     assert drive(broker, way="topic") == 0
 
 
-def test_redrive_to_a_topic_that_is_gone_names_it(broker: RocketMQBroker, client: Client) -> None:
+def test_redrive_to_a_deleted_topic_names_it(broker: RocketMQBroker, client: Client) -> None:
     topic = broker.topic()
     fail_for_good(client, b"a")
     broker.topics.delete(topic, broker.clock.now_ms())

@@ -135,7 +135,7 @@ def test_conditions_that_are_false_or_unknown(expression: str) -> None:
         ("NOT " * (DEPTH_MAX + 1) + "(a = 1)", f"more than {DEPTH_MAX} conditions within each other"),
     ],
 )
-def test_faults_are_told_with_their_place(expression: str, problem: str) -> None:
+def test_errors_name_their_place(expression: str, problem: str) -> None:
     with pytest.raises(IllegalExpression) as raised:
         compile_condition(expression)
     assert problem in str(raised.value)
