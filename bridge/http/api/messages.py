@@ -37,16 +37,8 @@ from duolog.bridge.http.answers import (
     object_with,
 )
 from duolog.bridge.http.context import HttpContext
-from duolog.bridge.http.requests import (
-    TAG,
-    MessageForm,
-    check_query,
-    due_ms_of,
-    number,
-    parsed,
-    record_of,
-    topic_named,
-)
+from duolog.bridge.http.message_forms import TAG, MessageForm, record_of
+from duolog.bridge.http.requests import check_query, due_ms_of, number, parsed, topic_named
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.requested_delay import RequestedDelay

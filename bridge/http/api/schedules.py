@@ -14,12 +14,8 @@ from duolog.bridge.data.publishing.publisher import check_record
 from duolog.bridge.http.answers import Json, Listing, answer, array
 from duolog.bridge.http.api.timers import pending_message_view
 from duolog.bridge.http.context import HttpContext
-from duolog.bridge.http.requests import (
-    TopicMessageForm,
-    parsed,
-    record_of,
-    topic_named,
-)
+from duolog.bridge.http.message_forms import TopicMessageForm, record_of
+from duolog.bridge.http.requests import parsed, topic_named
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.delay.recurring import (

@@ -21,18 +21,8 @@ from duolog.bridge.data.delayed.delay_commands import Decision, DelayCommands, T
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.messages import bytes_view
 from duolog.bridge.http.context import HttpContext
-from duolog.bridge.http.requests import (
-    NewTime,
-    Text,
-    TopicMessageForm,
-    check_query,
-    due_ms_of,
-    parsed,
-    record_of,
-    required,
-    text_of,
-    topic_named,
-)
+from duolog.bridge.http.message_forms import TopicMessageForm, record_of
+from duolog.bridge.http.requests import NewTime, Text, check_query, due_ms_of, parsed, required, text_of, topic_named
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
