@@ -90,13 +90,12 @@ class _Reading:
         "_cold",
         "_connections",
         "_context",
+        "_ends",
+        "_topics_version",
         "fetched",
         "found_bytes",
         "has_error",
-        "has_invisible",
         "queues",
-        "seen_bytes",
-        "seen_version",
         "wanted_bytes",
     )  # fmt: skip
 
@@ -104,11 +103,10 @@ class _Reading:
         self._context, self._connections, self._asked = context, connections, asked
         self.fetched: list[PartitionFetched] = []
         self.queues: list[Queue] = []  # Those of the partitions that could be read.
+        self._ends: list[int] = []  # Of each of `queues`, the end below which the request may read, when it was read.
+        self._topics_version = context.topics.version
         self.found_bytes = 0
         self.has_error = False
-        self.has_invisible = False  # A queue has records that become visible when the log has been written.
-        self.seen_bytes = 0  # The bytes of each of `queues` when it was read, in all.
-        self.seen_version = context.topics.version
         self._cold: _ColdPartition | None = None  # What a thread must read before `read` goes on.
         self._budget_bytes = min(
             asked.max_bytes, context.options.kafka.fetch_bytes_max, connections.answer_room_bytes()
@@ -151,13 +149,11 @@ class _Reading:
         queue = topic.queues[index]
         if not queue.start_offset <= offset <= queue.visible_end:
             return self._failed(asked, ErrorCode.offset_out_of_range)
-        self.queues.append(queue)
-        self.seen_bytes += queue.size_bytes
-        if queue.visible_end != queue.end_offset:
-            self.has_invisible = True
         isolation = context.isolation
         ends = _Ends(queue.visible_end, isolation.stable_end(queue), isolation.get(queue.key))
         end = ends.last_stable if self._asked.isolation_level == _READ_COMMITTED else ends.high_watermark
+        self.queues.append(queue)
+        self._ends.append(end)
         room_bytes = self._budget_bytes - self.found_bytes
         if offset >= end or (room_bytes <= 0 and self.found_bytes):
             return self._found(asked, queue, ends, ())
@@ -201,17 +197,43 @@ class _Reading:
         """Say whether the records that were read are an answer before the request's max_wait_ms is over."""
         return self.has_error or self.found_bytes >= self.wanted_bytes or not self.queues
 
-    def may_be_enough(self) -> bool:
-        """Say whether another pass may find enough, because a queue has changed since it was read."""
-        if self.wanted_bytes <= 1 or self.has_invisible or self._asked.isolation_level == _READ_COMMITTED:
-            return True
-        size_bytes = sum(queue.size_bytes for queue in self.queues)
-        is_larger = size_bytes - self.seen_bytes >= self.wanted_bytes - self.found_bytes
-        return is_larger or self._context.topics.version != self.seen_version
+    def seen_bytes(self) -> int:
+        """Return the frame bytes of the queues below the ends of this pass, or a lower number."""
+        if self._any_record_is_enough():
+            return 0
+        return sum(_bytes_below(queue, end) for queue, end in zip(self.queues, self._ends, strict=True))
 
-    def has_missed_change(self) -> bool:
-        """Say whether a queue has changed since it was read, which happens only if the pass took several turns."""
-        return sum(queue.size_bytes for queue in self.queues) != self.seen_bytes
+    def may_be_enough(self, seen_bytes: int) -> bool:
+        """Say whether another pass may find enough, because a queue that the request watches has changed.
+
+        `seen_bytes` is what the method `seen_bytes` returned after this pass. Records that were appended before the
+        pass and became visible after it count as well.
+        """
+        if self._any_record_is_enough() or self._context.topics.version != self._topics_version:
+            return True
+        return (
+            sum(queue.index.total_bytes for queue in self.queues) - seen_bytes >= self.wanted_bytes - self.found_bytes
+        )
+
+    def has_missed(self, seen_bytes: int) -> bool:
+        """Say whether another pass may find enough, because of changes during this pass, which took several turns."""
+        if not self.may_be_enough(seen_bytes):
+            return False
+        is_committed = self._asked.isolation_level == _READ_COMMITTED
+        topics, stable_end = self._context.topics, self._context.isolation.stable_end
+        return any(
+            queue.topic not in topics or (stable_end(queue) if is_committed else queue.visible_end) != end
+            for queue, end in zip(self.queues, self._ends, strict=True)
+        )
+
+    def _any_record_is_enough(self) -> bool:
+        """Say whether a single record may be enough; a marker makes any number of records stable."""
+        return self.wanted_bytes <= 1 or self._asked.isolation_level == _READ_COMMITTED
+
+
+def _bytes_below(queue: Queue, end: int) -> int:
+    """Return the frame bytes below an end, also those below the log start; 0 if the disk would have to be read."""
+    return queue.index.total_bytes if end == queue.end_offset else queue.bytes_below(end, block=False) or 0
 
 
 def _aborted(isolation: QueueIsolation | None, offset: int, records: Sequence[Buffer]) -> Sequence[tuple[int, int]]:
@@ -230,7 +252,9 @@ def _steps(context: KafkaContext, connections: Connections, request: KafkaReques
     hold: Hold | None = None
     while True:
         reading = _Reading(context, connections, asked)
+        took_turns = False
         while not reading.read():
+            took_turns = True
             yield from reading.wait()
         if is_last or reading.is_enough():
             return Answer(wire.encode_response(request.version, request.correlation_id, reading.fetched))
@@ -238,9 +262,11 @@ def _steps(context: KafkaContext, connections: Connections, request: KafkaReques
             until_mono_ms = context.clock.mono_ms() + min(asked.max_wait_ms, WAIT_MS_MAX)
             hold = Hold([queue.key for queue in reading.queues], until_mono_ms)
         reading.fetched = []  # A held request keeps no records; the next pass reads them anew.
-        if reading.has_missed_change() and reading.may_be_enough() and context.clock.mono_ms() < hold.until_mono_ms:
+        seen_bytes = reading.seen_bytes()
+        if took_turns and reading.has_missed(seen_bytes):
+            is_last = context.clock.mono_ms() >= hold.until_mono_ms
             continue
         outcome = yield hold
-        while outcome is HoldOutcome.CHANGED and not reading.may_be_enough():
+        while outcome is HoldOutcome.CHANGED and not reading.may_be_enough(seen_bytes):
             outcome = yield hold
         is_last = outcome is not HoldOutcome.CHANGED

@@ -6,11 +6,12 @@ import pytest
 
 from duolog.bridge.config import KafkaOptions, LimitsOptions
 from duolog.bridge.kafka import TABLE
-from duolog.bridge.kafka.fetch import WAIT_MS_MAX
+from duolog.bridge.kafka.fetch import READ_AT_ONCE, WAIT_MS_MAX
 from duolog.bridge.net.purgatory import HELD_QUEUE_BYTES, HELD_REQUEST_BYTES
 from duolog.protocol.kafka import batch_builder, record_batch, record_reader
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.core import UNANSWERED_MAX
+from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 OK = ErrorCode.none
@@ -249,6 +250,47 @@ def test_deleted_topic_ends_the_wait(bench: KafkaBench, client: Client) -> None:
     bench.connect().ask(ApiKey.DELETE_TOPICS, 3, topic_names=("orders",))
     (partition,) = answered(client, number)
     assert partition.error_code is ErrorCode.unknown_topic_or_partition
+
+
+def test_log_start_that_moves_does_not_delay_min_bytes(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
+    bench.write(topic, bytes(50_000))
+    number = client.send(ApiKey.FETCH, 12, **request(1, wait_ms=500, min_bytes=1000))
+    bench.store.retention.trim(topic.queues[0], 1, bench.clock.now_ms())
+    bench.settle()
+    bench.write(topic, bytes(2000))
+    assert values_of(answered(client, number)[0]) == [bytes(2000)]
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_records_of_partitions_that_were_read_in_an_earlier_turn_are_answered(
+    bench: KafkaBench, client: Client, isolation: int
+) -> None:
+    topic = bench.topic(queues=2 * READ_AT_ONCE)
+    run_turns, bench.loop.turn = bench.loop.turn, lambda: None
+    bench.is_stalled = True
+    bench.publisher.publish_batch(topic, 0, batch([b"a"]), bench.clock.now_ms())
+    offsets = [0] * topic.queue_count
+    number = client.send(ApiKey.FETCH, 12, **request(*offsets, wait_ms=500, isolation_level=isolation))
+    bench.settle_log()  # The record becomes visible after the turn in which its partition was read.
+    run_turns()
+    assert values_of(answered(client, number)[0]) == [b"a"]
+    bench.loop.turn = run_turns
+
+
+def test_topic_that_is_deleted_between_two_turns_of_a_fetch_is_unknown(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic(queues=2 * READ_AT_ONCE)
+    run_turns, bench.loop.turn = bench.loop.turn, lambda: None
+    bench.topic("other")
+    topics = [
+        {"topic": name, "partitions": [{"partition": n, "fetch_offset": 0} for n in range(count)]}
+        for name, count in (("other", 1), ("orders", topic.queue_count))
+    ]
+    number = client.send(ApiKey.FETCH, 12, **request(wait_ms=500) | {"topics": topics})
+    bench.topics.delete(bench.topic("other"), bench.clock.now_ms())
+    run_turns()
+    assert answered(client, number)[0].error_code is ErrorCode.unknown_topic_or_partition
+    bench.loop.turn = run_turns
 
 
 def test_later_requests_are_handled_but_their_answers_wait(bench: KafkaBench, client: Client) -> None:
