@@ -19,7 +19,7 @@ from typing import Final
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.waiting import Hold, HoldOutcome, UntilNextTurn, UntilRead, WaitingSteps
+from duolog.bridge.net.waiting import Hold, HoldOutcome, UntilNextTurn, WaitingSteps
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.consuming.expired import may_expire, without_expired
 from duolog.bridge.rocketmq.consuming.offset_resets import TOLD_BY_PULL_VERSION
@@ -168,9 +168,16 @@ class _Pull:
 
     def _wait_for_read(self, later: Later[Records]) -> WaitingSteps[Answer]:
         try:
-            return self._found((yield UntilRead(later.start)))
+            return (yield from self._found_later(later))
         except OffsetOutOfRange:
             return self._moved()
+
+    def _found_later(self, found: Records | Later[Records]) -> WaitingSteps[Answer]:
+        """Return the answer when the records are read; raises RequestRefused if the topic was deleted meanwhile."""
+        records = yield from read(found)
+        if self._topic.number not in self._context.topics:
+            raise no_topic(self._request.topic)
+        return self._found(records)
 
     def _wait_for_messages(self) -> WaitingSteps[Answer]:
         """Hold the pull until there is a message that the filter wants."""
@@ -184,10 +191,10 @@ class _Pull:
                 end = self._end()
                 found = self._read(end)
                 if isinstance(found, Later):
-                    return self._found((yield UntilRead(found.start)))
+                    return (yield from self._found_later(found))
                 if found.buffers and self._may_expire():
                     yield UntilNextTurn()  # Dead letters are appended, but not while the log is being written.
-                    return self._found((yield from read(self._read(self._end()))))
+                    return (yield from self._found_later(self._read(self._end())))
                 if found.buffers or found.next_offset != end:
                     return self._found(found)
                 self._offset = end

@@ -45,21 +45,17 @@ FROM_END: Final = 1  # `ConsumeInitMode.MAX`
 
 def pop_message(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = PopRequest.parse(command.ext)
-    topic = _topic(context, request)
-    if context.groups.members.is_refused(connection, request.consumer_group):
-        remark = f"the group {request.consumer_group} has members that subscribe to other messages"
-        raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
-    context.pop.checkpoints.check_room()
+    topic = _topic(context, connection, request)
     wanted = filter_of(request.exp_type, request.exp)
     context.groups.configs.ensure(request.consumer_group, context.clock.now_ms())
     request.exp_type = request.exp = None  # A held pop keeps the filter only.
-    pop = _Pop(context, command, request, topic, wanted)
+    pop = _Pop(context, connection, command, request, topic, wanted)
     tried = pop.try_now()
     return tried if isinstance(tried, Answer) else answer_in_steps(connection, command, pop.wait(tried))
 
 
-def _topic(context: RocketMQContext, request: PopRequest) -> Topic:
-    """Check the request in RocketMQ's order, and return the topic."""
+def _topic(context: RocketMQContext, connection: RocketMQConnection, request: PopRequest) -> Topic:
+    """Check the request in RocketMQ's order, and return the topic. A pop that has waited is checked again."""
     topic = poppable(context, request.topic, request.queue_id)
     if not 0 < request.max_msg_nums <= MESSAGES_MAX:
         remark = f"maxMsgNums[{request.max_msg_nums}] is illegal; 1 to {MESSAGES_MAX} are allowed"
@@ -69,6 +65,10 @@ def _topic(context: RocketMQContext, request: PopRequest) -> Topic:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, remark)
     check_attempt(request.attempt_id)
     check_popper(context, request.consumer_group)
+    if context.groups.members.is_refused(connection, request.consumer_group):
+        remark = f"the group {request.consumer_group} has members that subscribe to other messages"
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+    context.pop.checkpoints.check_room()
     return topic
 
 
@@ -90,18 +90,20 @@ class _Pop:
     """One pop. `try_now` answers at once if it can, and `wait` is the generator of a pop that waits."""
 
     __slots__ = (
-        "_command", "_context", "_group", "_passed", "_request", "_retries", "_topic", "_until_mono_ms", "_wanted",
+        "_command", "_connection", "_context", "_group", "_passed", "_request", "_retries", "_topic", "_until_mono_ms",
+        "_wanted",
     )  # fmt: skip
 
     def __init__(
         self,
         context: RocketMQContext,
+        connection: RocketMQConnection,
         command: RemotingCommand,
         request: PopRequest,
         topic: Topic,
         wanted: Filter | None,
     ) -> None:
-        self._context, self._command, self._request = context, command, request
+        self._context, self._connection, self._command, self._request = context, connection, command, request
         self._topic, self._wanted = topic, wanted
         self._group = group_of_rocketmq(request.consumer_group)
         self._retries: list[PopSource] = []
@@ -118,11 +120,15 @@ class _Pop:
                 return self._nothing(ResponseCode.POLLING_FULL)
             if outcome is HoldOutcome.EXPIRED:
                 return self._nothing(ResponseCode.POLLING_TIMEOUT)
-            if outcome is HoldOutcome.DELETED and self._topic.number not in self._context.topics:
-                raise no_topic(self._request.topic)
             yield UntilNextTurn()  # A pop appends, but not while the log is being written.
+            self._check_again()
             tried = self.try_now()
         return tried
+
+    def _check_again(self) -> None:
+        """Raise RequestRefused if the topic was deleted, or the group may no longer pop it, while the pop waited."""
+        if _topic(self._context, self._connection, self._request) is not self._topic:
+            raise no_topic(self._request.topic)
 
     def try_now(self) -> Answer | _ColdQueue | None:
         """Take the messages that memory has, and answer. None: there is no message, and the pop may be held."""
@@ -219,6 +225,7 @@ class _Pop:
             found: Records = yield UntilRead(cold.later.start)
         finally:
             context.pop.reading.discard(place)
+        self._check_again()
         if fetch(*place) != position:
             # A tool has moved the group, or all messages that were popped in order were acknowledged.
             return self._nothing(ResponseCode.POLLING_TIMEOUT)

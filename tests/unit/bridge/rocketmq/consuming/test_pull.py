@@ -103,6 +103,19 @@ def test_what_is_not_in_memory_is_answered_when_it_is_read(broker: RocketMQBroke
     assert reader.connection.unanswered == 0
 
 
+def test_pull_whose_topic_is_deleted_while_it_is_read_is_refused(broker: RocketMQBroker, client: Client) -> None:
+    broker.publish(broker.topic(), b"a")
+    cold = RocketMQBroker(broker.disk.after_kill())
+    cold.disk.cached = False
+    cold.store.executors.readers = Reads([])
+    reader = cold.connect()
+    assert reader.pull(0) is None
+    cold.topics.delete(cold.topic(), cold.clock.now_ms())
+    cold.store.executors.readers.run()
+    cold.settle()
+    assert reader.last_answer().code == ResponseCode.TOPIC_NOT_EXIST
+
+
 class Reads:
     """An executor that runs its work when the test calls it."""
 

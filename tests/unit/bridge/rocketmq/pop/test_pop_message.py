@@ -197,6 +197,41 @@ def test_one_message_goes_to_one_of_those_who_wait(broker: RocketMQBroker) -> No
     assert sum(each.last_answer() is not None for each in clients) == 2
 
 
+@pytest.mark.parametrize("reads_disk", [False, True])
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ("the topic is deleted", ResponseCode.TOPIC_NOT_EXIST),
+        ("the topic is created again", ResponseCode.TOPIC_NOT_EXIST),
+        ("the group is active in Kafka", ResponseCode.SUBSCRIPTION_NOT_EXIST),
+    ],
+)
+def test_pop_that_has_waited_is_checked_again(
+    broker: RocketMQBroker, client: Client, change: str, code: int, reads_disk: bool
+) -> None:
+    if reads_disk:
+        broker.publish(broker.topic(), b"a")
+        broker, client, threads = cold_broker(broker)
+    assert pop(client, pollTime=5000) is None
+    if not reads_disk:
+        one = message.Message("", b"a", born_ms=broker.clock.now_ms())
+        broker.publisher.publish_messages(broker.topic(), 0, [one], broker.clock.now_ms())
+        broker.settle_log()  # The pop takes the message in the next turn.
+    if "Kafka" in change:
+        broker.kafka_groups_with_members.add("billing")
+    else:
+        broker.topics.delete(broker.topic(), broker.clock.now_ms())
+    if "again" in change:
+        broker.topic()
+    if reads_disk:
+        threads.run()
+    broker.settle()
+    answer = client.last_answer()
+    assert answer is not None
+    assert answer.code == code
+    assert len(broker.rocketmq_context.pop.checkpoints) == len(broker.purgatory) == client.connection.unanswered == 0
+
+
 def test_connection_that_goes_leaves_nothing(broker: RocketMQBroker, client: Client) -> None:
     pop(client, pollTime=5000)
     client.close()
