@@ -102,8 +102,8 @@ def _goals(row: Row, each: Measured) -> Iterator[str]:
         value, name = each.figure(way), way.replace("_", " ").replace(".", " ")
         if value is None:
             continue
-        verdict = ("met" if value < bound else "MISSED") if is_ours else ""
-        yield f"{name} {value:g} < {bound:g} {verdict}".rstrip() if is_ours else f"{name} {value:g}"
+        result = ("met" if value < bound else "MISSED") if is_ours else ""
+        yield f"{name} {value:g} < {bound:g} {result}".rstrip() if is_ours else f"{name} {value:g}"
     if (idle := each.figure("idle_ms_a_s")) is not None:
         yield f"idle {idle:g} ms CPU/s"
 

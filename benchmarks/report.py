@@ -23,7 +23,7 @@ def paths_table(measured: Sequence[Measured]) -> Table:
     for each in measured:
         budget = "" if each.budget_us is None else f"{each.budget_us:.3g}"
         met = None if each.budget_us is None else each.us <= each.budget_us
-        table.add_row(each.path, each.unit, _number(each.us), budget, _verdict(met))
+        table.add_row(each.path, each.unit, _number(each.us), budget, _yes_or_no(met))
     return table
 
 
@@ -44,7 +44,7 @@ def rows_table(outcomes: Sequence[Outcome], title: str) -> Table:
             ratio = outcome.ratio(figure)
             label = "" if number or outcome.error else row.title
             shown = "" if ratio is None else f"{ratio:.2f}"
-            table.add_row(label, figure, *cells, shown, str(goal), _verdict(_is_met(outcome, figure, goal)))
+            table.add_row(label, figure, *cells, shown, str(goal), _yes_or_no(_is_met(outcome, figure, goal)))
         table.add_section()
     return table
 
@@ -87,5 +87,5 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _verdict(met: bool | None) -> Text:
+def _yes_or_no(met: bool | None) -> Text:
     return Text("") if met is None else Text("yes", style="green") if met else Text("no", style="bold red")

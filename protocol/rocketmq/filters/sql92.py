@@ -57,9 +57,9 @@ from duolog.protocol.rocketmq.messages.tags import EXPRESSION_CHARACTERS_MAX, Il
 if TYPE_CHECKING:
     from lark import Lark, Token
 
-VERDICTS_MAX: Final = 1 << 14
+RESULTS_MAX: Final = 1 << 14
 """The number of cached results of all conditions, with about 300 bytes each. A full cache is cleared."""
-VERDICT_BYTES_MAX: Final = 128
+RESULT_BYTES_MAX: Final = 128
 """A result is cached if the values on which it depends have at most so many bytes, plus VALUE_BYTES for each value."""
 VALUE_BYTES: Final = 8
 
@@ -98,19 +98,19 @@ def _remembering(evaluate: Evaluate, names: list[str]) -> Condition:
 
     def condition(raw: bytes) -> bool:
         values = [find(raw) for find in finders]
-        verdict = _verdicts.get((number, *values))
-        return verdict if verdict is not None else judge(values)
+        result = _results.get((number, *values))
+        return result if result is not None else judge(values)
 
     def judge(values: list[bytes | None]) -> bool:
         try:
-            verdict = evaluate(dict(zip(names, values, strict=True))) is True
+            result = evaluate(dict(zip(names, values, strict=True))) is True
         except (Unreadable, UnicodeDecodeError):
-            verdict = False
-        if sum([VALUE_BYTES + len(value or b"") for value in values]) <= VERDICT_BYTES_MAX:
-            if len(_verdicts) >= VERDICTS_MAX:
-                _verdicts.clear()
-            _verdicts[number, *values] = verdict
-        return verdict
+            result = False
+        if sum([VALUE_BYTES + len(value or b"") for value in values]) <= RESULT_BYTES_MAX:
+            if len(_results) >= RESULTS_MAX:
+                _results.clear()
+            _results[number, *values] = result
+        return result
 
     if len(finders) != 1:
         return condition
@@ -118,14 +118,14 @@ def _remembering(evaluate: Evaluate, names: list[str]) -> Condition:
 
     def condition_of_one(raw: bytes) -> bool:
         value = find_only(raw)
-        verdict = _verdicts.get((number, value))
-        return verdict if verdict is not None else judge([value])
+        result = _results.get((number, value))
+        return result if result is not None else judge([value])
 
     return condition_of_one
 
 
 _numbers = itertools.count()
-_verdicts: dict[tuple[int | bytes | None, ...], bool] = {}  # by the number of a condition and the values it looks at
+_results: dict[tuple[int | bytes | None, ...], bool] = {}  # By the number of a condition and its values.
 
 
 # -- Reading

@@ -175,11 +175,11 @@ def test_what_is_remembered_is_what_would_be_found_again(sent: list[str]) -> Non
         assert [each(raw.encode()) for each in conditions] == [a == "1" or b == "x", b == "y" or a is None]
 
 
-def test_verdicts_are_forgotten_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql92, "VERDICTS_MAX", 3)
+def test_results_are_forgotten_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql92, "RESULTS_MAX", 3)
     condition = compile_condition("a > 5")
     assert [condition(f"a\x01{n}\x02".encode()) for n in [*range(10), *range(10)]] == 2 * [n > 5 for n in range(10)]
-    assert len(sql92._verdicts) <= 3
+    assert len(sql92._results) <= 3
 
 
 def test_value_that_is_not_looked_at_may_be_anything() -> None:
