@@ -1,4 +1,4 @@
-"""How many timers the memtable has: in all, by topic, and by the part of the log in which their messages are."""
+"""The class Counts: the number of timers in the memtable, in all, by topic, and by part of the log."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Final
 
 from duolog.delay.rows import KEY, KEY_SIZE, Timer
 
-LOG_PART_BITS: Final = 16  # Retention knows to 64 KiB from where on the log is needed.
+LOG_PART_BITS: Final = 16  # A part of the log has 64 KiB. So exactly does retention know which entries are pending.
 
 
 class Counts:
@@ -40,7 +40,7 @@ class Counts:
         self.total -= sum(topics.values())
 
     def remove_keys(self, topic: int, keys: bytes) -> None:
-        """Count off timers of one topic by their keys, which mostly come in the order of the log."""
+        """Subtract timers of one topic by their keys, which are mostly in the order of the log."""
         count = len(keys) // KEY_SIZE
         self.total -= count
         lower(self.by_topic, topic, count)
@@ -54,12 +54,12 @@ class Counts:
         lower(self._by_part, part, run)
 
     def pinned_from(self) -> int | None:
-        """Return a position from which on the log is needed; None if none of it is."""
+        """Return a position of the log below which no message of a timer is; None if there are no timers."""
         return min(self._by_part) << LOG_PART_BITS if self._by_part else None
 
 
 def topics_of(rows: Sequence[bytes]) -> Counter[int]:
-    """Count rows by topic, whose number is above the queue id in the bytes of the queue key."""
+    """Count rows by topic. The first bytes of a queue key are the topic number."""
     found = Counter([row[16:22] for row in rows])
     return Counter({int.from_bytes(topic, "big"): count for topic, count in found.items()})
 

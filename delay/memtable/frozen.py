@@ -1,7 +1,7 @@
-"""Rows of the memtable that a flush is writing to a sorted table: the immutable memtable of an LSM tree.
+"""The class Frozen: rows of the memtable that a flush writes to a sorted table, the immutable memtable of an LSM tree.
 
-Until the table counts the rows are found and deleted as before. A row that is deleted meanwhile is written all the
-same, so its key is remembered: it is a tombstone of the new table.
+Until the table is current, the rows are found and deleted in memory. A row that is deleted meanwhile is in the table
+nevertheless, so its key is stored in `deleted`, and its timer is deleted in the table.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ from duolog.delay.rows import ROW, Timer, TimerKey
 
 
 class FrozenRows(RowsByKey):
-    """Some of the rows, in due order, with their counts."""
+    """The rows of one slice of a flush, in due order, with their counts."""
 
     __slots__ = ("bits", "last_ms", "parts", "start_ms", "topics")
 
@@ -35,9 +35,9 @@ class Frozen:
 
     def __init__(self) -> None:
         self.deleted: dict[TimerKey, None] = {}  # Keys of rows that were deleted since they were frozen.
-        self.bytes = 0  # Of their messages.
+        self.bytes = 0  # The size of the messages of all rows.
         self._arrays: list[FrozenRows] = []
-        # By the part of the log: there are hundreds of arrays, and most keys that are searched for are in none.
+        # The arrays by part of the log. There are hundreds of arrays, and most keys that are searched for are in none.
         self._by_part: defaultdict[int, list[FrozenRows]] = defaultdict(list)
 
     def __iter__(self) -> Iterator[FrozenRows]:
@@ -63,7 +63,7 @@ class Frozen:
         self.deleted[timer.due_ms, timer.address] = None
 
     def clear(self) -> tuple[Counter[int], Counter[int]]:
-        """Forget all rows, for a table has them; returns their counts by topic and by part of the log."""
+        """Remove all rows, because they are in a table now; return their counts by topic and by part of the log."""
         topics: Counter[int] = Counter()
         parts: Counter[int] = Counter()
         for array in self._arrays:
@@ -75,12 +75,12 @@ class Frozen:
         return topics, parts
 
     def unfreeze(self) -> bytes:
-        """Give back some rows, for the flush has failed; none when there are no more."""
+        """Remove and return some rows, because the flush has failed; empty if none are left."""
         self.deleted.clear()
         self.bytes = 0
         if not self._arrays:
             return b""
         array = self._arrays.pop()
-        for part in array.parts:  # A part that is not among them any more has no row of the array.
+        for part in array.parts:  # A part that is no longer a key has no row of the array.
             self._by_part[part].remove(array)
         return array.bytes_from_head() or self.unfreeze()

@@ -5,13 +5,13 @@
            [ 18h ][ 4.6h ]..[ 65s ]..[ 256ms ]..[1ms][1ms]        orders   [row row row]
            rows, by address (windows.py)                          billing  [row]         by due time and address
               |                                                      |
-              `-- due late -------> frozen (frozen.py) <-------------' its topic is paused
+              `-- far ------------> frozen (frozen.py) <-------------' its topic is paused
                                        |
                                        `--> written to a sorted table, then forgotten; after a failure put back
 
-A ready row stays until it is delivered, and may be deleted until then. The time of adding and deleting does not depend
-on the number of timers, but for the bisection of one array. If the clock is set back, ready rows wait in their order
-until they are due again; those that are due late may be frozen.
+A ready row stays until it is delivered or deleted. The time to add or delete a timer does not depend on the number of
+timers, except for the bisection of one array. If the clock is set back, ready rows wait until they are due again. A
+*far* row is one that a flush may take (`delay/tree/flush_job.py`); ready rows may be far after the clock was set back.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ def _ignore(topic: int, due_ms: int) -> None:
 
 
 class Memtable:
-    """Knows no clock. `on_ready` is called with each topic that has ready rows, and the due time of the first of them.
+    """The rows of pending timers. `on_ready` is called with a topic that has new ready rows, and with a due time.
 
     The class has more than 20 methods, because each timer is in a window, in an array of ready rows or in a flush, and
     every operation must look into all three.
@@ -49,7 +49,9 @@ class Memtable:
         self.frozen = Frozen()
         self._on_ready = on_ready
         self._ready: dict[int, RowsByKey] = {}  # By topic.
-        self._flushed: set[bytes] = set()  # During recovery: packed keys of rows that a later manifest has in tables.
+        self._flushed: set[bytes] = (
+            set()
+        )  # During recovery: packed keys of rows whose timers are in tables, according to a later manifest.
 
     def __len__(self) -> int:
         return self.counts.total
@@ -98,7 +100,7 @@ class Memtable:
         self._on_ready(topic, due_ms)
 
     def ready(self, topic: int) -> Iterator[Timer]:
-        """Return the ready timers of a topic in due order; nothing may change while they are taken."""
+        """Return the ready timers of a topic in due order. The Memtable must not change during the iteration."""
         array = self._ready.get(topic)
         if array is None:
             return iter(())
@@ -108,7 +110,7 @@ class Memtable:
         return array.timers()
 
     def remove_first(self, topic: int, keys: bytes) -> bool:
-        """Remove the first ready rows of a topic if their keys are these; false if they are not."""
+        """Remove the first ready rows of a topic if they have exactly these keys; otherwise return False."""
         array = self._ready.get(topic)
         if array is None or array.deleted_count or self._flushed or not array.drop_first(keys):
             return False
@@ -119,32 +121,33 @@ class Memtable:
 
     # -- The flush
 
-    def late_count(self, from_ms: int, topics: Iterable[int]) -> int:
-        """Count the rows that `freeze_late` and `freeze_ready` may take."""
-        late = sum(map(len, self.windows.later(from_ms)))
-        late += sum([len(array) for array in self._late_ready(from_ms)])
-        return late + sum([len(self._ready[topic]) for topic in topics if topic in self._ready])
+    def flushable_count(self, from_ms: int, topics: Iterable[int]) -> int:
+        """Return the number of rows that `freeze_far(from_ms)` and `freeze_ready(topics)` may take."""
+        far = sum(map(len, self.windows.later(from_ms)))
+        far += sum([len(array) for array in self._far_ready(from_ms)])
+        return far + sum([len(self._ready[topic]) for topic in topics if topic in self._ready])
 
-    def freeze_late(self, from_ms: int, rows_max: int, stay: Container[TimerKey]) -> bytes:
-        """Freeze up to so many rows of one window or topic that are due then or later; returns them in due order.
+    def freeze_far(self, from_ms: int, rows_max: int, stay: Container[TimerKey]) -> bytes:
+        """Freeze up to `rows_max` rows of one window or topic that are due at `from_ms` or later.
 
-        Rows stay whose keys are among `stay`: a table has a deleted timer of the same key.
+        Returns them in due order. Rows with keys in `stay` are not frozen, because a table has a deleted timer with the
+        same key.
         """
         for window in self.windows.later(from_ms):
             if frozen := self._freeze(window.take_tail(rows_max), stay):
                 return frozen
-        for array in self._late_ready(from_ms):
+        for array in self._far_ready(from_ms):
             if frozen := self._freeze(array.take_later(from_ms, rows_max), stay):
                 return frozen
         return b""
 
-    def _late_ready(self, from_ms: int) -> Iterator[RowsByKey]:
-        """Yield arrays of ready rows of which some are due late, for the clock was set back."""
+    def _far_ready(self, from_ms: int) -> Iterator[RowsByKey]:
+        """Yield the arrays with ready rows that are due at `from_ms` or later, because the clock was set back."""
         if self.windows.is_set_back and self.windows.hand_max_ms >= from_ms:
             yield from (array for array in [*self._ready.values()] if array.last_due_ms() >= from_ms)
 
     def freeze_ready(self, topics: Iterable[int], rows_max: int, stay: Container[TimerKey]) -> bytes:
-        """Freeze up to so many ready rows of one of these topics; returns them in due order."""
+        """Freeze up to `rows_max` ready rows of one of these topics; return them in due order."""
         for topic in topics:
             array = self._ready.get(topic)
             if array is not None and len(array) and (frozen := self._freeze(array.take_tail(rows_max), stay)):
@@ -167,13 +170,13 @@ class Memtable:
         return b"".join(rows)
 
     def clear_frozen(self) -> Mapping[int, int]:
-        """Forget the frozen rows, for a table has them; returns their numbers by topic."""
+        """Remove the frozen rows, because they are in a table now; return their number by topic."""
         topics, parts = self.frozen.clear()
         self.counts.remove_many(topics, parts)
         return topics
 
     def unfreeze_some(self) -> bool:
-        """Put some frozen rows back, for the flush has failed; false when no more are frozen."""
+        """Put some frozen rows back, because the flush has failed; False: none are left."""
         rows = self.frozen.unfreeze()
         self.windows.put_rows(rows)
         return bool(rows)
@@ -181,7 +184,7 @@ class Memtable:
     # -- Recovery
 
     def forget_flushed(self, keys: bytes, stay: Iterable[TimerKey]) -> None:
-        """The rows of these keys are in a table, but for some; `clear_flushed` removes all of them in one step."""
+        """Note that rows with these keys, except those in `stay`, are in a table; `clear_flushed` removes them."""
         flushed = {keys[at : at + KEY_SIZE] for at in range(0, len(keys), KEY_SIZE)}
         flushed.difference_update([KEY.pack(*key) for key in stay])
         self._flushed |= flushed
@@ -203,5 +206,5 @@ class Memtable:
         return chain(self.windows, self._ready.values(), self.frozen)
 
     def ready_arrays(self, topic: int | None) -> list[tuple[int, RowsByKey]]:
-        """Return the ready rows of a topic, or of all, by topic."""
+        """Return (topic, its ready rows) of one topic or of all."""
         return [(number, array) for number, array in self._ready.items() if topic in (None, number)]

@@ -1,4 +1,4 @@
-"""Arrays of rows in one order, by address or by key, searched by bisection: what the memtable is made of."""
+"""The class RowArray and its subclasses: arrays of rows in one order, by address or by key, searched by bisection."""
 
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
@@ -22,8 +22,8 @@ from duolog.store.entry import new_tuple
 if TYPE_CHECKING:
     from duolog.delay.memtable.row_index import RowIndex
 
-RUNS_MAX: Final = 256  # Sorted runs of one array; beyond, they are merged without a search.
-REWRITE_MIN: Final = 64  # Deleted rows, from which on an array may be rewritten without them.
+RUNS_MAX: Final = 256  # Sorted runs of one array. At this number runs are merged although no search needs it.
+REWRITE_MIN: Final = 64  # An array with more deleted rows may be rewritten without them.
 _U64: Final = Struct(">Q")
 
 
@@ -39,14 +39,14 @@ class RowArray:
 
     __slots__ = ("_last", "_starts", "deleted_count", "head", "indexes", "reading", "rows")
 
-    _from = 0  # Rows are sorted by their bytes from here up to `_until`.
+    _from = 0  # Rows are sorted by their bytes [_from, _until).
     _until = 16
 
     def __init__(self) -> None:
         self.rows = bytearray()
         self.head = 0  # Rows before this byte were removed.
         self.deleted_count = 0  # Deleted rows behind `head`.
-        self._starts: list[int] = []  # The bytes at which runs begin, but for the first run.
+        self._starts: list[int] = []  # The bytes at which runs begin, except the first run.
         self.indexes: tuple[RowIndex, ...] = ()  # Made by the first list or count that reads these rows.
         self._last = b""
         self.reading: RowSnapshot | None = None  # The snapshot that reads these rows.
@@ -64,7 +64,7 @@ class RowArray:
         return not self._starts
 
     def extend(self, rows: bytes) -> None:
-        """Add rows that are in this array's order among themselves."""
+        """Add rows, which must be sorted in this array's order."""
         start, until = self._from, self._until
         if rows[start:until] <= self._last:
             if len(self._starts) == RUNS_MAX:
@@ -75,7 +75,7 @@ class RowArray:
         self.rows += rows
 
     def find(self, due_ms: int, address: int) -> int:
-        """Return the byte at which the row of this timer begins, -1 if there is none or it is deleted."""
+        """Return the byte at which the row of this timer begins; -1 if there is none or the row is deleted."""
         key = KEY.pack(due_ms, address)
         wanted, rows = key[self._from :], self.rows
         self._merge()
@@ -89,12 +89,12 @@ class RowArray:
         return -1
 
     def _first_at(self, wanted: bytes) -> int:
-        """Return the number of the first row that is sorted by `wanted` or more."""
+        """Return the number of the first row whose sorted bytes are `wanted` or greater."""
         self.sort()
         return self._bisect(wanted, self.head // ROW_SIZE, len(self.rows) // ROW_SIZE)
 
     def _bisect(self, wanted: bytes, low: int, high: int) -> int:
-        """The same in one run, between the numbers of its first row and of the one behind its last."""
+        """Return the same for one run, which has the rows with numbers in [low, high)."""
         rows, start, until = self.rows, self._from, self._until
         while low < high:
             middle = (low + high) // 2
@@ -109,7 +109,7 @@ class RowArray:
         return new_tuple(Timer, ROW.unpack_from(self.rows, at))
 
     def delete(self, at: int) -> None:
-        """Delete the row that begins at this byte: its queue key becomes 0."""
+        """Delete the row that begins at byte `at`, by setting its queue key to 0."""
         if self.reading is not None:
             self.reading.keep_row(at)
         for index in self.indexes:
@@ -123,7 +123,7 @@ class RowArray:
         self._replace_rows(self.live())
 
     def _replace_rows(self, rows: list[bytes]) -> None:
-        """Replace all rows by these, which are not deleted and in the order in which they were here."""
+        """Replace all rows by these, which are not deleted and are in the order that they had in this array."""
         if self.reading is not None:
             self.reading.keep_all()
         if self._starts:
@@ -138,7 +138,7 @@ class RowArray:
         return row[self._from : self._until]
 
     def _merge(self) -> None:
-        """Merge the last runs, until each is twice as long as the one after it."""
+        """Merge the last runs until each run is twice as long as the run after it."""
         starts, end, count = self._starts, len(self.rows), len(self._starts)
         while starts and 2 * (end - starts[-1]) > starts[-1] - (starts[-2] if len(starts) > 1 else self.head):
             starts.pop()
@@ -187,7 +187,9 @@ class RowArray:
         """Remove the rows before this byte; the caller subtracts deleted ones among them from `deleted_count`."""
         self.head = until
         self.indexes = ()
-        if self.head > len(self.rows) // 2 and self.reading is None:  # Else a later call does it.
+        if (
+            self.head > len(self.rows) // 2 and self.reading is None
+        ):  # While a snapshot reads the rows, they stay; a later call removes them.
             del self.rows[: self.head]
             self.head = 0
 
@@ -204,7 +206,7 @@ class RowArray:
         return True
 
     def take_tail(self, rows_max: int) -> bytes:
-        """Remove and return up to so many rows from the end, in any order; some may be deleted."""
+        """Remove and return the last `rows_max` rows, in any order. Some of them may be deleted rows."""
         at = max(self.head, len(self.rows) - rows_max * ROW_SIZE)
         if self.reading is not None:
             self.reading.keep_from(at)
@@ -225,7 +227,7 @@ class RowsByAddress(RowArray):
     _from = 8
 
     def some_from(self, address: int, count_max: int) -> list[Timer]:
-        """Return up to so many rows from an address on; the key of a deleted one is 0."""
+        """Return up to `count_max` rows from an address on. A deleted row has the key 0."""
         low = self._first_at(_U64.pack(address)) * ROW_SIZE
         rows = memoryview(self.rows)[low : low + count_max * ROW_SIZE]
         return [new_tuple(Timer, row) for row in ROW.iter_unpack(rows)]
@@ -242,17 +244,17 @@ class RowsByKey(RowArray):
                 yield new_tuple(Timer, row)
 
     def last_due_ms(self) -> int:
-        """Return when the last row is due, deleted or not; -1 if there is none."""
+        """Return the due time of the last row, deleted or not; -1 if there are no rows."""
         self.sort()
         return int.from_bytes(self.rows[-ROW_SIZE:][:8], "big") if self.has_rows else -1
 
     def take_later(self, due_ms: int, rows_max: int) -> bytes:
-        """Remove and return up to so many rows that are due then or later, from the end."""
+        """Remove and return the last `rows_max` rows, of those that are due at `due_ms` or later."""
         at = self._first_at(_U64.pack(due_ms))
         return self.take_tail(min(rows_max, len(self.rows) // ROW_SIZE - at))
 
     def timers_from(self, key: tuple[int, int], until_ms: int) -> Iterator[Timer]:
-        """Yield the timers from this key on that are due before `until_ms`."""
+        """Yield the timers from `key` on that are due before `until_ms`."""
         for at in range(self._first_at(KEY.pack(*key)) * ROW_SIZE, len(self.rows), ROW_SIZE):
             timer = self.at(at)
             if timer.due_ms >= until_ms:
@@ -261,9 +263,9 @@ class RowsByKey(RowArray):
                 yield timer
 
     def count_due(self, topic: int, edges_ms: Sequence[int], counts: list[int]) -> None:
-        """Add to `counts` how many of these are due between each two neighbours of these times.
+        """Add to `counts` the number of rows that are due between each two neighbours of these times.
 
-        All rows are of this topic.
+        All rows must belong to this topic.
         """
         self.sort()
         rows, at = self.rows, self._first_at(_U64.pack(edges_ms[0])) * ROW_SIZE

@@ -1,22 +1,22 @@
 """An index of an array's rows by topic and time, made by the first list or count that reads the array.
 
-An array of the memtable has its rows in the order of their addresses, whatever their topic; so a timer is found by its
-key alone, and a row takes 32 bytes. A list or a count asks for one topic, or for some milliseconds of a minute. So the
-first one adds the numbers of the rows to a tree, which has a level for each digit of the topic and of the due time:
+A window of the memtable has the rows of all topics in the order of their addresses, so that a timer is found by its
+key. A list or a count reads one topic, or a part of the window's time. So the first one adds the numbers of the rows to
+a tree, which has a level for each digit of the topic and of the due time:
 
     topic, low byte    07                          1f
     topic, the rest    0 -> [3 9 14]               0          20 -> [2 5]
     due, by 4 bits                          1 -> [0 4 8]  f
                                                           3 -> [1 6 7]
 
-A leaf is split when it has more than `LEAF_ROWS` rows. An index for all topics has the digits of time alone. Rows that
-were added since are indexed by the next list or count, and deleted rows are removed at once. So each row is indexed
-once for each window in which it is, and a list or a count reads the leaves at its edges and the counts of nodes between
-them. An index takes about 15 bytes for each row.
+A leaf is split when it has more than `LEAF_ROWS` rows. An index for all topics has only the digits of the due time. New
+rows are indexed by the next list or count, and deleted rows are removed from the index at once. So each row is indexed
+once in each window through which it moves. A count reads the leaves at both ends of its time, and the counts of the
+nodes between them. An index takes about 15 bytes for each row.
 
-An index is derived, and dropped when the array's rows are replaced. Turned down: an array for each topic. The id of a
-timer does not name its topic, so each cancel would search all arrays, and many topics with few rows would take ten
-times the memory.
+An index is dropped when the array's rows are replaced. The alternative, an array for each topic, was turned down: the
+id of a timer does not name its topic, so each cancel would search all arrays, and many topics with few rows would take
+ten times the memory.
 """
 
 from array import array
@@ -33,18 +33,18 @@ from duolog.delay.rows import (
 )
 from duolog.store.entry import new_tuple
 
-LEAF_ROWS: Final = 32  # An empty list reads one leaf in each window, and there are some hundreds.
-DIGIT_BITS: Final = 4  # Of time; wider digits would make many leaves of one row.
+LEAF_ROWS: Final = 32  # Small, because a list reads at least one leaf in each of some hundred windows.
+DIGIT_BITS: Final = 4  # The size of a digit of the due time. With larger digits many leaves would have one row.
 
-_INDEXED: Final = Struct(">Q8xQ8x")  # Of a row: due time, queue key.
+_INDEXED: Final = Struct(">Q8xQ8x")  # The due time and the queue key of a row.
 _TOPIC_LOW_BITS: Final = 8
 _TOPIC_DIGITS: Final = 2
 
-Digits = tuple[tuple[int, int], ...]  # Shift and mask of each, the first digit first.
+Digits = tuple[tuple[int, int], ...]  # (Shift, mask) of each digit, the highest digit first.
 
 
 class RowSource(Protocol):
-    """What `RowIndex` needs of a `RowArray`."""
+    """The members of a `RowArray` that `RowIndex` uses."""
 
     rows: bytearray
     head: int
@@ -57,8 +57,8 @@ class _Node:
     __slots__ = ("children", "count", "numbers")
 
     def __init__(self) -> None:
-        self.count = 0  # Of the rows below this node.
-        self.numbers = array("I")  # Of a leaf: the numbers of its rows, rising.
+        self.count = 0  # The number of rows below this node.
+        self.numbers = array("I")  # The numbers of a leaf's rows, ascending.
         self.children: dict[int, _Node] | None = None  # By digit; None: this node is a leaf.
 
 
@@ -79,7 +79,7 @@ class RowIndex:
     # -- Following the array
 
     def add_new(self, rows_max: int) -> int:
-        """Index up to so many rows that were added since; returns how many rows were examined."""
+        """Index up to `rows_max` rows that are not indexed; return the number of rows that were examined."""
         first, rows = self._until, self._array.rows
         self._until = min(len(rows) // ROW_SIZE, first + rows_max)
         chunk = bytes(memoryview(rows)[first * ROW_SIZE : self._until * ROW_SIZE])
@@ -89,7 +89,7 @@ class RowIndex:
         return self._until - first
 
     def remove(self, at: int) -> None:
-        """Remove the row that begins at this byte, before the array deletes it."""
+        """Remove the row that begins at byte `at`. The array calls this before it deletes the row."""
         number = at // ROW_SIZE
         due_ms, key = _INDEXED.unpack_from(self._array.rows, at)
         if number >= self._until or not key:
@@ -110,7 +110,7 @@ class RowIndex:
         del node.numbers[bisect_left(node.numbers, number)]
 
     def cut(self, at: int) -> None:
-        """Remove the rows from this byte on, before the array removes or moves them."""
+        """Remove the rows from byte `at` on. The array calls this before it removes or moves them."""
         for number in range(self._until - 1, at // ROW_SIZE - 1, -1):
             self.remove(number * ROW_SIZE)
         self._until = min(self._until, at // ROW_SIZE)
@@ -132,7 +132,7 @@ class RowIndex:
             depth += 1
 
     def _split(self, node: _Node, shift: int, mask: int) -> _Node:
-        """Give a leaf children, with its rows; returns the largest child, which may have all of them."""
+        """Move the rows of a leaf to new children of it; return the largest child, which may have all rows."""
         children = node.children = {}
         for number in node.numbers:
             due_ms, key = _INDEXED.unpack_from(self._array.rows, number * ROW_SIZE)
@@ -145,13 +145,13 @@ class RowIndex:
     # -- Reading
 
     def timers(self, topic: int | None, start: tuple[int, int], until_ms: int) -> Iterator[Timer]:
-        """Yield the timers of a topic, or of all, in due order from this key on. All rows must be indexed."""
+        """Yield the timers of a topic, or of all, in due order from the key `start` on. All rows must be indexed."""
         found = self._of_topic(topic)
         if found is not None:
             yield from self._walk(*found, self._start_ms, topic, start, until_ms)
 
     def count(self, topic: int | None, edges_ms: Sequence[int], counts: list[int]) -> None:
-        """Add to `counts` how many timers are due between each two neighbours of these times.
+        """Add to `counts` the number of timers that are due between each two neighbours of these times.
 
         All rows must be indexed.
         """
@@ -167,7 +167,7 @@ class RowIndex:
             self._count(node, depth, self._start_ms, topic, edges_ms, counts)
 
     def _of_topic(self, topic: int | None) -> tuple[_Node, int] | None:
-        """Return the node with all rows of a topic, and perhaps others if it is a leaf; and its depth."""
+        """Return the node with all rows of a topic, and its depth. A leaf may also have rows of other topics."""
         node = self._root
         if topic is None:
             return node, 0
@@ -198,7 +198,7 @@ class RowIndex:
     def _leaf(self, leaf: _Node, topic: int | None, start: tuple[int, int], until_ms: int) -> Iterator[Timer]:
         numbers = leaf.numbers
         if len(numbers) > LEAF_ROWS and self._array.is_sorted:
-            # All are due in one millisecond, perhaps a million, and are in the order of their addresses.
+            # All rows of this leaf are due in one millisecond, and are sorted by address. They may be a million.
             for index in range(bisect_left(numbers, start, key=self._key_at), len(numbers)):
                 yield self._timer_at(numbers[index])
             return

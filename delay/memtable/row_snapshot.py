@@ -1,4 +1,4 @@
-"""The rows that an array has at one moment, read some at a time for a snapshot while the array changes."""
+"""The class RowSnapshot: reads the rows that an array had at one moment, in parts, while the array changes."""
 
 from collections.abc import Iterator
 from typing import Final, Protocol
@@ -11,11 +11,11 @@ from duolog.delay.rows import (
     rows_of,
 )
 
-_STRETCH_SHIFT: Final = 16  # Of the bytes of an array: 2,048 rows.
+_STRETCH_SHIFT: Final = 16  # Copies of deleted rows are found by stretches of 2**16 bytes, which have 2,048 rows.
 
 
 class SnapshotSource(Protocol):
-    """What `RowSnapshot` needs of a `RowArray`."""
+    """The members of a `RowArray` that `RowSnapshot` uses."""
 
     rows: bytearray
     head: int
@@ -24,36 +24,37 @@ class SnapshotSource(Protocol):
 
 
 class RowSnapshot:
-    """The rows that an array has at one moment, read some at a time while the array changes.
+    """The rows of an array at the moment when the snapshot was made.
 
-    The snapshot reads the rows of the array from `_at` to `_end`, with the copies of rows that were deleted since, and
-    then the rows behind `_end`, which were copied before they changed. So a change of the array copies what it changes.
+    The array calls `keep_row`, `keep_from` or `keep_all` before it changes rows, and the snapshot copies them. `parts`
+    reads the rows of the array from `_at` to `_end`, with the copies in place of rows that were deleted since, and then
+    the copies of the rows behind `_end`.
     """
 
     def __init__(self, array: SnapshotSource) -> None:
-        self._array: SnapshotSource | None = array  # None: the array has left its rows to the snapshot.
+        self._array: SnapshotSource | None = array  # None: the array no longer changes the rows.
         self._rows = array.rows
         self._at, self._end = array.head, len(array.rows)
         self._marked: dict[int, dict[int, bytes]] = {}  # Copies of deleted rows, by stretch and by byte.
-        self._behind: list[bytes] = []  # Copies, the last rows first.
+        self._behind: list[bytes] = []  # Copies of the rows behind `_end`, the last rows first.
         self._has_deleted = array.deleted_count > 0
         array.reading = self
 
     def keep_row(self, at: int) -> None:
-        """The array is about to change the row that begins at this byte."""
+        """Copy the row that begins at byte `at`, because the array is about to change it."""
         if self._at <= at < self._end:
             marked = self._marked.setdefault(at >> _STRETCH_SHIFT, {})
             marked.setdefault(at, bytes(self._rows[at : at + ROW_SIZE]))
 
     def keep_from(self, at: int) -> None:
-        """The array is about to change or move its bytes from this one on."""
+        """Copy the rows from byte `at` on, because the array is about to change or move them."""
         start = max(at, self._at)
         if start < self._end:
             self._behind.append(self._as_it_was(start, self._end))
             self._end = start
 
     def keep_all(self) -> None:
-        """The array is about to take other rows, and will not touch these any more."""
+        """Keep the bytearray of the rows, because the array is about to use another one."""
         self.close()
 
     def close(self) -> None:
@@ -62,7 +63,7 @@ class RowSnapshot:
             self._array = None
 
     def parts(self, rows_max: int) -> Iterator[bytes]:
-        """Yield the rows that are not deleted, at most so many at a time."""
+        """Yield the rows that were not deleted, joined, at most `rows_max` at a time."""
         size = rows_max * ROW_SIZE
         while self._at < self._end:
             start, self._at = self._at, min(self._end, self._at + size)

@@ -1,8 +1,8 @@
 """Reads over the whole memtable: lists and counts by topic and time, snapshots, and the search for deleted topics.
 
-Windows have their rows in the order of the log. So `prepare` indexes the rows of the windows that a list or a count
-meets (`row_index.py`), a slice at a time. Ready rows are by topic and in order. A call of `due` or `histogram` in the
-turn of the loop in which `prepare` has returned false sees all rows of that moment.
+The rows of a window are in the order of the log. So `prepare` indexes the windows that a list or a count reads
+(`row_index.py`), a slice at a time. Ready rows are stored by topic and in due order. `due` and `histogram` must be
+called in the loop turn in which `prepare` has returned False.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +18,11 @@ from duolog.delay.memtable.windows import Window, start_of
 from duolog.delay.rows import Timer, TimerKey
 from duolog.delay.wheel import NEVER_MS
 
-ROWS_IN_PART: Final = 1 << 13  # Of a snapshot: 256 KiB.
+ROWS_IN_PART: Final = 1 << 13  # Rows in one part of a snapshot, which has 256 KiB.
 
 
 class SweepCursor(NamedTuple):
-    """Where a sweep continues: in the window that begins then, from an address on."""
+    """The place where a sweep continues: an address in the window that begins at `start_ms`."""
 
     start_ms: int
     address: int
@@ -32,9 +32,9 @@ FROM_THE_LATEST: Final = SweepCursor(NEVER_MS, 0)
 
 
 def prepare(memtable: Memtable, by_topic: bool, start_ms: int, until_ms: int, rows_max: int) -> bool:
-    """Prepare `due` or `histogram` in this time by examining about so many rows.
+    """Index rows for `due` or `histogram` in this span of time; about `rows_max` rows are examined.
 
-    False: all is prepared, until the loop turns. True: there is more to do.
+    False: all rows are indexed, until the loop turns. True: call it again in the next turn.
     """
     while memtable.windows.is_moving and rows_max > 0:
         rows_max -= memtable.windows.move_some(
@@ -48,9 +48,9 @@ def prepare(memtable: Memtable, by_topic: bool, start_ms: int, until_ms: int, ro
 
 
 def due(memtable: Memtable, topic: int | None, start: TimerKey, until_ms: int) -> Iterator[Timer]:
-    """Yield the timers of a topic, or of all, in due order from this key on.
+    """Yield the timers of a topic, or of all, in due order from the key `start` on.
 
-    `prepare` must have returned false, and nothing may change until the last one was taken.
+    `prepare` must have returned False, and the Memtable must not change during the iteration.
     """
     by_topic = topic is not None
     found = [array.timers_from(start, until_ms) for _, array in memtable.ready_arrays(topic)]
@@ -65,7 +65,7 @@ def due(memtable: Memtable, topic: int | None, start: TimerKey, until_ms: int) -
 
 
 def histogram(memtable: Memtable, topic: int | None, edges_ms: Sequence[int]) -> list[int]:
-    """Count the same between each two neighbours of these times. `prepare` must have returned false."""
+    """Return the number of timers between each two neighbours of these times. `prepare` must have returned False."""
     counts = [0] * (len(edges_ms) - 1)
     for number, ready in memtable.ready_arrays(topic):
         ready.count_due(number, edges_ms, counts)
@@ -75,7 +75,7 @@ def histogram(memtable: Memtable, topic: int | None, edges_ms: Sequence[int]) ->
 
 
 def _meeting(memtable: Memtable, start_ms: int, until_ms: int) -> list[Window | FrozenRows]:
-    """Return the windows and frozen rows that may have timers due in this time."""
+    """Return the windows and frozen rows that may have timers due in this span of time."""
     arrays: list[Window | FrozenRows] = [*memtable.windows, *memtable.frozen]
     return [array for array in arrays if _meets(array, start_ms, until_ms)]
 
@@ -96,7 +96,7 @@ def _index_of(array: Window | FrozenRows, by_topic: bool) -> RowIndex:
 class Sweep:
     """The search of the windows for timers of deleted topics, from the latest window to the earliest.
 
-    Rows that are ready, or become ready meanwhile, are not searched: they are about to be taken.
+    Rows that are ready, or become ready meanwhile, are not searched, because the delivery drops them.
     """
 
     def __init__(self) -> None:
@@ -108,18 +108,18 @@ class Sweep:
         return self._cursor is not None
 
     def begin(self, memtable: Memtable, topic: int) -> None:
-        """Search for a topic as well, if the memtable has timers of it; the search begins anew."""
+        """Add a topic to the search if the memtable has timers of it. The search begins again at the latest window."""
         if memtable.counts.by_topic.get(topic):
             self._topics.add(topic)
             self._cursor = FROM_THE_LATEST
 
     def restart(self) -> None:
-        """Begin a search that is under way anew, because the clock was set back."""
+        """Let a search that is under way begin again, because the clock was set back."""
         if self._cursor is not None:
             self._cursor = FROM_THE_LATEST
 
     def step(self, memtable: Memtable, rows_max: int, drop: Callable[[list[Timer]], None]) -> None:
-        """Search so many rows, and drop what is found; if `drop` raises, the next step finds the same."""
+        """Search about `rows_max` rows, and drop the timers found. If `drop` raises, the next step finds them again."""
         assert self._cursor is not None, "no sweep is under way"
         found, cursor = self._search(memtable, self._cursor, rows_max)
         if found:
@@ -142,7 +142,7 @@ class Sweep:
 
 
 class MemtableSnapshot:
-    """All rows of one moment in parts, for `Memtable.restore`; timers may be added and removed while they are read."""
+    """All rows at one moment, in parts, for `Memtable.restore`. The Memtable may change while they are read."""
 
     def __init__(self, memtable: Memtable) -> None:
         self._arrays = [RowSnapshot(array) for array in memtable.arrays()]
@@ -151,6 +151,6 @@ class MemtableSnapshot:
         return chain.from_iterable(rows.parts(ROWS_IN_PART) for rows in self._arrays)
 
     def close(self) -> None:
-        """Stop copying rows before they change."""
+        """End the snapshot, so that rows are no longer copied before they change."""
         for rows in self._arrays:
             rows.close()

@@ -1,8 +1,8 @@
 """The timers of the memtable that are not due: rows in the slots of a hierarchical timing wheel.
 
 A *window* holds the rows of all timers that are due within it. There is one window for each slot of the wheel, by the
-rule of `delay/wheel.py`: a timer is at the level of the highest byte in which its time differs from the hand. A
-wheel whose items are windows says which window begins next. When the hand reaches a window of more than a
+rule of `delay/wheel.py`: a timer is at the level of the highest byte in which its time differs from the hand. A Wheel
+whose items are windows finds the window that begins next. When the hand reaches a window of more than a
 millisecond, its rows move down to smaller windows; rows of one millisecond become ready, by topic
 (`delay/memtable/memtable.py`):
 
@@ -10,12 +10,12 @@ millisecond, its rows move down to smaller windows; rows of one millisecond beco
     hand 0x0100     the window opens: its rows now are in the windows 0x0102 and 0x0103, one millisecond each
     hand 0x0102     the first of these opens: its row is ready
 
-So there are never more than 256 windows for each of eight levels, whatever the number of timers. Rows move a bounded
-number at a time; while a window is half moved the hand stands just before the window.
+So there are at most 256 windows for each of eight levels, whatever the number of timers. A bounded number of rows moves
+in each call. While some rows of a window have moved and others have not, the hand is one millisecond before the window.
 
-A window is a span of absolute time, so nothing moves when the clock is set back: only the wheel is built anew, and a
-row may then be in a larger or a smaller window than the hand would give it now. A search asks the window of each
-level.
+A window is a span of absolute time, so no row moves when the clock is set back. Only the wheel is built again. A row
+may then be in a larger or smaller window than the one to which `put` would add it now, so a search looks into the
+window of each level.
 """
 
 from collections.abc import Callable, Iterator
@@ -73,15 +73,15 @@ class Windows:
             self._put_in_window(row, _name_of(due_ms, self.hand_ms))
 
     def put_rows(self, rows: bytes, hand_ms: int | None = None) -> int:
-        """Put rows where they belong while the hand is there, but for deleted ones; returns how many these are.
+        """Put rows into windows, or release them, as `put` does with the hand at `hand_ms`.
 
-        Neighbours that go to the same window or topic go there in one step.
+        Deleted rows are dropped; returns their number. Neighbouring rows of one window or topic are added in one step.
         """
         hand_ms = self.hand_ms if hand_ms is None else hand_ms
         deleted = 0
-        place = begin = at = 0  # The place is a window's name, or below 0 a topic; 0 is none.
+        place = begin = at = 0  # A place is a window's name, or a negative topic number, or 0 for none.
         first_due_ms = last_due_ms = last_address = 0
-        start_ms = end_ms = 0  # Of the window.
+        start_ms = end_ms = 0  # The span of the window.
         for due_ms, address, key in _PLACED.iter_unpack(rows):
             if not key:
                 deleted += 1
@@ -126,11 +126,11 @@ class Windows:
     # -- The hand
 
     def next_ms(self) -> int | None:
-        """Return when the next window begins, or a time before that; None if there is no window."""
+        """Return the time at which the next window begins, or an earlier one; None if there is no window."""
         return self._calendar.next_deadline_ms() if self._moving is None else self._moving.start_ms
 
     def advance(self, now_ms: int, moves_max: int) -> None:
-        """Move the hand towards `now_ms`, until about so many rows have moved or there are no more to be moved."""
+        """Move the hand towards `now_ms`, until about `moves_max` rows have moved or no more need to."""
         while moves_max > 0 and (self._moving is not None or self._open_next(now_ms)):
             moves_max -= self.move_some(moves_max)
 
@@ -158,12 +158,12 @@ class Windows:
 
     @property
     def reached_ms(self) -> int:
-        """All rows that are due by then are ready; of a window that is half moved, the first ones."""
+        """All rows that are due by this time are ready, except rows of a window that is being moved."""
         return self.hand_ms if self.is_set_back else self.hand_max_ms
 
     @property
     def is_set_back(self) -> bool:
-        """The hand was farther once: ready rows may be due later, and windows may be inside others."""
+        """Whether the hand was farther once. If so, ready rows may be due later, and windows may be inside others."""
         return self.hand_ms + 1 < self.hand_max_ms
 
     @property
@@ -171,7 +171,7 @@ class Windows:
         return self._moving is not None
 
     def move_some(self, moves_max: int) -> int:
-        """Move rows of the open window to where they belong when it begins; returns how many were examined."""
+        """Move rows of the open window to smaller windows, or release them; return about how many were examined."""
         window = self._moving
         assert window is not None, "no window is open"
         window.indexes = ()
@@ -189,7 +189,7 @@ class Windows:
         return len(chunk) // ROW_SIZE + 1
 
     def set_back(self, now_ms: int) -> None:
-        """Move the hand back to `now_ms`: the clock was ahead, and is right again. No row moves."""
+        """Move the hand back to `now_ms`, because the clock was set back. No row moves."""
         if now_ms < self.hand_ms:
             self.hand_ms, self._calendar, self._moving = now_ms, Wheel(now_ms), None
             for window in self._windows.values():
@@ -198,11 +198,11 @@ class Windows:
     # -- For a flush, and for deleted topics
 
     def later(self, from_ms: int) -> list[Window]:
-        """Return the windows that begin then or later and are not empty."""
+        """Return the windows that begin at `from_ms` or later and are not empty."""
         return [w for w in self._windows.values() if w.start_ms >= from_ms and w is not self._moving and w.has_rows]
 
     def from_the_latest(self, until_ms: int = NEVER_MS) -> list[Window]:
-        """Return the windows that begin by then, the latest first."""
+        """Return the windows that begin at `until_ms` or earlier, the latest first."""
         return sorted((w for w in self if w.start_ms <= until_ms), key=start_of, reverse=True)
 
 
@@ -215,13 +215,13 @@ def _bits_of(window: Window) -> int:
 
 
 def _name_of(due_ms: int, hand_ms: int) -> int:
-    """Name the window of a time that is after the hand. Never 0: such a window begins after the hand's time."""
+    """Return the name of the window of a due time after the hand. It is never 0."""
     level = ((due_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS
     return (due_ms >> level * DIGIT_BITS) << _LEVEL_BITS | level
 
 
 def _span_of(name: int) -> tuple[int, int]:
-    """Return when a window begins and when it ends."""
+    """Return the times at which a window begins and ends."""
     shift = (name & _LEVEL_MASK) * DIGIT_BITS
     start_ms = name >> _LEVEL_BITS << shift
     return start_ms, start_ms + (1 << shift)

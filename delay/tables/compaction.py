@@ -24,7 +24,7 @@ class Compaction:
         self.inputs = tuple(inputs)
         self._pause = pause
         self.outputs: list[SortedTable] = []
-        self.deleted_late: list[TimerKey] = []  # Keys of timers that were deleted since the compaction began.
+        self.deleted_meanwhile: list[TimerKey] = []  # Keys of timers that were deleted since the compaction began.
         self._marked = 0  # How many of these have tombstones in the results already.
         self._files, self._number = files, first_number
         self._writer: TableWriter | None = None
@@ -40,17 +40,17 @@ class Compaction:
             raise
 
     @property
-    def late_count(self) -> int:
+    def unmarked_count(self) -> int:
         """The number of timers that were deleted since the compaction began and have no tombstone in the results."""
-        return len(self.deleted_late) - self._marked
+        return len(self.deleted_meanwhile) - self._marked
 
-    def delete_late(self) -> None:
+    def mark_deleted(self) -> None:
         """Add tombstones for these timers to the results. Blocks; a worker calls it if there are many."""
-        until = len(self.deleted_late)
-        late = sorted(set(self.deleted_late[self._marked : until]))
+        until = len(self.deleted_meanwhile)
+        unmarked = sorted(set(self.deleted_meanwhile[self._marked : until]))
         try:
             for table in self.outputs:
-                for ref in table.refs(late):
+                for ref in table.refs(unmarked):
                     table.tombstones.add(ref.ordinal, ref.topic)
         except (OSError, Corruption):
             self._clean_up()

@@ -157,7 +157,7 @@ class Tables:
 
     def close(self) -> None:
         """Close all files, at the end of the run."""
-        for table in (*self._counting.values(), *(table for table in self._retired if table in self._pins)):
+        for table in (*self._current.values(), *(table for table in self._retired if table in self._pins)):
             table.close()
         self._open, self._retired, self._pins = {}, [], {}
 
@@ -165,7 +165,7 @@ class Tables:
 
     def view(self) -> TablesView:
         """Return a view of the current tables, for the loop or a thread. They stay open until `TablesView.close`."""
-        tables = tuple(self._counting.values())
+        tables = tuple(self._current.values())
         self._pin(tables)
         return TablesView(tables, self.unpin)
 
@@ -178,19 +178,19 @@ class Tables:
             self._pins[table] -= 1
             if not self._pins[table]:
                 del self._pins[table]
-                if self._counting.get(table.entry.number) is not table:
+                if self._current.get(table.entry.number) is not table:
                     table.close()
 
     def delete(self, table: SortedTable, ref: RowRef) -> None:
         """Add a tombstone. The log must keep the deletion until a manifest says that the tombstone file has it."""
-        assert self.has(table), f"{table.path} counts no more: find the timer again"
+        assert self.has(table), f"{table.path} is no longer current: find the timer again"
         if self._compaction is not None and table in self._compaction.inputs:
-            self._compaction.deleted_late.append(ref.key)
+            self._compaction.deleted_meanwhile.append(ref.key)
         table.tombstones.add(ref.ordinal, ref.topic)
 
     def has(self, table: SortedTable) -> bool:
         """Return whether a table is still current. A view may have tables that are not."""
-        return self._counting.get(table.entry.number) is table
+        return self._current.get(table.entry.number) is table
 
     @property
     def compacting(self) -> frozenset[int]:
@@ -223,7 +223,7 @@ class Tables:
         """
         return [
             TombstoneWrite(self._files, table.tombstones, table.entry.tombstone_bytes)
-            for table in self._counting.values()
+            for table in self._current.values()
             if table.tombstones.unwritten
         ]
 
@@ -245,7 +245,7 @@ class Tables:
         for entry in self.manifest if manifest is None else manifest:
             if entry.number not in compacting:
                 entry = entry._replace(start=max(entry.start, starts.get(entry.number, 0)))
-                if entry.count == entry.start + self._counting[entry.number].tombstones.count(entry.start, entry.count):
+                if entry.count == entry.start + self._current[entry.number].tombstones.count(entry.start, entry.count):
                     continue
             result.append(entry)
         return tuple(result)
@@ -266,7 +266,7 @@ class Tables:
         if self._compaction is not None:
             return []
         classes: dict[int, list[SortedTable]] = {}
-        for table in self._counting.values():
+        for table in self._current.values():
             entry = table.entry
             if table.tombstones.total > entry.count * DELETED_SHARE:
                 return [table]
@@ -283,7 +283,7 @@ class Tables:
         """
         compaction = self._compaction
         assert compaction is not None, "no compaction is under way"
-        compaction.delete_late()
+        compaction.mark_deleted()
         self.abandon_compaction()
         inputs = {table.entry.number for table in compaction.inputs}
         return tuple(entry for entry in self.added(compaction.outputs) if entry.number not in inputs)
@@ -309,7 +309,7 @@ class Tables:
     # -- Open tables
 
     @property
-    def _counting(self) -> dict[int, SortedTable]:
+    def _current(self) -> dict[int, SortedTable]:
         assert self._open is not None, "the tables are not open"
         return self._open
 

@@ -1,20 +1,22 @@
-"""Cursors over the sorted tables: up to where each topic's timers were read, and what is read next.
+"""Cursors over the sorted tables: the key up to which each topic's timers were read, and the next read.
 
-A *cursor* is a position in the order of keys: all timers that tables have before it, of the cursor's topics, are
-deleted or in the prefetch. One cursor is shared by all topics; it reads ahead of the clock, as far as memory goes, so
-that a timer is in memory before it is due. A topic has a cursor of its own in these cases:
+A *cursor* is a key. All timers of its topics that are in tables and have smaller keys are deleted or prefetched. All
+topics share one cursor. It reads ahead of the clock until PREFETCH_BYTES of memory are used, so that a timer is in
+memory before it is due. A topic has its own cursor in these cases:
 
-    paused          its cursor stands at its first timer that is not delivered; nothing of it is prefetched
-    resumed         its cursor reads on, until it reaches the shared one and the topic joins the others again; where
-                    many topics are behind, the shared cursor goes back for all of them
-    far behind      much of it is due, so that the shared cursor would wait for it: its own cursor goes on more slowly
+    paused     The cursor is at the topic's first timer that is not delivered. No timer of the topic is prefetched.
+    resumed    The cursor reads until it reaches the shared cursor. Then the topic shares that cursor again. If many
+               topics are behind, the shared cursor goes back to the first of them instead.
+    behind     So many timers of the topic are due that the shared cursor would have to wait for them. The topic's own
+               cursor continues more slowly.
 
-A topic delivers nothing from its cursor's position on, for the tables may have something earlier: so all its
-messages come in due order, wherever they are. Nothing here is state. A cursor that goes back, or to the beginning,
-reads again what is not deleted; so after a start, or when the clock is set back, all cursors begin anew.
+A topic delivers no timer at or above its cursor's position, because a table may have one with a smaller key. So all
+its messages are delivered in due order, whether they are in the memtable or in tables. Cursors are no state: a cursor
+that goes back reads the timers again that are not deleted. After a start, and when the clock is set back, all cursors
+begin at the first key.
 
-There is one read at a time. A cursor that has changed while a worker read for it is another object, and what was read
-is dropped.
+Only one read is under way at a time. If a cursor changes during a read, another Cursor object replaces it, and the
+result of the read is dropped.
 """
 
 from collections.abc import Container
@@ -25,11 +27,12 @@ from duolog.delay.tables.table_format import TableTimer
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.prefetch import TIMER_COST_BYTES, Prefetch
 
-PREFETCH_BYTES: Final = 32 << 20  # Of timers that the shared cursor has read.
-READ_ROWS: Final = 2_048  # In one read; a topic's own cursor reads no more while it has so many prefetched.
+PREFETCH_BYTES: Final = 32 << 20  # The memory of timers that the shared cursor has read.
+READ_ROWS: Final = 2_048  # Rows of one read. A topic's own cursor does not read while so many are prefetched.
 READ_BYTES: Final = 4 << 20
-FEW_ROWS: Final = 64  # Read by a topic's own cursor if nothing of the topic is prefetched, although memory is used up.
-OWN_MAX: Final = 32  # Topics that read by themselves; if more are behind, one scan costs less.
+# Rows that a topic's own cursor reads although the memory is used up, if no timer of the topic is prefetched.
+FEW_ROWS: Final = 64
+OWN_MAX: Final = 32  # Topics whose own cursors read. If more are behind, one scan for all of them costs less.
 BEGINNING: Final[TimerKey] = (0, 0)
 
 
@@ -42,18 +45,18 @@ class Cursor:
 
 
 class Read(NamedTuple):
-    """What a worker is to read: `run` may be called in a thread."""
+    """A read of a cursor. A worker calls `run`."""
 
     cursor: Cursor
-    topic: int | None  # None: of all but some.
+    topic: int | None  # None: all topics except those in `without`.
     start: TimerKey
     until_ms: int
-    end: TimerKey  # The cursor's position if there is no more.
+    end: TimerKey  # The cursor's position after the read, if there are no further timers.
     without: frozenset[int]
     rows_max: int
 
     def run(self, view: TablesView) -> tuple[list[TableTimer], bool]:
-        """Return the next timers, and whether there are no more."""
+        """Return the next timers, and whether they are all timers up to `end`."""
         timers = view.scan(self.start, self.until_ms, self.topic, self.without)
         found: list[TableTimer] = []
         left_bytes = READ_BYTES
@@ -68,7 +71,7 @@ class Read(NamedTuple):
 
 
 class Cursors:
-    """How far the sorted tables were read: a cursor that topics share, and cursors of topics that were paused.
+    """The shared cursor, and the topics' own cursors.
 
     The class has more than 20 methods, because all cursors take turns to read into one prefetch.
     """
@@ -77,17 +80,17 @@ class Cursors:
         self._prefetch = prefetch
         self._shared = Cursor(BEGINNING)
         self._own: dict[int, Cursor] = {}  # By topic, in the order of their turns to read.
-        self._target_ms = 0  # The shared cursor reads on until it is there.
-        self._was_shared = False  # The last read.
+        self._target_ms = 0  # The shared cursor reads up to this due time.
+        self._was_shared = False  # Whether the last read was one of the shared cursor.
 
     @property
     def shared_ms(self) -> int:
-        """Where the shared cursor is."""
+        """The due time of the shared cursor's position."""
         return self._shared.position[0]
 
     @property
     def read_to_ms(self) -> int:
-        """What is due later was not read, and is not being read."""
+        """The shared cursor has read no timer that is due later than this, and is not reading one."""
         return max(self.shared_ms, self._target_ms)
 
     def position_of(self, topic: int) -> TimerKey:
@@ -102,7 +105,7 @@ class Cursors:
         return [topic for topic, cursor in self._own.items() if cursor.position < end and topic in topics]
 
     def low(self, topics: Container[int]) -> TimerKey:
-        """Return the key before which tables have nothing pending; `topics` are those of which they have any."""
+        """Return a key below which tables have no pending timer. `topics` are the topics that have any in tables."""
         keys = [self._shared.position, *(own.position for topic, own in self._own.items() if topic in topics)]
         first = self._prefetch.first_key()
         return min(keys if first is None else [*keys, first])
@@ -110,11 +113,11 @@ class Cursors:
     # -- Topics with a cursor of their own
 
     def stop(self, topic: int) -> None:
-        """The topic is paused."""
+        """Stop the cursor of a topic, because the topic is paused."""
         self._begin_own(topic, self.position_of(topic), is_stopped=True)
 
     def go_back(self, topic: int, key: TimerKey) -> None:
-        """A table is about to have something of a topic, which has a cursor of its own, from this key on."""
+        """Move a topic's own cursor back to this key if it is above, because a flush writes timers from there on."""
         own = self._own[topic]
         self._begin_own(topic, min(own.position, key), is_stopped=own.is_stopped)
 
@@ -123,7 +126,10 @@ class Cursors:
         self._own[topic] = Cursor(position if first is None else min(position, first), is_stopped=is_stopped)
 
     def go(self, topic: int, *, may_join: bool) -> None:
-        """The topic is paused no more; `may_join`: no read is under way, and no flush of paused topics."""
+        """Let the cursor of a resumed topic read again.
+
+        `may_join`: no read is under way and no flush of paused topics, so the topic may share the cursor again.
+        """
         own = self._own.get(topic)
         if own is not None:
             own.is_stopped = False
@@ -131,7 +137,7 @@ class Cursors:
                 del self._own[topic]
 
     def reset(self) -> None:
-        """The clock was set back: read anew what is due soon."""
+        """Move all cursors to the first key, because the clock was set back."""
         self._prefetch.clear()
         self._shared, self._target_ms = Cursor(BEGINNING), 0
         for topic, own in self._own.items():
@@ -140,16 +146,19 @@ class Cursors:
     # -- Reading
 
     def skip_to(self, until_ms: int, *, may_join: bool) -> None:
-        """There are no tables: nothing has to be read that is due before, unless a flush is under way."""
+        """Move the shared cursor to this due time without a read, because there are no tables.
+
+        `may_join`: no flush is under way, so topics that are not paused share the cursor again.
+        """
         if until_ms > self.shared_ms:
             self._shared.position = (until_ms, 0)
         if may_join:
             self._own = {topic: own for topic, own in self._own.items() if own.is_stopped}
 
     def next_read(self, now_ms: int, ahead_ms: int, until_ms: int, *, may_read_own: bool) -> Read | None:
-        """Say what is to be read now, if anything: what is due in `ahead_ms` or before, and before `until_ms`.
+        """Return the next read, of timers due by `now_ms + ahead_ms` and before `until_ms`; None if none is wanted.
 
-        Topics with cursors of their own do not read if they may not.
+        `may_read_own` says whether topics' own cursors may read.
         """
         if may_read_own and len(self._own) > OWN_MAX and len(self._moving()) > OWN_MAX:
             self._join_all()
@@ -170,7 +179,7 @@ class Cursors:
         return [topic for topic, own in self._own.items() if not own.is_stopped and own.position < end]
 
     def _join_all(self) -> None:
-        """Let the shared cursor go back for all topics that are behind: one scan costs less than many."""
+        """Move the shared cursor back for all topics that are behind, because one scan costs less than many."""
         positions = [own.position for own in self._own.values() if not own.is_stopped]
         first = self._prefetch.first_key()
         self._prefetch.clear()
@@ -178,7 +187,10 @@ class Cursors:
         self._own = {topic: own for topic, own in self._own.items() if own.is_stopped}
 
     def _is_shared_wanted(self, now_ms: int, ahead_ms: int, until_ms: int) -> bool:
-        """Each read has its price, so the cursor reads ahead when a quarter of what lies ahead is left to be read."""
+        """Return whether the shared cursor must read on.
+
+        It must if it has not reached its target, or if less than 3/4 of `ahead_ms` is read. So a read is never small.
+        """
         if not self._has_room() and not self._split():
             return False
         is_on_its_way = self.shared_ms < min(self._target_ms, until_ms)
@@ -191,11 +203,11 @@ class Cursors:
         return not held or held < PREFETCH_BYTES
 
     def _split(self) -> bool:
-        """Give the topic of which most is prefetched a cursor of its own; false if that would not help."""
+        """Give the topic with most prefetched bytes a cursor of its own; return whether there is room then."""
         topic, size = self._prefetch.largest(self._own)
         if size < max(1, PREFETCH_BYTES // 8):
             return False
-        self._own[topic] = Cursor(self._shared.position)  # It falls behind as the shared cursor goes on.
+        self._own[topic] = Cursor(self._shared.position)  # The shared cursor continues, so this one is behind soon.
         return self._has_room()
 
     def _next_own(self, now_ms: int) -> Read | None:
@@ -206,13 +218,13 @@ class Cursors:
                 continue
             if is_full and (count or own.position[0] > now_ms):
                 continue
-            self._own[topic] = self._own.pop(topic)  # The others have their turns first.
+            self._own[topic] = self._own.pop(topic)  # Behind all others, so that these have their turns first.
             rows_max = FEW_ROWS if is_full else READ_ROWS
             return Read(own, topic, own.position, end[0] + 1, end, frozenset(), rows_max)
         return None
 
     def take(self, read: Read, found: list[TableTimer], deleted: Container[TimerKey], *, is_last: bool) -> bool:
-        """Prefetch what was read, but for what was deleted meanwhile; false if the cursor is another one by now."""
+        """Prefetch the timers of a read, except those in `deleted`. False: the cursor has changed meanwhile."""
         topic = read.topic
         current = self._shared if topic is None else self._own.get(topic)
         if current is not read.cursor or current.is_stopped:

@@ -1,4 +1,4 @@
-"""Deletions that the files of sorted tables may not have yet, and the number of pending timers in tables by topic."""
+"""The class Deletions: deleted timers without a tombstone in a file, and the number of pending timers in tables."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -10,14 +10,18 @@ KEYS_IN_RECORD = 10_000
 
 
 class Deletions:
-    """Belongs to the loop. `log_position` is the position of the record that deletes the timers."""
+    """The deletions of timers in sorted tables that no manifest counts: only the log has them, and no tombstone file.
+
+    A manifest *counts* the deletions of the log below a position (`ManifestChange.counted_to`) if the tables' files
+    have them. All methods are called in the loop. `log_position` is the position of the record that deletes the timers.
+    """
 
     def __init__(self, prefetch: Prefetch) -> None:
-        self.pending = 0  # Timers of tables that are not deleted. Invariant: the sum of `by_topic`.
+        self.pending = 0  # The number of pending timers in tables. Invariant: the sum of `by_topic`.
         self.by_topic: dict[int, int] = {}
-        self.deleted_topics: set[int] = set()  # Those of which tables may have timers; these timers are hidden.
+        self.deleted_topics: set[int] = set()  # Deleted topics that may have timers in tables. Reads leave these out.
         self._prefetch = prefetch
-        self._positions: dict[TimerKey, int] = {}  # Log positions, the lowest first.
+        self._positions: dict[TimerKey, int] = {}  # Log positions by key, the lowest position first.
 
     def __len__(self) -> int:
         """Return the number of deletions that no manifest counts yet."""
@@ -32,7 +36,7 @@ class Deletions:
     # -- Replay
 
     def note(self, key: TimerKey, topic: int, log_position: int) -> None:
-        """A timer of a table is delivered, cancelled, or moved."""
+        """Note that a timer of a table was delivered, cancelled, or rescheduled."""
         if key in self._positions:
             return
         self._positions[key] = log_position
@@ -41,23 +45,24 @@ class Deletions:
             self.by_topic[topic] -= 1
             self.pending -= 1
 
-    def note_late(self, keys: bytes, log_position: int) -> None:
-        """These are deleted in tables that a manifest names for the first time; their deletion must be counted anew."""
+    def renew(self, keys: bytes, log_position: int) -> None:
+        """Note deletions again, under the manifest's position, because the new tables' files do not have them."""
         for key in KEY.iter_unpack(keys):
             self._positions.pop(key, None)
             self._positions[key] = log_position
 
     def restore(self, keys: bytes, log_position: int) -> None:
+        """Add the keys of a snapshot."""
         for key in KEY.iter_unpack(keys):
             self._positions.setdefault(key, log_position)
 
     def flushed(self, keys: bytes) -> None:
-        """Timers of these keys are in a new table; what was deleted under such a key was in another one."""
+        """Forget older deletions under these keys, because a new table has pending timers with them."""
         for at in range(0, len(keys) if self._positions else 0, KEY_SIZE):
             self._positions.pop(KEY.unpack_from(keys, at), None)
 
     def counted(self, to_position: int) -> None:
-        """The tables' files have what the log says below this position."""
+        """Forget the deletions below this position of the log, because the tables' files have them."""
         while self._positions:
             key = next(iter(self._positions))
             if self._positions[key] >= to_position:
@@ -72,7 +77,7 @@ class Deletions:
     # -- Numbers
 
     def add(self, topic: int, count: int, *, is_gone: bool) -> None:
-        """Tables have so many more timers of a topic."""
+        """Add `count` pending timers of a topic in tables; `is_gone`: the topic was deleted."""
         if is_gone:
             self.deleted_topics.add(topic)
         else:
@@ -80,7 +85,7 @@ class Deletions:
             self.pending += count
 
     def forget_topic(self, topic: int) -> None:
-        """Hide the timers of a deleted topic; they are dropped when they are due."""
+        """Leave out the timers of a deleted topic from now on. They are dropped when they are due."""
         if count := self.by_topic.pop(topic, 0):
             self.pending -= count
             self.deleted_topics.add(topic)

@@ -1,7 +1,7 @@
-"""The part of a flush that blocks, for a worker: reads messages from the log, and writes them to a sorted table.
+"""The class Flush: reads the messages of frozen rows from the log, and writes them to a sorted table, in a worker.
 
-Rows come in sorted runs, as the memtable has frozen them. The messages of a run lie in one stretch of the log, and are
-read together in the order of their positions. The runs are then merged into the rows of the table.
+The rows come in sorted runs, as the memtable has frozen them. The messages of a run are mostly near each other in the
+log, and are read in the order of their positions. Then the runs are merged into the rows of the table.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +15,17 @@ from duolog.delay.tables.table_format import TableTimer
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.store.entry import EntryLocation, Stored
 
-READ_AT_ONCE: Final = 4_096  # Each call gives up the interpreter, and waits for it as long as the loop is busy.
+READ_AT_ONCE: Final = 4_096  # Messages in one read. After each read the thread must wait for the interpreter lock.
 
-Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # May block; raises OSError and StoreError
+Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # May block; raises OSError and StoreError.
 
 
 class Flush:
-    """Made in the loop, `run` in a worker. The hash of a name is in the `extra` field, which lies behind the frame."""
+    """One flush. It is made in the loop, and a worker calls `run`."""
 
     def __init__(self, runs: Sequence[bytes], read: Read, begin: Callable[[], TableWriter]) -> None:
         self.table: SortedTable | None = None
-        self.keys = b""  # Of all timers in the table, packed, in order.
+        self.keys = b""  # The packed keys of all timers in the table, in order.
         self._runs, self._read, self._begin = runs, read, begin
 
     def run(self) -> None:
@@ -38,7 +38,7 @@ class Flush:
             keys = bytearray()
             for row in in_order(*map(rows_of, self._runs)):
                 due_ms, address, queue_key, _, _, form = ROW.unpack(row)
-                name, frame = frames[address]  # Of a timer that was moved meanwhile there may be two rows.
+                name, frame = frames[address]  # Two rows may have one address, if a timer was rescheduled.
                 writer.add(TableTimer(due_ms, address, queue_key, form, name, frame))
                 keys += row[:KEY_SIZE]
             self.table = writer.finish()
@@ -48,7 +48,7 @@ class Flush:
         self.keys = bytes(keys)
 
     def _read_run(self, run: bytes, frames: dict[int, tuple[bytes, bytes]]) -> None:
-        """Read the messages of a run: by address, (name, frame)."""
+        """Read the messages of a run, and add (name, frame) of each to `frames` by its address."""
         rows = sorted(ROW.iter_unpack(run), key=_address_of)
         for first in range(0, len(rows), READ_AT_ONCE):
             some = rows[first : first + READ_AT_ONCE]

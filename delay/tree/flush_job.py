@@ -1,7 +1,9 @@
-"""The flush: rows of the memtable that are due late, or due while their topic is paused, are written to a sorted table.
+"""The flush: writes far rows of the memtable, and ready rows of paused topics, to a sorted table.
+
+A row is *far* if it is due later than `delay.near_ms` from now, and later than all that the cursors have read.
 
 state        event                                                          next state
-idle         there are rows for a table, or some have waited for long       freezing
+idle         a table can be filled, or the last flush was long ago          freezing
 freezing     enough rows are frozen, a slice in each turn, or all           writing
 writing      a worker has written the table, and a manifest names it        idle
 writing      the disk failed                                                unfreezing
@@ -21,7 +23,7 @@ from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
 
-TABLE_ROWS: Final = 1 << 16  # Of one table; their frames are in memory while the table is written.
+TABLE_ROWS: Final = 1 << 16  # Rows of one table. Their frames are in memory while the table is written.
 FLUSH_BYTES: Final = 32 << 20
 FLUSH_MS: Final = 30_000  # After this time since the last flush, a table may have fewer rows.
 ROWS_IN_SLICE: Final = 1_024
@@ -30,18 +32,18 @@ FLUSH_RETRY_MS: Final = 10_000  # A flush reads and writes some 30 MB.
 
 class FlushJob:
     def __init__(self, context: Context, near_ms: int) -> None:
-        self.waiting = 0  # Rows that are in memory, and due late.
-        self.is_behind = False  # More rows arrive than are flushed: workers should not pause.
-        # Ready rows of paused topics are flushed, and all rows that are due then or later; None: no flush is under way.
+        self.waiting = 0  # The number of rows that a flush may take.
+        self.is_behind = False  # Whether more rows arrive than are flushed, so that workers should not pause.
+        # The flush takes rows that are due then or later, and ready rows of paused topics; None: no flush is under way.
         self.from_ms: int | None = None
         self.has_paused = False  # Whether rows of paused topics are frozen.
-        self.count = 0  # Flushes that are over.
+        self.count = 0  # The number of flushes that have ended.
         self._context, self._near_ms = context, near_ms
         self._runs: list[bytes] = []
-        self._flush: Flush | None = None  # While a worker has it.
+        self._flush: Flush | None = None  # Set while a worker writes the table.
         self._is_unfreezing = False
         self._begun_mono_ms = 0
-        self._retry_mono_ms = 0  # No flush begins before.
+        self._retry_mono_ms = 0  # No flush begins before this time.
 
     def open(self, segment_bytes: int) -> None:
         self._rows_max = min(TABLE_ROWS, max(1, segment_bytes // 64))
@@ -52,14 +54,14 @@ class FlushJob:
         return self._is_unfreezing or (self.from_ms is not None and self._flush is None)
 
     def is_of(self, flushed: bytes) -> bool:
-        """Whether these keys, of a manifest that is replayed, are those of the flush that is under way."""
+        """Return whether these keys of a replayed manifest are those of the flush that is under way."""
         return self._flush is not None and self._flush.keys is flushed
 
     def begin(self) -> None:
-        """Begin a flush if there are rows for a table, or if some have waited for long."""
+        """Begin a flush if rows can fill a table, or if there are any and the last flush was long ago."""
         context, turns = self._context, self._context.pending.turns
         from_ms = 1 + max(context.now_ms + self._near_ms, context.cursors.read_to_ms)
-        self.waiting = waiting = context.pending.memtable.late_count(from_ms, turns.paused)
+        self.waiting = waiting = context.pending.memtable.flushable_count(from_ms, turns.paused)
         self.is_behind = waiting > 2 * self._rows_max
         is_late = context.mono_ms - self._begun_mono_ms >= min(FLUSH_MS, self._near_ms)
         if self.from_ms is not None or self._is_unfreezing or context.mono_ms < self._retry_mono_ms:
@@ -97,10 +99,10 @@ class FlushJob:
             context.cursors.go_back(topic, first)
             self.has_paused = True
             return rows
-        return memtable.freeze_late(from_ms, rows_max, context.deletions)
+        return memtable.freeze_far(from_ms, rows_max, context.deletions)
 
     def _write(self) -> None:
-        """Have a worker write the table, as soon as all messages are written to the log."""
+        """Let a worker write the table once the log is written up to its present end, because the worker reads it."""
         context = self._context
         flush = Flush(self._runs, context.store.reader.read_written, context.tables.new_writer())
         self._flush, self._runs = flush, []
@@ -115,7 +117,7 @@ class FlushJob:
         context.store.when(Promise(context.store.next_position, durable=False), run)
 
     def _end(self, flush: Flush, outcome: Failure | None) -> None:
-        """Commit a manifest with the table; timers that were deleted or moved meanwhile are deleted in the table."""
+        """Commit a manifest with the table; it also deletes the timers that were deleted or rescheduled meanwhile."""
         context = self._context
         if outcome is None:
             assert flush.table is not None, "the flush has run"
@@ -128,7 +130,7 @@ class FlushJob:
         self._flush = self.from_ms = None
         if outcome is None:
             self.has_paused = False
-            context.wake()  # There may be more.
+            context.wake()  # There may be rows for another table.
         else:
             self._is_unfreezing = True
             self._retry_mono_ms = context.mono_ms + FLUSH_RETRY_MS

@@ -1,4 +1,4 @@
-"""What the background jobs of the timer tree share: the parts, the time, the workers, and the commit of a manifest."""
+"""The class Context: what all background jobs of the timer tree use. And ManifestChange, which jobs commit."""
 
 import logging
 from collections.abc import Callable
@@ -22,7 +22,7 @@ log = logging.getLogger("delay")
 
 
 class TreeStore(Protocol):
-    """What the jobs use of the store."""
+    """The members of the store that the jobs use."""
 
     options: StoreOptions
     reader: EntryReader
@@ -34,12 +34,12 @@ class TreeStore(Protocol):
 
 
 class ManifestChange(NamedTuple):
-    """A new manifest, and what it changes; all keys are packed."""
+    """A new manifest, and the changes that come with it. All keys are packed."""
 
     manifest: Manifest
-    flushed: bytes = b""  # Keys of timers that a new table has instead of the memtable.
-    deleted: bytes = b""  # Keys of timers that new tables have, and that are deleted.
-    counted_to: int = 0  # Position: the tables' files have all deletions that the log has below it.
+    flushed: bytes = b""  # The keys of timers that are now in a new table, and no longer in the memtable.
+    deleted: bytes = b""  # The keys of timers that are in new tables and were deleted before these became current.
+    counted_to: int = 0  # A log position: the tables' files have all deletions that the log has below it.
 
 
 # Appends a manifest to the log at a wall time, and replays it. Raises StoreError, and then nothing has changed.
@@ -47,7 +47,7 @@ CommitManifest = Callable[[ManifestChange, int], Promise]
 
 
 class Context:
-    """Belongs to the loop."""
+    """The parts of the tree, the time of the last `TimerTree.run`, and the workers. It is used in the loop only."""
 
     tables: Tables
     store: TreeStore
@@ -57,7 +57,7 @@ class Context:
         self.is_closed = False
         self.now_ms = self.mono_ms = 0
         self.check_mono_ms = 0  # When `TimerTree.run` next begins jobs that have become necessary.
-        self._retry_mono_ms = 0  # No job begins before, because the disk has failed.
+        self._retry_mono_ms = 0  # No job begins before this time, because the disk has failed.
         self.pending = pending
         self.deletions = Deletions(pending.prefetch)
         self.cursors = Cursors(pending.prefetch)
@@ -68,6 +68,8 @@ class Context:
         self.check_mono_ms = min(self.check_mono_ms, self._retry_mono_ms)
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
+        """Let a worker call `run`, and call `done` in the loop with the result, unless the tree is closed by then."""
+
         def post(outcome: T | Failure) -> None:
             if not self.is_closed:
                 done(outcome)
@@ -75,13 +77,14 @@ class Context:
         self.executor.submit(run, post)
 
     def commit(self, change: ManifestChange) -> None:
-        """Switch to other tables. Raises StoreError, and then nothing has changed."""
+        """Commit a manifest. Old files are removed once it is durable. If it raises StoreError, nothing has changed."""
         promise = self._commit(change, self.now_ms)
         if removal := self.tables.removal():
             durable = Promise(promise.end, durable=True)
             self.store.when(durable, lambda error: None if error else self.submit(removal.run, log_failure))
 
     def failed(self, what: str, error: Exception) -> None:
+        """Log a failure of the disk, and let no job begin for RETRY_MS."""
         self.check_mono_ms = self._retry_mono_ms = self.mono_ms + RETRY_MS
         if not self.is_closed:
             log.warning("put off what=%s retry_ms=%d reason=%r", what, RETRY_MS, str(error))

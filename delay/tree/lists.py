@@ -1,7 +1,7 @@
-"""Lists and counts of pending timers: each read merges the memtable and the sorted tables as of one moment.
+"""The class PendingLists: lists and counts of the pending timers in the memtable and the sorted tables at one moment.
 
-The memtable is indexed by topic and time in slices (`prepare`), between which the loop turns. A read after the last
-slice, in the same turn, takes the memtable's part at once and a view of the tables, which a worker then reads.
+`prepare` indexes the memtable by topic and time, one slice in each loop turn. After the last slice, in the same turn,
+`page` or `histogram` reads the memtable and takes a view of the tables, which a worker reads then.
 """
 
 from bisect import bisect_right
@@ -19,13 +19,13 @@ from duolog.delay.tree.lookups import as_store_error
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
 
-INDEXED_IN_SLICE: Final = 256  # Rows, at two or three microseconds each.
+INDEXED_IN_SLICE: Final = 256  # Rows that one slice indexes, at two or three microseconds each.
 
 T = TypeVar("T")
 
 
 class PendingLists:
-    """The timers of deleted topics are left out. A topic is given by its number; None means all topics."""
+    """Reads timers, except those of deleted topics. A topic is given by its number; None means all topics."""
 
     def __init__(self, context: Context, topic_exists: Callable[[int], bool]) -> None:
         self._context, self._topic_exists = context, topic_exists
@@ -36,7 +36,7 @@ class PendingLists:
         return in_memory + self._context.deletions.by_topic.get(topic, 0)
 
     def prepare(self, topic: int | None, start_ms: int, until_ms: int) -> bool:
-        """Index the next slice of the memtable; false when all is indexed, until the loop turns."""
+        """Index the next slice of the memtable. False: all is indexed, and a read must follow in the same loop turn."""
         memtable = self._context.pending.memtable
         if topic is None and memtable_scan.prepare(memtable, False, start_ms, until_ms, INDEXED_IN_SLICE):
             return True
@@ -66,19 +66,19 @@ class PendingLists:
     def histogram(
         self, topic: int | None, edges_ms: Sequence[int], done: Callable[[list[int] | StoreError], None]
     ) -> None:
-        """Give `done` the number of timers between each two neighbours of these times, which must rise.
+        """Give `done` the number of timers between each two neighbours of these times, which must be ascending.
 
         `prepare` must have returned false.
         """
         in_memory = memtable_scan.histogram(self._context.pending.memtable, topic, edges_ms)
         for hidden in self._hidden() if topic is None else ():
-            in_memory = _less(in_memory, memtable_scan.histogram(self._context.pending.memtable, hidden, edges_ms))
+            in_memory = _without(in_memory, memtable_scan.histogram(self._context.pending.memtable, hidden, edges_ms))
         gone = frozenset(self._context.deletions.deleted_topics)
 
         def read(view: TablesView, deleted: frozenset[TimerKey]) -> list[int]:
             counts = view.histogram(edges_ms, topic)
             for hidden in gone if topic is None else ():
-                counts = _less(counts, view.histogram(edges_ms, hidden))
+                counts = _without(counts, view.histogram(edges_ms, hidden))
             for ref in _without_tombstone(view, sorted(deleted)):
                 is_counted = ref.topic not in gone if topic is None else ref.topic == topic
                 if is_counted and edges_ms[0] <= ref.key[0] < edges_ms[-1]:
@@ -95,7 +95,7 @@ class PendingLists:
     def _read(
         self, read: Callable[[TablesView, frozenset[TimerKey]], T], done: Callable[[T | StoreError], None]
     ) -> None:
-        """Have a worker read all tables; it gets the keys of timers that are deleted, perhaps without a tombstone."""
+        """Let a worker read all tables. `read` also gets the keys of timers that may be deleted without a tombstone."""
         view, deleted = self._context.tables.view(), frozenset(self._context.deletions.keys())
 
         def take(found: T | Failure) -> None:
@@ -105,11 +105,11 @@ class PendingLists:
         self._context.submit(lambda: read(view, deleted), take)
 
 
-def _less(counts: Sequence[int], hidden: Sequence[int]) -> list[int]:
+def _without(counts: Sequence[int], hidden: Sequence[int]) -> list[int]:
     return [count - less for count, less in zip(counts, hidden, strict=True)]
 
 
 def _without_tombstone(view: TablesView, keys: Sequence[TimerKey]) -> Iterator[RowRef]:
-    """Yield where these keys lie, which must rise, but for those that have tombstones."""
+    """Yield a RowRef for each of these ascending keys whose timer is in a table and has no tombstone."""
     for table in view.tables:
         yield from (ref for ref in table.refs(keys) if not table.is_deleted(ref.ordinal))

@@ -1,4 +1,4 @@
-"""Searches of sorted tables for the timers that a command names by an id or by the sender's key."""
+"""The class Lookups: searches sorted tables for the timers that a command names by id or by the sender's key."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,23 +14,23 @@ from duolog.delay.tree.jobs import Context
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
 
-NAMED_MAX: Final = 4_096  # Timers of one sender's key that a command may name; 50 us each in the loop.
+NAMED_MAX: Final = 4_096  # Timers with one sender's key that a command may change, at 50 us each in the loop.
 
 Then = Callable[[StoreError | None], None]
 
 
 class TooManyNamed(StoreError):
-    """More delayed messages have the same key than one command may change."""
+    """More delayed messages have the key than one command may change."""
 
 
 class Lookups:
-    """Loads timers from sorted tables into memory, so that a command treats them as those of the memtable."""
+    """Loads timers from sorted tables into memory, so that commands handle them like timers of the memtable."""
 
     def __init__(self, context: Context, flush: FlushJob) -> None:
         self._context, self._flush = context, flush
 
     def load(self, timer_id: TimerId | None, then: Then) -> None:
-        """Call `then` when the timer of this id is in memory, if any table has it; mostly at once.
+        """Load the timer of this id, if a table has it, and call `then`. If no table is read, `then` is called at once.
 
         The timer stays in memory until `then` returns.
         """
@@ -46,7 +46,7 @@ class Lookups:
         self._search(begin, then)
 
     def load_named(self, topic: int, name: bytes, then: Then) -> None:
-        """Do the same for all timers with this topic and sender's key."""
+        """Load all timers with this topic and sender's key from tables, and call `then`, as `load` does."""
         if not self._context.tables.manifest:
             then(None)
             return
@@ -54,7 +54,7 @@ class Lookups:
         self._search(lambda: lambda view: list(_named(view, topic, hashed)), then)
 
     def load_named_now(self, topic: int, name: bytes) -> None:
-        """Load all timers with this topic and sender's key, until the loop turns. Raises StoreError.
+        """Load all timers with this topic and sender's key. They stay until the loop turns. Raises StoreError.
 
         The search reads a few pages in the loop, and most of them are in the page cache.
         """
@@ -70,7 +70,7 @@ class Lookups:
         self._context.pending.found.update(self._pending(found))
 
     def _search(self, begin: Callable[[], Callable[[TablesView], list[Found]]], then: Then) -> None:
-        """Have a worker search, and search again if a flush or a compaction has changed the tables meanwhile."""
+        """Let a worker search the tables, and again if a flush or a compaction has changed them meanwhile."""
         view, flushes = self._context.tables.view(), self._flush.count
 
         def take(found: list[Found] | Failure) -> None:
@@ -100,7 +100,7 @@ class Lookups:
 
 
 def _named(view: TablesView, topic: int, hashed: int) -> Iterator[Found]:
-    """Yield the timers with this key that have no tombstone; a table's name is the hash of the sender's key."""
+    """Yield the timers without a tombstone whose name is this hash of topic and sender's key."""
     pending = (found for found in view.named(topic, hashed.to_bytes(8, "big")) if not found.is_deleted)
     for number, found in enumerate(pending):
         if number == NAMED_MAX:

@@ -1,7 +1,7 @@
-"""Timers that were read from sorted tables before they are due: a cache of blocks, and never state.
+"""The class Prefetch: a cache of timers that cursors have read from sorted tables before they are due.
 
-Each prefetched timer is in a table as well. So it may be dropped at any moment, if the cursor that has read it goes
-back (`delay/tree/cursors.py`). Timers are in a heap until they are due, then in a queue of their topic.
+Each prefetched timer is also in a table. So it may be dropped from the cache if the cursor that has read it goes back
+(`delay/tree/cursors.py`). Timers are in a heap until they are due, then in a queue of their topic.
 """
 
 from collections import deque
@@ -12,19 +12,19 @@ from typing import Final
 from duolog.delay.rows import Timer, TimerKey
 from duolog.delay.tables.table_format import TableTimer, row_of
 
-TIMER_COST_BYTES: Final = 500  # Of memory, beside the frame.
+TIMER_COST_BYTES: Final = 500  # The memory of a prefetched timer without its frame.
 
 
 class Prefetch:
-    """`on_ready` is called with each topic that has timers that are due, and the due time of the first of them."""
+    """The prefetched timers. `on_ready` is called with the topic and due time of each timer that becomes ready."""
 
     def __init__(self, on_ready: Callable[[int, int], None]) -> None:
         self.bytes = 0
         self._on_ready = on_ready
         self._timers: dict[TimerKey, TableTimer] = {}
-        self._of_topic: dict[int, dict[TimerKey, TableTimer]] = {}  # The same; each topic's in due order.
+        self._of_topic: dict[int, dict[TimerKey, TableTimer]] = {}  # The timers of each topic, in due order.
         self._bytes_of: dict[int, int] = {}  # By topic.
-        # A dropped timer stays in these two, and is skipped, because `_timers` has another object for its key, or none.
+        # A dropped timer stays in these two and is skipped: `_timers` has no object, or another one, for its key.
         self._waiting: list[TableTimer] = []
         self._ready: dict[int, deque[TableTimer]] = {}
 
@@ -41,7 +41,7 @@ class Prefetch:
         return self._bytes_of.get(topic, 0)
 
     def largest(self, without: Iterable[int]) -> tuple[int, int]:
-        """Return the topic that takes most bytes, but for some topics, and how many; (0, 0) if there is none."""
+        """Return (topic, bytes) of the topic that takes most bytes and is not in `without`; (0, 0) if there is none."""
         left_out = set(without)
         sizes = ((size, topic) for topic, size in self._bytes_of.items() if topic not in left_out)
         size, topic = max(sizes, default=(0, 0))
@@ -76,7 +76,7 @@ class Prefetch:
             self._ready.pop(topic, None)
 
     def drop_topic(self, topic: int) -> TimerKey | None:
-        """Drop all timers of a topic; returns the key of the first."""
+        """Drop all timers of a topic; return the key of the first one."""
         timers = self._of_topic.pop(topic, None)
         self._ready.pop(topic, None)
         if timers is None:
@@ -94,11 +94,11 @@ class Prefetch:
     # -- Delivering
 
     def next_key(self) -> TimerKey | None:
-        """Return the key of the first timer that is not ready, or one before it; None if all are."""
+        """Return a key at or below that of the first timer that is not ready; None if all timers are ready."""
         return self._waiting[0][:2] if self._waiting else None
 
     def advance(self, now_ms: int, moves_max: int) -> None:
-        """Let at most so many timers that are due be ready."""
+        """Make up to `moves_max` timers ready that are due."""
         while self._waiting and self._waiting[0].due_ms <= now_ms and moves_max > 0:
             timer = heappop(self._waiting)
             moves_max -= 1
@@ -107,7 +107,7 @@ class Prefetch:
                 self._on_ready(timer.topic, timer.due_ms)
 
     def ready(self, topic: int) -> Iterator[Timer]:
-        """Return the ready timers of a topic in due order; nothing may change while they are taken."""
+        """Return the ready timers of a topic in due order. The Prefetch must not change during the iteration."""
         queue = self._ready.get(topic)
         while queue and not self._has(queue[0]):
             queue.popleft()

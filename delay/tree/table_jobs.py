@@ -1,4 +1,4 @@
-"""Two jobs that keep the sorted tables small: writing tombstones, and compaction."""
+"""Two background jobs on sorted tables: TombstoneJob writes tombstones, and CompactionJob merges tables."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,30 +14,33 @@ from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
 
-TOMBSTONES_MIN: Final = 4_096  # Deletions that no manifest counts, from which on they are written at once.
-TOMBSTONES_MS: Final = 10_000  # After which fewer are written.
+TOMBSTONES_MIN: Final = 4_096  # With so many deletions that no manifest counts, tombstones are written at once.
+TOMBSTONES_MS: Final = 10_000  # With fewer deletions, tombstones are written at this interval.
 MARKED_IN_SLICE: Final = 512
-LATE_IN_SLICE: Final = 256  # Deleted during a compaction, at 10 us each; if there are more, a worker finds them.
+# Timers that were deleted during a compaction and are searched for in the loop, at 10 us each. A worker searches for
+# more.
+UNMARKED_MAX: Final = 256
 COMPACTION_RETRY_MS: Final = 60_000  # A compaction reads and writes a gigabyte or two.
 
 
 class _Marks(NamedTuple):
-    """The deletions that the next manifest will count."""
+    """What makes the tables have all deletions of the log below the position `counted_to`."""
 
-    counted_to: int  # Position: of the deletions that the log has below it.
-    starts: dict[int, int]  # By table: the timers before are deleted.
+    counted_to: int
+    starts: dict[int, int]  # For each table number, the ordinal below which all timers are deleted.
     tombstones: list[tuple[SortedTable, RowRef]]
 
 
 class TombstoneJob:
-    """Writes deletions that only the log has to the tables' files.
+    """Writes the deletions that only the log has to the files of the tables.
 
-    A table's start says that all timers before it are deleted, so these need no tombstones.
+    All timers below a table's `start` are deleted, so these need no tombstones.
 
-        idle        many deletions, or late ones            -> finding
-        finding     a worker knows where they lie           -> marking
-        marking     a slice in each turn; all are marked    -> writing
-        writing     files are synced, the manifest counts   -> idle
+        state       event                                                          next state
+        idle        there are TOMBSTONES_MIN deletions, or TOMBSTONES_MS passed    finding
+        finding     a worker has found the deleted timers in the tables            marking
+        marking     all of them are marked, a slice in each loop turn              writing
+        writing     a worker has synced the files; a manifest is committed         idle
     """
 
     def __init__(self, context: Context) -> None:
@@ -77,12 +80,12 @@ class TombstoneJob:
         context.submit(lambda: _find_marks(view, keys, low, compacting, counted_to), take)
 
     def step(self) -> None:
-        """Mark a slice of timers as deleted."""
+        """Add tombstones for a slice of the deleted timers."""
         marks, tables = self._marks, self._context.tables
         assert marks is not None, "tombstones are being written"
         for _ in range(min(MARKED_IN_SLICE, len(marks.tombstones))):
             table, ref = marks.tombstones.pop()
-            if not tables.has(table):  # It was compacted meanwhile: all begins anew.
+            if not tables.has(table):  # The table was compacted meanwhile, so the job begins again.
                 self._marks, self.is_under_way = None, False
                 return
             tables.delete(table, ref)
@@ -104,7 +107,7 @@ class TombstoneJob:
     def _end(self, outcome: Failure | None) -> None:
         self.is_under_way = False
         if outcome is None:
-            self._context.wake()  # A read may wait.
+            self._context.wake()  # A cursor may wait, because no cursor reads while tombstones are written.
         else:
             self._context.failed("tombstones of delayed messages", outcome)
 
@@ -112,7 +115,10 @@ class TombstoneJob:
 def _find_marks(
     view: TablesView, keys: list[TimerKey], low: TimerKey, compacting: frozenset[int], counted_to: int
 ) -> _Marks:
-    """Find where deleted timers lie, for a worker; in tables that are being compacted all of them need tombstones."""
+    """Find the deleted timers in the tables; called in a worker.
+
+    Timers below a table's new `start` need no tombstones, except in a table that is being compacted.
+    """
     keys.sort()
     above = [key for key in keys if key >= low]
     starts = {table.entry.number: table.lower(*low) for table in view.tables}
@@ -130,11 +136,14 @@ def _run_all(writes: Sequence[TombstoneWrite]) -> None:
 
 
 class CompactionJob:
-    """Compacts the tables that `Tables` names; timers that are deleted meanwhile are deleted in the results."""
+    """Compacts the tables that `Tables.compaction_wanted` returns.
+
+    Timers that are deleted during the compaction get tombstones in the results.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._retry_mono_ms = 0  # No compaction begins before.
+        self._retry_mono_ms = 0  # No compaction begins before this time.
 
     def begin(self) -> None:
         inputs = self._context.tables.compaction_wanted() if self._context.mono_ms >= self._retry_mono_ms else []
@@ -144,8 +153,8 @@ class CompactionJob:
 
     def _end(self, compaction: Compaction, outcome: Failure | None) -> None:
         context = self._context
-        if outcome is None and compaction.late_count > LATE_IN_SLICE:
-            context.submit(compaction.delete_late, partial(self._end, compaction))
+        if outcome is None and compaction.unmarked_count > UNMARKED_MAX:
+            context.submit(compaction.mark_deleted, partial(self._end, compaction))
             return
         if outcome is None:
             outcome = self._commit(compaction)
@@ -164,8 +173,8 @@ class CompactionJob:
             tables.abandon_compaction()
             return error
         try:
-            # The results have tombstones that came since it began, but in no file: so the log says it once more.
-            self._context.commit(ManifestChange(manifest, deleted=packed(compaction.deleted_late)))
+            # The results' tombstones of timers that were deleted meanwhile are in no file, so the log keeps these keys.
+            self._context.commit(ManifestChange(manifest, deleted=packed(compaction.deleted_meanwhile)))
         except StoreError as error:
             self._context.submit(tables.discard(compaction.outputs), log_failure)
             return error

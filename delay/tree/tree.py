@@ -6,20 +6,22 @@
                        |                          |    `-- compaction, tombstones   |
                        `----------- merged: delay/pending.py, in turns of topics ---'------> delivery
 
-    where a timer is    what moves it on                                                                  to
-    memtable            due beyond `near_ms`; or due, and its topic is paused                             frozen
-    frozen              a worker has written the table, and one record names it (`ManifestChange`)        table
-                        deleted: it is written all the same, and deleted in the table                     (deleted)
-                        the disk failed                                                                   memtable
-    table               delivered, cancelled: the log says so, then a tombstone or the table's start      (deleted)
-                        rescheduled: pending in the log again under its old id, deleted in the table      memtable
+    place       event                                                                              next place
+    memtable    the timer is far (due beyond `near_ms`), or is due while its topic is paused       frozen
+    frozen      a worker has written the table, and a manifest names it (`ManifestChange`)         table
+    frozen      the timer is deleted: the worker writes it, and it is deleted in the table         none
+    frozen      the disk failed                                                                    memtable
+    table       the timer is delivered or cancelled: the log has a record, later a file has a      none
+                tombstone
+    table       the timer is rescheduled: the log has its entry again, under its old id, and it    memtable
+                is deleted in the table
 
-State is what the log says: which tables count, which timers they have instead of the memtable, and which timers are
-deleted. Cursors and prefetched timers are a cache, which each start fills anew.
+The state is in the log: the current tables, the timers that are in them and not in the memtable, and the deleted
+timers. Cursors and prefetched timers are a cache, which is empty after a start.
 
-Jobs have files of their own: `flush_job.py`, `table_jobs.py`, `lookups.py`, `lists.py`. A read of a cursor and the
-writing of tombstones exclude each other; so a timer that a cursor has read is deleted only if `Deletions` has its key.
-A topic's own cursor does not read while rows of paused topics are frozen, because these may belong before it.
+The jobs are in `flush_job.py`, `table_jobs.py`, `lookups.py` and `lists.py`. No cursor reads while tombstones are
+written. So a prefetched timer is deleted if and only if `Deletions` has its key. A topic's own cursor does not read
+while rows of paused topics are frozen, because their keys may be below the cursor's position.
 """
 
 import logging
@@ -42,13 +44,13 @@ from duolog.store.files import Files
 from duolog.store.workers import Failure
 
 CHECK_INTERVAL_MS: Final = 1_000  # Between two checks whether a job is necessary.
-DELETIONS_MAX: Final = 1 << 14  # Some 300 bytes each; cursors stop here until tombstones are written.
+DELETIONS_MAX: Final = 1 << 14  # About 300 bytes each. With so many, no cursor reads until tombstones are written.
 
 log = logging.getLogger("delay")
 
 
 class TimerTree:
-    """Belongs to the loop. It has one method for each part of its life, and one for each record that it replays."""
+    """The sorted tables, the cursors over them, and the background jobs. All methods are called in the loop."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class TimerTree:
     # -- Numbers
 
     def __len__(self) -> int:
-        """How many are pending in tables."""
+        """Return the number of pending timers in tables."""
         return self.deletions.pending
 
     # -- Topics
@@ -133,11 +135,11 @@ class TimerTree:
     # -- Background work
 
     def next_deadline_ms(self) -> int:
-        """When `run` has something to do; monotonic."""
+        """Return the monotonic time at which `run` must be called next."""
         return 0 if self.flush.is_busy or self._tombstones.is_busy else self.context.check_mono_ms
 
     def run(self, now_ms: int, mono_ms: int) -> None:
-        """Do a slice of what is under way, and begin what is wanted. Raises StoreError."""
+        """Run a slice of each job that is under way, and begin the jobs that are necessary. Raises StoreError."""
         context = self.context
         context.now_ms, context.mono_ms = now_ms, mono_ms
         self.pending.found.clear()
@@ -159,7 +161,7 @@ class TimerTree:
                 self._compaction.begin()
 
     def set_back(self) -> None:
-        """Read the tables anew, because the clock was ahead: rows that are due late again are flushed again."""
+        """Let all cursors begin again, because the clock was set back. Rows that are far again are flushed again."""
         self._is_set_back = True
         self.context.wake()
 
@@ -217,13 +219,14 @@ class TimerTree:
             for topic, count in self.pending.memtable.clear_frozen().items():
                 self.deletions.add(topic, count, is_gone=not self._topic_exists(topic))
         else:
-            stay = KEY.iter_unpack(change.deleted)  # They may be in the memtable again, because they were moved back.
+            # A deleted timer of the table may be in the memtable under the same key, because it was rescheduled.
+            stay = KEY.iter_unpack(change.deleted)
             self.pending.memtable.forget_flushed(change.flushed, stay)
         self.deletions.flushed(change.flushed)
-        self.deletions.note_late(change.deleted, log_position)
+        self.deletions.renew(change.deleted, log_position)
         self.deletions.counted(change.counted_to)
 
 
 def manifest_of(rows: Iterable[Iterable[int]]) -> Manifest:
-    """Read a manifest as a record holds it."""
+    """Make a manifest from the values in a record."""
     return tuple(TableEntry(*row) for row in rows)

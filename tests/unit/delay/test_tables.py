@@ -350,8 +350,8 @@ class History:
         merge.run()
         self.cancel()
         if self.random.random() < 0.5:
-            merge.delete_late()
-            assert not merge.late_count
+            merge.mark_deleted()
+            assert not merge.unmarked_count
             self.cancel()
         self.commit(self.tables.compacted())
 

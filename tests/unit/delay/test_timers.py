@@ -180,7 +180,7 @@ class History:
     def freeze_in_vain(self) -> None:
         """What is far is frozen for a flush that fails; it may be cancelled and is seen meanwhile."""
         for _ in range(self.rng.randrange(4)):
-            self.timers.memtable.freeze_late(self.now_ms + 1_000, self.rng.choice((10, 1_000)), ())
+            self.timers.memtable.freeze_far(self.now_ms + 1_000, self.rng.choice((10, 1_000)), ())
             self.look()
         for step in (self.cancel, self.look, self.add, self.cancel, self.look):
             step()
@@ -359,10 +359,10 @@ def test_after_a_clock_that_was_far_ahead_late_timers_are_flushed_again() -> Non
     timers = Timers(now_ms)
     timers.advance(now_ms + 3650 * day_ms, 1 << 30)
     timers.memtable.add(Timer(now_ms + 30 * day_ms, 40, 1 << 16, 0, 0, 3))
-    assert not timers.memtable.late_count(now_ms + day_ms, ())
+    assert not timers.memtable.flushable_count(now_ms + day_ms, ())
     timers.memtable.windows.set_back(now_ms)
-    assert timers.memtable.late_count(now_ms + day_ms, ()) == 1
-    assert timers.memtable.freeze_late(now_ms + day_ms, 10, ())
+    assert timers.memtable.flushable_count(now_ms + day_ms, ()) == 1
+    assert timers.memtable.freeze_far(now_ms + day_ms, 10, ())
 
 
 def test_clock_that_is_set_back_moves_no_row() -> None:
@@ -400,13 +400,13 @@ def test_what_moves_back_to_a_key_that_a_table_has_deleted_is_not_frozen(has_gon
     """It would be taken for deleted there, or be in the table twice."""
     timers = Timers(0)
     timers.memtable.add(Timer(100_000, 1, 1 << 16, 10, 0, 3))
-    assert timers.memtable.freeze_late(1_000, 100, ())
+    assert timers.memtable.freeze_far(1_000, 100, ())
     timers.move((100_000, 1), 500)
     (dead,) = timers.memtable.frozen.deleted
     if has_gone:
         timers.memtable.clear_frozen()
     timers.move((100_000, 1), 100_000)
-    assert timers.memtable.freeze_late(1_000, 100, {dead} if has_gone else ()) == b""
+    assert timers.memtable.freeze_far(1_000, 100, {dead} if has_gone else ()) == b""
     timers.advance(100_000, 100)
     turn = timers.turns.take(100_000, 1, 1 << 20)
     assert turn is not None
@@ -420,7 +420,7 @@ def test_what_is_frozen_is_found_until_it_is_gone() -> None:
     places = {(rng.randrange(300_000, 5_000_000), number * 1000) for number in range(1, 601)}
     for due_ms, address in places:
         timers.memtable.add(Timer(due_ms, address, 1 << 16, 10, 0, 3))
-    arrays = [*iter(lambda: timers.memtable.freeze_late(1_000, 16, ()), b"")]
+    arrays = [*iter(lambda: timers.memtable.freeze_far(1_000, 16, ()), b"")]
     removed = set(rng.sample(sorted(places), 60))
     for place in removed:
         assert timers.remove(place) is not None
@@ -440,7 +440,7 @@ def test_what_is_frozen_is_found_until_it_is_gone() -> None:
     check(left - {place})
     timers.memtable.clear_frozen()
     check(stayed)
-    assert timers.memtable.freeze_late(1_000, 16, ())
+    assert timers.memtable.freeze_far(1_000, 16, ())
     check(stayed)
 
 

@@ -117,7 +117,7 @@ class LongMerges(Inline):
     def __init__(self) -> None:
         super().__init__()
         self.ended: list[Callable[[], None]] = []
-        self.deleted_late: list[int] = []
+        self.unmarked_counts: list[int] = []
         self.is_full = False
 
     def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -127,7 +127,7 @@ class LongMerges(Inline):
             self.ended.append(lambda: done(None))
             return
         if isinstance(merge, Compaction):
-            self.deleted_late.append(merge.late_count)
+            self.unmarked_counts.append(merge.unmarked_count)
             if self.is_full:
                 done(StoreError("too much waits"))
                 return
@@ -154,8 +154,8 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_t
     assert delivered > 256
     for ended in workers.ended:
         ended()
-    assert workers.deleted_late
-    assert min(workers.deleted_late) > 256
+    assert workers.unmarked_counts
+    assert min(workers.unmarked_counts) > 256
     bench.core.settle()
     files = {path for path in bench.core.disk.paths() if path.endswith(".table")}
     assert files == {table_path(entry.number) for entry in bench.tree.context.tables.manifest}
