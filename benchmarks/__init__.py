@@ -1,4 +1,4 @@
-"""What Duolog costs and how fast it is, beside Apache Kafka and Apache RocketMQ in the same run.
+"""Benchmarks of Duolog's speed and cost, beside Apache Kafka and Apache RocketMQ in the same run.
 
     make bench                                          # all of it: about an hour, 40 GB of disk in between
     make bench BENCH=--quick                            # a quarter of an hour

@@ -5,7 +5,7 @@
     python -m benchmarks --only kafka-java-produce --only rocketmq-send-64 --rounds 3
     python -m benchmarks --flush sync --json sync.json
 
-A name is a row's, the beginning of several rows' (`kafka`), or `paths`. Nothing runs longer than it is told to, and all
+A name is a row's, the beginning of several rows' (`kafka`), or `paths`. Each load has a fixed length, and all
 brokers end with the run.
 """
 
@@ -23,7 +23,7 @@ from benchmarks import end_to_end, paths, report
 from benchmarks.end_to_end import FULL, QUICK, ROWS, Row
 
 PATHS = "paths"
-PIPED_WIDTH = 140  # Of tables that no terminal cuts.
+PIPED_WIDTH = 140  # The width of tables if the output is no terminal.
 
 
 def main() -> int:

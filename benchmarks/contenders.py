@@ -1,4 +1,4 @@
-"""Who is measured: Duolog, Apache Kafka, Apache RocketMQ. Each is started on a directory of its own and ended by pid.
+"""The brokers that are measured: Duolog, Apache Kafka, Apache RocketMQ. Each is started on its own directory.
 
     duolog = Duolog(folder, flush="async")
     duolog.start()
@@ -7,7 +7,7 @@
     duolog.end()
 
 The peers take ports of their own, beside those that `benchmarks/peers` takes by default, so that a broker which
-somebody left running is never measured.
+another user left running is never measured.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 KAFKA_SYNC = ["log.flush.interval.messages=1"]
 ROCKETMQ_SYNC = ["flushDiskType=SYNC_FLUSH"]
-ROCKETMQ_FILTERS = ["enablePropertyFilter=true"]  # As shipped it refuses SQL92.
+ROCKETMQ_FILTERS = ["enablePropertyFilter=true"]  # By default, RocketMQ refuses SQL92 filters.
 
 
 class Contender(Protocol):
-    """A broker under measurement. `kafka`, `namesrv` and `http` are host:port, empty for what it does not speak."""
+    """A broker that is measured. `kafka`, `namesrv` and `http` are host:port, or empty if it has no such port."""
 
     name: str
     kafka: str
@@ -48,19 +48,19 @@ class Contender(Protocol):
     def start(self) -> None: ...
 
     def stop(self) -> None:
-        """End it in order; its data stays."""
+        """Stop the broker with SIGTERM, and keep its data."""
 
     def kill(self) -> None:
-        """SIGKILL; its data stays."""
+        """Stop the broker with SIGKILL, and keep its data."""
 
     def end(self) -> None:
-        """Kill it and remove its data."""
+        """Kill the broker and remove its data."""
 
     def rest(self) -> None:
-        """Take no CPU while another one is measured, for seconds, not minutes."""
+        """Let the broker take no CPU while another one is measured: for seconds, not for minutes."""
 
     def wake(self) -> None:
-        """Go on, and return when it answers."""
+        """Let the broker continue, and return when it answers."""
 
     @property
     def pid(self) -> int: ...
@@ -70,7 +70,7 @@ class Contender(Protocol):
 
 
 class Duolog:
-    """A broker of ours."""
+    """A Duolog broker."""
 
     name = "duolog"
 
@@ -93,7 +93,7 @@ class Duolog:
         self._broker.delete()
 
     def rest(self) -> None:
-        """Nothing to do: idle it takes none."""
+        """Do nothing: an idle Duolog takes no CPU."""
 
     wake = rest
 
@@ -103,10 +103,10 @@ class Duolog:
 
 
 class _Peer:
-    """What the scripts in `peers/` run."""
+    """An Apache broker, which the scripts in `peers/` run."""
 
     name: str
-    process: str  # Whose pid and CPU time count.
+    process: str  # The process that is measured.
     http = ""
 
     def __init__(self, folder: Path, settings: list[str], environment: dict[str, str]) -> None:
@@ -168,15 +168,17 @@ class RocketMQ(_Peer):
         super().__init__(folder, ROCKETMQ_FILTERS + (ROCKETMQ_SYNC if flush == "sync" else []), ports)
         self.namesrv = f"127.0.0.1:{NAMESRV_PORT}"
 
-    # Idle it takes a seventh of a core, so it is stopped while another one is measured. Kafka takes a fiftieth, and its
-    # controller would take a stopped one for dead after nine seconds: so that goes on.
+    # An idle RocketMQ takes a seventh of a core, so it is paused while another broker is measured. An idle Kafka takes
+    # a fiftieth, and its controller would fence a paused broker after nine seconds, so Kafka is not paused.
 
     def rest(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
 
     def wake(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
-        until = time.monotonic() + WAKE_WITHIN_S  # After two minutes its name server has forgotten it for a while.
+        until = (
+            time.monotonic() + WAKE_WITHIN_S
+        )  # After two minutes its name server has removed the broker, which registers again.
         command = [str(PEERS / "ready"), "rocketmq", "127.0.0.1", str(NAMESRV_PORT)]
         while subprocess.run(command, check=False).returncode:
             if time.monotonic() > until:
@@ -184,17 +186,17 @@ class RocketMQ(_Peer):
             time.sleep(0.5)
 
 
-# -- What can be asked of any of them
+# -- Figures and topics of any broker
 
 
 def cpu_s(contender: Contender) -> float:
-    """User and system time of the process so far, as fine as the kernel's ticks."""
+    """Return the user and system time of the process, with the resolution of the kernel's ticks."""
     fields = Path(f"/proc/{contender.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def anonymous_mb(contender: Contender) -> float:
-    """Resident memory that no file backs, in MB."""
+    """Return the anonymous resident memory of the process, in MB."""
     for line in Path(f"/proc/{contender.pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -202,7 +204,7 @@ def anonymous_mb(contender: Contender) -> float:
 
 
 def drop_page_cache(contender: Contender) -> None:
-    """Have the kernel forget the pages of all its files; they are written first, for dirty pages cannot go."""
+    """Drop all files of the broker from the page cache; dirty pages are written first, since the kernel keeps those."""
     os.sync()
     for path in contender.data.rglob("*"):
         if path.is_file():
@@ -214,12 +216,12 @@ def drop_page_cache(contender: Contender) -> None:
 
 
 def admin(contender: Contender) -> AdminClient:
-    """To be kept by the caller as long as its futures are: they end with it."""
+    """Return an admin client. The caller must keep it as long as its futures, which end with it."""
     return AdminClient({"bootstrap.servers": contender.kafka, "log_level": 4})
 
 
 def create_topic(contender: Contender, name: str) -> str:
-    """Make a topic over Kafka; over RocketMQ alone the first send makes it."""
+    """Create a topic by Kafka's protocol. A broker that has only RocketMQ's creates the topic at the first send."""
     if contender.kafka:
         client = admin(contender)
         for made in client.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
@@ -228,7 +230,7 @@ def create_topic(contender: Contender, name: str) -> str:
 
 
 def settle(contender: Contender, quiet_s: float = 0.3, within_s: float = 15) -> None:
-    """Wait until what the last load left behind (flushes, compiled code, collections) takes no CPU any more."""
+    """Wait until the background work of the last load (flushes, compilation, collections) takes no CPU."""
     until = time.monotonic() + within_s
     last = cpu_s(contender)
     while time.monotonic() < until:

@@ -7,8 +7,8 @@
 
 Each row is one load of RocketMQ's Java client against each contender in turn: Duolog async, Duolog sync, Apache
 RocketMQ async. Late is what a message was after its due time, by the broker's store time and by its receipt; early is
-how many came before it, by either. "Within" is the last one after the last due time. CPU is the broker's, for parking,
-delivering and giving a message to its consumer.
+how many came before it, by either. "Within" is the last one after the last due time. CPU is the broker's, for storing,
+delivering and sending a message to its consumer.
 
 The row with ordinary sends has a sender of its own at a steady rate, from half a second before the burst is due until
 all of it was received. The rows with pending messages are Duolog's alone: they fill it through Kafka batches with
@@ -42,9 +42,11 @@ PIPED_WIDTH = 190
 DAY_MS = 86_400_000
 BODY_BYTES = 200
 LEAD_MS = 5_000
-LEAD_MS_A_THOUSAND = 250  # Sends before the first is due, also by the slowest of the three.
+LEAD_MS_A_THOUSAND = (
+    250  # The time for 1000 sends before the first message is due; the slowest of the three brokers needs it.
+)
 IDLE_S = 5.0
-BESIDE_PER_S = 500  # Ordinary sends: a broker that is used, not one that is full.
+BESIDE_PER_S = 500  # Ordinary sends: the load of a broker that is not saturated.
 
 
 # -- Rows
@@ -130,7 +132,7 @@ def main() -> int:
 
 
 def _measured(asked: argparse.Namespace) -> list[Measured]:
-    """Run the rows that are asked for; what came is written after each of them."""
+    """Run the selected rows; write the results after each row."""
     rows = _rows(asked.only) if asked.only else [row for row in ROWS if row.is_quick == asked.quick]
     measured: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="duolog-delay-", ignore_cleanup_errors=True) as name:
@@ -147,7 +149,7 @@ def _measured(asked: argparse.Namespace) -> list[Measured]:
 
 
 def _rows(names: list[str]) -> list[Row]:
-    """Give the rows of these names; a name that none has stands for all that begin so."""
+    """Return the rows of these names; a name that no row has selects all rows whose names begin with it."""
     exact = {row.name for row in ROWS}
     return [
         row for row in ROWS if any(row.name == name if name in exact else row.name.startswith(name) for name in names)
@@ -158,7 +160,7 @@ def _rows(names: list[str]) -> list[Row]:
 
 
 def run(rows: list[Row], rounds: int, folder: Path, loads: Loads, *, is_alone: bool) -> Iterator[Measured]:
-    """Run each row against each contender, which is alone meanwhile; the rows with pending messages against ours."""
+    """Run each row against each contender, one at a time; rows with pending messages run against Duolog alone."""
     beside = [row for row in rows if row.pending is None]
     for name, make, flush in CONTENDERS if beside else ():
         if is_alone and make is not Duolog:
@@ -177,7 +179,7 @@ def run(rows: list[Row], rounds: int, folder: Path, loads: Loads, *, is_alone: b
 
 
 def _tried(row: Row, contender: str, rounds: int, once: Callable[[], dict[str, Any]]) -> Measured:
-    """Run the rounds of a row, and take the medians; a row that fails must not take the others' figures with it."""
+    """Run the rounds of a row, and return the medians. A row that fails does not end the run."""
     try:
         return Measured(row.name, contender, lateness.medians([once() for _ in range(rounds)]))
     except (AssertionError, RuntimeError, OSError) as error:
@@ -198,7 +200,7 @@ def load(broker: Contender, loads: Loads, row: Row) -> dict[str, Any]:
 
 
 def beside_pending(folder: Path, loads: Loads, row: Row) -> dict[str, Any]:
-    """The load beside so many that are due tomorrow; then memory and restart."""
+    """Run the load beside `pending` messages that are due tomorrow; then measure memory and restart."""
     assert row.pending is not None
     broker = Duolog(folder, "async")
     broker.start()
@@ -222,7 +224,7 @@ def beside_pending(folder: Path, loads: Loads, row: Row) -> dict[str, Any]:
 
 
 def fill(bootstrap: str, topic: str, count: int) -> None:
-    """Send so many that are due within the day after tomorrow."""
+    """Send messages that are due within the day after tomorrow."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,

@@ -53,26 +53,28 @@ MEAN, P99, SECONDS = "mean ms", "p99 ms", "seconds"
 IDLE_MB, LOADED_MB = "idle MB", "MB after the messages"
 SEND_LOADS = 3
 UNDECIDED_MB, SENDS_KEPT, CHECKS_KEPT = "MB with all of them", "sends/s, of those before", "checks/s, of those before"
-AS_EVER = (IDLE_MB, LOADED_MB, UNDECIDED_MB)  # Figures that a sync does not change.
+AS_EVER = (IDLE_MB, LOADED_MB, UNDECIDED_MB)  # Figures that are equal under sync and async flush.
 WITHIN_S = 60
-RETRIED_PART = 100  # of the messages of other rows: each comes by a request of its own
-PACED_PER_S = 500  # Sends beside a cold reader: the latency of a broker that is used, not of one that is full.
+RETRIED_PART = (
+    100  # Other rows have so many times more messages: each message that is retried takes a request of its own.
+)
+PACED_PER_S = 500  # Sends beside a cold reader: the load of a broker that is not saturated.
 
 NOBODY = ""
 PEERS: dict[str, Callable[[Path, str], Contender]] = {"kafka": Kafka, "rocketmq": RocketMQ}
 
 
 class Scale(NamedTuple):
-    """How much of everything."""
+    """The sizes of all loads."""
 
     rounds: int
-    seconds: float  # of one load that sends
-    messages: int  # of one load that reads
+    seconds: float  # The time of one load that sends.
+    messages: int  # The messages of one load that reads.
     latency_messages: int
     cold_bytes: int
     memory_messages: int
-    undecided: int  # half messages
-    checked: int  # of them, to see how fast
+    undecided: int  # Half messages without a verdict.
+    checked: int  # Half messages that are checked, to measure the rate of check-backs.
 
 
 FULL = Scale(5, 3.0, 1_000_000, 2_000, 8 * GIB, 5_000_000, 1_000_000, 20_000)
@@ -82,7 +84,7 @@ Figures = dict[str, float]
 
 
 class Ground(NamedTuple):
-    """What a row finds when it runs against one broker."""
+    """The clients and the broker of a row."""
 
     broker: Contender
     loads: Loads
@@ -94,15 +96,17 @@ class Ground(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `prepare` gives what `run` gets in every round; `run` gives the figures of that round."""
+    """One row of the table. `run` gets the result of `prepare` in each round, and returns the figures of the round."""
 
     name: str
     title: str
-    peer: str  # "" if no other broker can do it
+    peer: str  # Empty if no other broker can run the row.
     goals: dict[str, Goal]
     prepare: Callable[[Ground], Any]
     run: Callable[[Ground, Any], Figures]
-    rounds: int | None = None  # None: as many as the scale says; 1: too long to repeat, and nothing to warm up
+    rounds: int | None = (
+        None  # None: the number of the scale. 1: the row takes too long to repeat, and needs no warm-up.
+    )
 
 
 @dataclass
@@ -123,7 +127,7 @@ class Outcome:
         return statistics.median(values) if values else None
 
     def ratio(self, figure: str) -> float | None:
-        """The median over the rounds of ours divided by the peer's."""
+        """Return the median over the rounds of Duolog's figure divided by the peer's."""
         ours = self.figures.get(Duolog.name, {}).get(figure)
         theirs = self.figures.get(self.row.peer, {}).get(figure)
         if not ours or not theirs:
@@ -132,7 +136,7 @@ class Outcome:
 
 
 def goals(row: Row, flush: str) -> dict[str, Goal]:
-    """Under sync the disk decides, and what counts is to be ahead of the peer, which syncs before it answers, too."""
+    """Return the goals under sync, where the disk limits both brokers: Duolog must be ahead of the peer."""
     if flush != "sync":
         return row.goals
     ahead = {RATE: at_least(1), COMMITS: at_least(1), MEAN: at_most(1), P99: at_most(1), SECONDS: at_most(1)}
@@ -162,7 +166,7 @@ def throughput(
 
 
 def nothing(ground: Ground) -> None:
-    """For rows whose every round takes a topic of its own."""
+    """Prepare nothing: each round of the row creates its own topic."""
 
 
 def sending(op: str, **arguments: Any) -> Callable[[Ground, Any], Ran]:
@@ -192,7 +196,7 @@ def commit_librdkafka(records: int) -> Callable[[Ground, Any], Ran]:
 def commit(bootstrap: str, topic: str, records: int, seconds: float) -> Ran:
     """Commit transactions of so many records, one after the other; gives how many transactions.
 
-    Of each a millisecond is librdkafka's own: so long it gathers partitions before it tells the coordinator of them.
+    One millisecond of each is librdkafka's own: it gathers partitions before it adds them to the transaction.
     """
     settings: dict[str, str | int] = {
         "bootstrap.servers": bootstrap,
@@ -257,7 +261,7 @@ def consuming(**arguments: Any) -> Callable[[Ground, Filled], Ran]:
 
 
 def filtering(**condition: str) -> Callable[[Ground, Filled], Ran]:
-    """A push consumer that wants an eighth of the messages; what counts is how many the broker went through."""
+    """A push consumer whose filter selects an eighth of the messages; the figure counts all messages."""
 
     def load(ground: Ground, filled: Filled) -> Ran:
         wanted = (filled.messages - 1) // 8
@@ -285,7 +289,7 @@ def spark_sink(ground: Ground, _: Any) -> Ran:
 
 
 def retried(name: str, title: str, peer: str) -> Row:
-    """Messages that come back after a second. Untimed: the half minute until a peer's client knows its retry topic."""
+    """Messages that are retried after a second. A peer's client finds its retry topic before the time starts."""
 
     def run(ground: Ground, _: Any) -> Figures:
         count = ground.scale.messages // RETRIED_PART
@@ -319,7 +323,7 @@ def latency(name: str, title: str, peer: str, sends: str, receives: str) -> Row:
 
 
 def beside_cold_reader(name: str, title: str, protocol: str) -> Row:
-    """Paced sends to one topic, while a consumer reads another one that the page cache has forgotten."""
+    """Paced sends to one topic, while a consumer reads another topic that is not in the page cache."""
 
     def prepare(ground: Ground) -> Filled:
         topic, count = ground.topic(), ground.scale.cold_bytes // KIB
@@ -342,7 +346,7 @@ def beside_cold_reader(name: str, title: str, protocol: str) -> Row:
 
 @contextmanager
 def repeated(task: Callable[[], object]) -> Iterator[None]:
-    """Have a thread do this, over and over until the block ends; then wait for the last time."""
+    """Call `work` in a thread, again and again until the block ends; then wait for the last call."""
     ended = threading.Event()
     failures: list[BaseException] = []
 
@@ -368,7 +372,7 @@ def repeated(task: Callable[[], object]) -> Iterator[None]:
 
 
 def starting(name: str, title: str, protocol: str, bytes_before: int, bound_s: float) -> Row:
-    """From the start of the process to the first message that is stored; after kill -9 if there is anything to lose."""
+    """The time from the start of the process to the first stored message; after kill -9, if there is data."""
 
     def run(ground: Ground, _: Any) -> Figures:
         broker, topic = ground.broker, ground.topic()
@@ -392,7 +396,7 @@ def starting(name: str, title: str, protocol: str, bytes_before: int, bound_s: f
 
 
 def first_produce(broker: Contender, topic: str) -> float:
-    """Gives the monotonic time at which a message was acknowledged."""
+    """Return the monotonic time at which a message was acknowledged."""
     times: list[float] = []
 
     def delivered(error: KafkaError | None, _: Message[bytes, bytes]) -> None:
@@ -440,17 +444,17 @@ def memory(name: str, title: str, protocol: str) -> Row:
     return Row(name, title, protocol, goals, nothing, run, rounds=1)
 
 
-# -- Half messages that nobody decides
+# -- Half messages without a verdict
 
 
 def undecided(name: str, title: str) -> Row:
-    """See `halves`. A broker of its own, as each row has."""
+    """Half messages without a verdict, on a broker of their own: see `halves.py`."""
 
     def run(ground: Ground, _: Any) -> Figures:
         broker, scale = ground.broker, ground.scale
 
         def sends_per_s() -> float:
-            """The best of some loads: one is as fast as the machine lets it be."""
+            """Return the best of some loads, because other work on the machine slows single loads."""
             return max(ran.messages / ran.seconds for ran in (load(ground, None) for _ in range(SEND_LOADS)))
 
         load = sending("rocketmq_send", size=KIB, threads=8, transactional=True)
@@ -557,7 +561,7 @@ ROWS: Sequence[Row] = (
 
 
 def run(rows: Iterable[Row], scale: Scale, flush: str, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Run the rows and give each outcome once it is there. A row that fails does not end the run."""
+    """Run the rows, and yield each outcome. A row that fails does not end the run."""
     with tempfile.TemporaryDirectory(prefix="duolog-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         loads = Loads(folder)
@@ -627,14 +631,14 @@ def new_topic() -> str:
 
 @contextmanager
 def a_topic(ground: Ground) -> Iterator[str]:
-    """A topic for one round."""
+    """Create a topic for one round."""
     topic = ground.topic()
     yield topic
     delete_topic(ground.broker, topic)
 
 
 def delete_topic(broker: Contender, topic: str) -> None:
-    """Let its data go, so that rounds do not fill the disk. RocketMQ alone keeps what it has; it is little."""
+    """Delete the topic, so that rounds do not fill the disk. Apache RocketMQ keeps its data, which is little."""
     if broker.kafka:
         with suppress(KafkaException):
             client = admin(broker)

@@ -1,4 +1,4 @@
-"""What a figure is to reach: a multiple of the peer's in the same run, or a bound of its own.
+"""The goals of figures: a multiple of the peer's figure in the same run, or a bound.
 
 "At least the peer" means a median ratio of 0.95 or more: below that two runs of the same broker differ, too.
 """
@@ -11,14 +11,14 @@ EQUAL = 0.95
 
 
 class Goal(NamedTuple):
-    """`times` is beside the peer, `bound` by itself; `is_more` tells whether more is better."""
+    """`times` is a multiple of the peer's figure, `bound` is absolute; if `is_more`, larger figures are better."""
 
     times: float | None = None
     bound: float | None = None
     is_more: bool = True
 
     def is_met(self, value: float, ratio: float | None) -> bool | None:
-        """None: there is nothing to compare with."""
+        """Return whether the goal is met; None if the peer has no figure."""
         if self.times is not None and ratio is not None:
             # "At least" and "at most the peer's" leave room for noise; a multiple has to be reached.
             slack = EQUAL if self.times == 1 else 1.0

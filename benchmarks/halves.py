@@ -1,4 +1,4 @@
-"""A million half messages that nobody decides: what they cost, and whether sends and checks keep their speed.
+"""A million half messages without a verdict: their cost, and the rates of sends and check-backs beside them.
 
     before     loads of transactional sends; half messages that are due at once, until each was asked about
     a million  with an immunity of an hour
@@ -27,26 +27,28 @@ if TYPE_CHECKING:
 BLOCK: Final = 128  # Requests that are sent before their answers are awaited.
 BODY_BYTES: Final = 100
 IMMUNITY_S: Final = 3600
-DUE_S: Final = 6  # Of those that are checked: time to send them.
+DUE_S: Final = 6  # The time to send the half messages that are checked.
 WITHIN_S: Final = 120.0
 GROUP: Final = "bench-undecided"
 
 
 class Asked:
-    """A producer of half messages that rolls back what it is asked about."""
+    """A producer of half messages that answers each check-back with a rollback."""
 
     def __init__(self, broker: Contender, topic: str) -> None:
-        host, _, port = broker.namesrv.rpartition(":")  # Either port of Duolog's serves all codes.
+        host, _, port = broker.namesrv.rpartition(
+            ":"
+        )  # The RocketMQ port serves all codes, at the address of the name server too.
         self._socket = socket.create_connection((host, int(port)), WITHIN_S)
         self._frames = FrameReader(remoting.FRAME_BYTES_MAX)
         self._topic = topic
-        self._checks: list[RemotingCommand] = []  # not answered yet
+        self._checks: list[RemotingCommand] = []  # Check-backs without an answer.
 
     def close(self) -> None:
         self._socket.close()
 
     def send(self, count: int, immunity_s: int) -> None:
-        """Have so many stored."""
+        """Send half messages, and wait until all are stored."""
         raw = properties.encode(
             {
                 properties.TRAN_MSG: "true",
@@ -68,7 +70,7 @@ class Asked:
                 answered += self._hear()
 
     def checks_per_s(self, count: int) -> float:
-        """Send so many that are due soon; the rate at which they were asked about, from the first to the last."""
+        """Send half messages that are due soon; return the rate of their check-backs, from the first to the last."""
         self.send(count, DUE_S)
         while not self._checks:
             self._hear()
@@ -82,7 +84,7 @@ class Asked:
         return asked / (time.monotonic() - start)
 
     def _hear(self) -> int:
-        """Take what comes: keep checks, and count answers."""
+        """Read from the socket: keep check-backs, and count answers."""
         answers = 0
         for frame in self._frames.feed(self._socket.recv(1 << 18)):
             command = remoting.decode(frame)

@@ -1,4 +1,4 @@
-"""What `benchmarks/delay.py` measured, as a table and as a plot of the lateness curves."""
+"""The results of `benchmarks/delay.py`, as a table and as a plot of the lateness curves."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rich.table import Table
 
 PERCENTILES = ("p50", "p99", "p999", "max")
 PLOTTED = ("rate-1k", "rate-quick", "burst-20k-moment", "burst-100k-moment", "burst-500k-moment")
-PANELS_MAX = 4  # The first of these that were measured.
+PANELS_MAX = 4  # Only the first rows are plotted.
 COLOURS = {"duolog": "#1f6feb", "duolog sync": "#79b8ff", "rocketmq": "#d1495b"}
 LABELS = {"duolog": "Duolog, async", "duolog sync": "Duolog, sync", "rocketmq": "Apache RocketMQ, async"}
 
 
 class Row(NamedTuple):
-    """One load, and what is to be reached: an upper bound for each figure, named by its way (`received.p99`)."""
+    """One load and its goals: upper bounds of figures by their paths (`received.p99`)."""
 
     name: str
     title: str
     arguments: dict[str, int]
     goals: tuple[tuple[str, float], ...] = ()
     topics: int = 1
-    pending: int | None = None  # that wait meanwhile, due tomorrow; None: a row beside Apache RocketMQ
+    pending: int | None = None  # Pending messages beside the load, due tomorrow. None: a row beside Apache RocketMQ.
     is_quick: bool = False
 
 
 class Measured(NamedTuple):
-    """What one contender did in one row; nothing is found where `error` says why."""
+    """The results of one contender in one row; `error` has the reason if there are none."""
 
     row: str
     contender: str
@@ -49,7 +49,7 @@ class Measured(NamedTuple):
 
 
 def medians(rounds: Sequence[Any]) -> Any:
-    """Take the median of each figure over the rounds; what is no number is the last round's."""
+    """Return the median of each figure over the rounds, and the last round's value of all that are no numbers."""
     first = rounds[0]
     if len(rounds) == 1:
         return first
@@ -96,7 +96,7 @@ def _cells(row: Row, each: Measured) -> Iterator[str]:
 
 
 def _goals(row: Row, each: Measured) -> Iterator[str]:
-    """Say of each goal whether it is met, and what has no goal but belongs to the row."""
+    """Return for each goal whether it is met, then the figures of the row without a goal."""
     is_ours = each.contender.startswith("duolog")
     for way, bound in row.goals:
         value, name = each.figure(way), way.replace("_", " ").replace(".", " ")
@@ -112,7 +112,7 @@ def _goals(row: Row, each: Measured) -> Iterator[str]:
 
 
 def plot(rows: Sequence[Row], measured: Sequence[Measured], path: Path) -> None:
-    """Draw for some rows the share of messages that were received by when after their due time."""
+    """Plot for some rows the share of messages that were received by a time after their due time."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -144,5 +144,5 @@ def _has_curve(each: Measured, row: Row) -> bool:
 def _draw(axes: Any, each: Measured) -> None:
     curve = each.found["curve"]
     shares = [100 * number / (len(curve) - 1) for number in range(len(curve))]
-    late_ms = [max(1, ms) for ms in curve]  # A clock of milliseconds knows no less.
+    late_ms = [max(1, ms) for ms in curve]  # The resolution of the clocks is a millisecond.
     axes.plot(late_ms, shares, label=LABELS[each.contender], color=COLOURS[each.contender], linewidth=1.6)

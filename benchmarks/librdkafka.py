@@ -1,4 +1,4 @@
-"""Loads by librdkafka itself: the library inside confluent-kafka, driven a thousand messages at a call.
+"""Loads by librdkafka itself: the library inside confluent-kafka, called for a thousand messages at a time.
 
 A Python object per message would be the brake of every measurement on two cores. So messages go in through
 `rd_kafka_produce_batch`, out through `rd_kafka_consume_callback_queue` with a callback in C that does nothing, and
@@ -32,18 +32,18 @@ QUIET = {"log_level": "4"}  # Warnings and worse.
 
 
 class LoadError(Exception):
-    """The load did not run to its end."""
+    """The load did not end in order."""
 
 
 class Ran(NamedTuple):
-    """What a load did, by its own clock."""
+    """The result of a load, with its own times."""
 
     messages: int
     seconds: float
 
 
 def produce(bootstrap: str, topic: str, size: int, *, seconds: float = 0, count: int = 0, codec: str = "none") -> Ran:
-    """Send for so long, or so many; ends when all are acknowledged."""
+    """Send for some seconds, or some messages; return when all are acknowledged."""
     with _Client(PRODUCER, {"bootstrap.servers": bootstrap, "compression.codec": codec}) as client:
         destination = client.topic(topic)
         messages = _messages(size)
@@ -68,7 +68,7 @@ def produce(bootstrap: str, topic: str, size: int, *, seconds: float = 0, count:
 
 
 def consume(bootstrap: str, topic: str, partitions: int, count: int, *, within_s: float = 120) -> Ran:
-    """Read so many messages of all partitions from their beginning; timed from the first ones on.
+    """Read messages of all partitions from their beginning; the time starts with the first ones.
 
     Before them librdkafka takes some tenths of a second to find its way.
     """
@@ -118,7 +118,7 @@ def _messages(size: int) -> ctypes.Array[_Message]:
     messages = (_Message * CALL_MESSAGES)()
     for number, message in enumerate(messages):
         message.payload, message.len = start + number * size, size
-    messages.bodies = bodies  # type: ignore[attr-defined]  # Lives as long as those who point into it.
+    messages.bodies = bodies  # type: ignore[attr-defined]  # The array must live as long as the pointers into it.
     return messages
 
 
@@ -148,7 +148,7 @@ class _Client:
         return self._topics[-1]
 
     def assign(self, topic: str, partitions: int) -> int:
-        """Read these partitions from their beginning; gives the queue that messages come through."""
+        """Read these partitions from their beginning; return the queue with the messages."""
         wanted = _lib.rd_kafka_topic_partition_list_new(partitions)
         for partition in range(partitions):
             _lib.rd_kafka_topic_partition_list_add(wanted, topic.encode(), partition)
@@ -214,5 +214,5 @@ def _load() -> Any:
 
 _lib = _load()
 
-# A function in C that takes a message and does nothing with it: a consume callback at no cost.
+# A C function that takes a message and does nothing: a consume callback without cost.
 _IGNORE = ctypes.cast(_lib.rd_kafka_message_errstr, c_void_p)

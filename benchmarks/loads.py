@@ -1,4 +1,4 @@
-"""The loads: what stock clients do to a broker. Each runs by itself to its end and says how many messages and how long.
+"""The loads of stock clients on a broker. Each returns the number of its messages and its time.
 
     loads = Loads(folder)
     loads.java.call("kafka_produce", kafka="127.0.0.1:9092", topic="t", size=1024, seconds=3)
@@ -78,7 +78,7 @@ class Loads:
         return librdkafka.produce(broker.kafka, topic, size, count=count, codec=codec).messages
 
     def fill_by_rocketmq(self, broker: Contender, topic: str, size: int, count: int, *, labelled: bool = False) -> int:
-        """Returns how many messages are there: the first one, which finds the route, and those asked for.
+        """Return the number of messages in the topic: a first one, which finds the route, and `count` more.
 
         `labelled`: as many have each of the tags t0 to t7, and of the values 0 to 7 of their property `a`.
         """
@@ -94,7 +94,7 @@ class Loads:
         return Ran(count, time.perf_counter() - start)
 
     def spark_direct(self, broker: Contender, topic: str, count: int) -> Ran:
-        """Read the log's files where there are some to read; of the peers, what Spark has for them."""
+        """Read Duolog's log files, or a peer by the Spark source that exists for it."""
         if not broker.http:
             return self.spark_read(broker, topic, count)
         from duolog.spark.log_source import DuologLog
@@ -124,5 +124,5 @@ class Loads:
 
 
 def _drain(frame: DataFrame) -> None:
-    """Read every row and column, and keep nothing."""
+    """Read each row and column, and drop them."""
     frame.write.format("noop").mode("overwrite").save()

@@ -1,4 +1,4 @@
-"""The hot paths in process: a real broker on a real directory, fed through a transport that leads nowhere.
+"""The hot paths in process: a real broker on a real directory, with a transport that drops what is written.
 
     data_received(request) ... ──> handler ──> store ──> the loop's turn ends: one write of the log ──> transport.write
 
@@ -50,11 +50,11 @@ from duolog.store.unit import Frame
 KIB = 1 << 10
 SAMPLES, SAMPLE_S = 8, 0.15
 QUICK_SAMPLES, QUICK_SAMPLE_S = 4, 0.05
-SHARED = 16  # requests in one turn of the loop, where a turn is shared
+SHARED = 16  # The requests of one turn of the loop, in rows whose turns are shared.
 BATCH_RECORDS = 16
 PULL_MESSAGES = 32
 FETCH_BATCHES = 64
-IDEMPOTENT_BATCHES = 1600  # made before the clock runs, for each is signed
+IDEMPOTENT_BATCHES = 1600  # Made before the measurement, because each needs a checksum.
 NO_PRODUCER = (-1, -1, -1)
 
 
@@ -79,7 +79,7 @@ class Pace(NamedTuple):
     sample_s: float
 
     def us(self, task: Callable[[int], object]) -> float:
-        """The time that one repetition takes, in the best of the samples; `task` is told how many to do."""
+        """Return the time of one repetition in the best sample; `task` gets the number of repetitions."""
         count = 1
         while (elapsed := _timed(task, count)) < self.sample_s / 10:
             count = max(count + 1, min(count * 10, int(count * self.sample_s / 5 / max(elapsed, 1e-7))))
@@ -88,7 +88,7 @@ class Pace(NamedTuple):
 
 
 def _timed(task: Callable[[int], object], count: int) -> float:
-    """CPU time of this thread: what others on the machine do does not count, nor does the background of the store."""
+    """Return the CPU time of this thread, without other processes and the background threads of the store."""
     start = time.thread_time()
     task(count)
     return time.thread_time() - start
@@ -98,7 +98,7 @@ def _timed(task: Callable[[int], object], count: int) -> float:
 
 
 class Nowhere(asyncio.Transport):
-    """A socket that takes everything at once."""
+    """A socket that accepts all bytes at once."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -125,7 +125,7 @@ class Nowhere(asyncio.Transport):
 
 
 class Stage:
-    """A broker in this process, and how a request gets to it."""
+    """A broker in this process, and its connections."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
         self._loop, self.broker = loop, broker
@@ -138,7 +138,7 @@ class Stage:
         return connection
 
     def ask(self, connection: Connection, request: bytes, shared: int = 1) -> Callable[[int], None]:
-        """A task that sends the same request, so many in each turn of the loop."""
+        """Return a task that sends the same request, a number of times in each turn of the loop."""
         return self.ask_all(connection, _endless(request), shared)
 
     def ask_all(self, connection: Connection, requests: Iterator[bytes], shared: int = 1) -> Callable[[int], None]:
@@ -157,7 +157,7 @@ class Stage:
         return found.queues[0].visible_end
 
     def expect(self, connection: Connection, request: bytes, least_bytes: int) -> int:
-        """Send one request and give the size of its answer. A small one means an error, and wrong figures."""
+        """Send one request, and return the size of its answer. A small answer is an error, which ends the run."""
         transport = self._transports[connection]
         before = transport.taken
 
@@ -204,7 +204,7 @@ def _requests(pace: Pace) -> Iterator[Measured]:
 def _kafka_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
     connection = stage.connect(lambda broker: KafkaConnection(broker.server, broker.kafka_context))
     for topic in ("batches", "singles", "idempotent"):
-        stage.expect(connection, metadata_request(topic), 1)  # makes the topic
+        stage.expect(connection, metadata_request(topic), 1)  # Creates the topic.
     large, small = kafka_batch(BATCH_RECORDS, KIB), kafka_batch(1, KIB)
     for topic, batch, what in (
         ("batches", large, f"batch of {BATCH_RECORDS} x 1 KiB"),
@@ -228,7 +228,7 @@ def _kafka_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
 
 
 def _idempotent_us(stage: Stage, connection: Connection) -> float:
-    """Each batch has the next sequence number, so every request is one of its own, and there is one sample."""
+    """Each batch has the next sequence number, so all requests differ, and there is only one sample."""
     producer_id, _ = stage.broker.producers.allocate(stage.broker.clock.now_ms())
     requests = [
         produce_request("idempotent", kafka_batch(BATCH_RECORDS, KIB, (producer_id, 0, number * BATCH_RECORDS)))
@@ -259,7 +259,7 @@ def _rocketmq_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
         yield Measured(f"RocketMQ PULL of {PULL_MESSAGES}, 128 B to 1 KiB, {where}", "response", us, 20)
     yield from _filtered(stage, connection, pace)
 
-    # Across: batches of 16 KiB by Kafka, written above; messages of RocketMQ.
+    # Reads by the other protocol: batches of 16 KiB by Kafka, written above; messages of RocketMQ.
     request = pull_request("batches", 0, PULL_MESSAGES)
     stage.expect(connection, request, PULL_MESSAGES * KIB)
     us = pace.us(stage.ask(connection, request))
@@ -268,12 +268,12 @@ def _rocketmq_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
     request = fetch_request("sends", 0, 256 * KIB)
     size = stage.expect(kafka, request, 100 * KIB)
     us = pace.us(stage.ask(kafka, request))
-    record_bytes = 128 + len(_properties(0)) + 12  # As a Kafka record; near enough.
+    record_bytes = 128 + len(_properties(0)) + 12  # About the size of the Kafka record.
     yield Measured("Kafka Fetch of RocketMQ messages, 128 B", "record", us * record_bytes / size, 6)
 
 
 def _filtered(stage: Stage, connection: Connection, pace: Pace) -> Iterator[Measured]:
-    """Pulls of one message of eight, by what each message costs that the broker goes through."""
+    """Pulls with a filter that selects one message of eight; the cost of each message that is filtered."""
     parts = [Part(0, bytes(128), b"TAGS\x01t%d\x02a\x01%d\x02" % (n % 8, n % 8) + _properties(n)) for n in range(32)]
     request = batch_request("labelled", parts)
     for _ in range(32):
@@ -285,7 +285,7 @@ def _filtered(stage: Stage, connection: Connection, pace: Pace) -> Iterator[Meas
         yield Measured(f"RocketMQ PULL of {PULL_MESSAGES}, an eighth by {kind}", "message", us, budget_us)
 
 
-# -- Requests, as clients write them
+# -- Requests, as clients encode them
 
 
 def kafka_batch(count: int, size: int, producer: tuple[int, int, int] = NO_PRODUCER) -> bytes:
@@ -348,7 +348,7 @@ def _properties(number: int) -> bytes:
 
 
 def pull_request(topic: str, offset: int, count: int, kind: str = "TAG", expression: str = "*") -> bytes:
-    """PULL_MESSAGE that brings its subscription along, and does not want to be held."""
+    """PULL_MESSAGE with its subscription, which is not held at the queue's end."""
     fields = {
         "consumerGroup": "bench", "topic": topic, "queueId": "0", "queueOffset": str(offset), "maxMsgNums": str(count),
         "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": expression,
@@ -463,7 +463,7 @@ def _store(pace: Pace) -> Iterator[Measured]:
 
 
 def _recovery(folder: Path, store: Store) -> Iterator[Measured]:
-    """Opens a copy as kill -9 leaves it: nothing closed, no checkpoint."""
+    """Open a copy of the files as kill -9 leaves them: without a checkpoint."""
     copy = folder / "copy"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("copy"))
     written = store.written

@@ -1,4 +1,4 @@
-"""The tables that `python -m benchmarks` prints, and the same as values for a JSON file."""
+"""The tables that `python -m benchmarks` prints, and the same figures as values for a JSON file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OURS = "duolog"
 
 
 def paths_table(measured: Sequence[Measured]) -> Table:
-    """Hot paths in process, each beside its budget."""
+    """Print the hot paths in process, each beside its budget."""
     table = Table(title="Hot paths in process", title_justify="left")
     for heading, justify in (("path", "left"), ("unit", "left"), ("us", "right"), ("budget", "right"), ("", "left")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
@@ -28,7 +28,7 @@ def paths_table(measured: Sequence[Measured]) -> Table:
 
 
 def rows_table(outcomes: Sequence[Outcome], title: str) -> Table:
-    """End to end, each figure beside the peer's of the same run."""
+    """Print the rows end to end, each figure beside the peer's of the same run."""
     table = Table(title=title, title_justify="left")
     table.add_column("row")
     table.add_column("figure")
@@ -50,7 +50,7 @@ def rows_table(outcomes: Sequence[Outcome], title: str) -> Table:
 
 
 def as_values(measured: Sequence[Measured], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """All figures of all rounds, for a JSON file."""
+    """Return all figures of all rounds, for a JSON file."""
     return {
         "paths": [each._asdict() for each in measured],
         "rows": [

@@ -1,7 +1,7 @@
-"""How much work the loop does for one turn, counted so that the figure is the same on a busy machine.
+"""Counts the work of one turn of the loop, such that the figure is the same on a busy machine.
 
 A work unit is one call of a Python function or of a C function from Python. Work inside one C call does not count, so
-the processor time of the thread is looked at as well, against a limit that only a runaway reaches. The garbage
+the processor time of the thread is checked as well, against a limit that only runaway work reaches. The garbage
 collector waits meanwhile, because it would go through all that the tests of this process have made.
 """
 
@@ -22,11 +22,11 @@ UNITS_MAX = 350_000
 CPU_MS_MAX = 250
 
 
-_uncounted_ns = 0  # Taken within the turn that is counted by tasks that run in threads in a broker.
+_uncounted_ns = 0  # The time of tasks within the counted turn that run in threads in a broker.
 
 
 def uncounted(run: Callable[[], T]) -> T:
-    """Run what a broker gives to a thread; only what the loop does with the outcome counts."""
+    """Run a task that a broker runs in a thread; only the loop's work with its outcome counts."""
     global _uncounted_ns
     counter = sys.getprofile()
     sys.setprofile(None)
@@ -54,7 +54,7 @@ class Work:
 
 @contextmanager
 def counted(*, calls: bool) -> Iterator[Work]:
-    """Count what is done inside; without `calls` only processor time, which costs nothing."""
+    """Count the work of the block; without `calls` only its processor time, which costs nothing."""
     global _uncounted_ns
     work = Work()
     units = 0

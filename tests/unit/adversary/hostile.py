@@ -39,21 +39,21 @@ def text(rng: random.Random) -> bytes:
 
 
 def number(rng: random.Random, bits: int) -> int:
-    """An integer of so many bits, signed: an edge, or a value that means something somewhere."""
+    """Return a signed integer of `bits` bits: a limit of the type, or a value with a meaning in some field."""
     least, greatest = -(1 << bits - 1), (1 << bits - 1) - 1
     chosen = rng.choice((least, least + 1, greatest, greatest - 1, rng.randint(least, greatest), *NUMBERS))
     return chosen if least <= chosen <= greatest else greatest
 
 
 def repeated(rng: random.Random, value: Repeatable) -> Repeatable:
-    """The same list or bytes several times. The result has a limit, because the next mutation may repeat it, too."""
+    """Repeat the list or the bytes several times. The result has a limit, because the next mutation may repeat it."""
     limit = REPEATED_ELEMENTS_MAX if isinstance(value, list) else REPEATED_BYTES_MAX
     count = rng.choice(REPEATS_LONG if rng.random() < LONG_RATIO else REPEATS)
     return value * max(1, min(count, limit // max(1, len(value))))
 
 
 def broken(rng: random.Random, sent: bytes) -> bytes:
-    """The same bytes with one fault, as a broken client or network makes it."""
+    """Return the bytes with one fault, as a broken client or network makes it."""
     at = rng.randrange(len(sent) + 1)
     faults = (
         lambda: sent[:at],

@@ -60,7 +60,7 @@ class Request:
         return f"{self.method} {self.path}"
 
     def encode(self) -> bytes:
-        """Give the bytes as they come from the socket."""
+        """Return the bytes of the request."""
         path = self.path.encode()
         for name, value in self.places.items():
             path = path.replace(b"{%s}" % name.encode(), _escaped(value))
@@ -95,7 +95,7 @@ class Request:
 
 
 def rows(application: web.Application) -> list[tuple[str, str]]:
-    """Give method and path of each route."""
+    """Return the method and path of each route."""
     found = []
     for route in application.router.routes():
         assert route.resource is not None
@@ -104,5 +104,5 @@ def rows(application: web.Application) -> list[tuple[str, str]]:
 
 
 def _escaped(value: bytes) -> bytes:
-    """Write what a request line cannot hold as %XX, the rest as it is."""
+    """Percent-encode the characters that a request line must not contain."""
     return b"".join(b"%c" % byte if 0x20 < byte < 0x7F and byte not in b"?#&" else b"%%%02X" % byte for byte in value)

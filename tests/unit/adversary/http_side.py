@@ -11,7 +11,7 @@ from tests.unit.adversary import budget, http_requests
 if TYPE_CHECKING:
     from tests.unit.adversary.world import World
 
-TURNS_MAX = 2_000  # Of the loop, for one request; a list of everything is made in slices.
+TURNS_MAX = 2_000  # Of the loop, for one request; long lists are made in slices.
 
 
 class HttpSide:
@@ -34,7 +34,7 @@ class HttpSide:
         return http_requests.rows(self.port.application)
 
     async def attack(self, method: str, path: str, mutations: int) -> int:
-        """Send one request and give the answer's status; 0: the connection was closed without one."""
+        """Send one request, and return the status of the answer; 0: the connection was closed without an answer."""
         request = http_requests.Request(method, path)
         for _ in range(mutations):
             request.mutate(self.world.rng)

@@ -1,4 +1,4 @@
-"""Kafka requests, valid and hostile, for every row of the dispatch table, made along kio's schemas.
+"""Kafka requests, valid and hostile, for every row of the dispatch table, made from kio's schemas.
 
     request = valid(ApiKey.METADATA, 12, world)     # a tree of fields, each with a value that means something
     mutate(request, rng)                            # one field is replaced by a hostile value
@@ -32,7 +32,7 @@ _FIXED_BYTES = {
     "int64": 8, "timedelta_i64": 8, "datetime_i64": 8, "float64": 8, "uuid": 16,
 }  # fmt: skip
 
-# What a field of that name holds in a valid request; the rest is 0, empty or one element.
+# The values of fields in a valid request, by name; others are 0, empty or one element.
 VALUES: dict[str, Any] = {
     "topic": "orders", "name": "orders", "group": "billing", "group_id": "billing", "transactional_id": "payments",
     "key": "billing", "coordinator_keys": "billing", "resource_name": "orders", "resource_type": 2, "host": "*",
@@ -61,7 +61,7 @@ class _Fixed:
 
 
 class _Sized:
-    """Text or bytes behind their size; a mutation may also write a size that is wrong, or null."""
+    """Text or bytes with their size; a mutation may write a wrong size, or null."""
 
     def __init__(self, name: str, value: bytes | None, *, flexible: bool, is_text: bool) -> None:
         self.name, self.value, self.flexible, self.is_text = name, value, flexible, is_text
@@ -86,7 +86,7 @@ class _Sized:
 
 
 class _Array:
-    """Elements behind their count."""
+    """Elements with their count."""
 
     def __init__(self, name: str, elements: "list[_Node] | None", *, flexible: bool) -> None:
         self.name, self.elements, self.flexible = name, elements, flexible
@@ -167,7 +167,7 @@ class Request:
 
 
 def valid(key: ApiKey, version: int, values: dict[str, Any] | None = None) -> Request:
-    """A request that the broker can serve; `values` win over VALUES."""
+    """Return a valid request; `values` override VALUES."""
     merged = {**VALUES, **_OF_API.get(key, {}), **(values or {})}
     return Request(
         key, version, _struct("request", load_request_schema(key, version), merged, is_flexible(key, version))
@@ -192,7 +192,7 @@ def _nodes(node: _Node) -> Iterator[_Node]:
 
 
 _fields = cache(fields)
-_schema = cache(load_request_schema)  # kio looks for it by name each time.
+_schema = cache(load_request_schema)  # Because kio finds the schema by its name at each call.
 
 
 def _struct(name: str, entity_type: Any, values: dict[str, Any], flexible: bool) -> _Struct:
@@ -240,7 +240,7 @@ def _size(size: int, flexible: bool, is_text: bool) -> bytes:
 
 
 def _batches() -> tuple[bytes, ...]:
-    """Batches that are valid, and such that only a look inside tells from valid ones."""
+    """Batches that are valid, and invalid ones that only a check of their records finds."""
     global _made
     if not _made:
         many = [b"v"] * 300
@@ -274,13 +274,13 @@ _OF_API: dict[int, dict[str, Any]] = {
 
 
 def repeat(request: Request, name: str, count: int) -> None:
-    """Have the array of that name hold its element so often."""
+    """Repeat the element of the array with this name."""
     array = next(each for each in _nodes(request.body) if isinstance(each, _Array) and each.name == name)
     assert array.elements, f"{name} has no element to repeat"
     array.elements = array.elements * count
 
 
 def with_crc(whole: bytearray) -> bytes:
-    """Write the CRC that the batch must have."""
+    """Write the valid CRC into the batch."""
     struct.pack_into(">I", whole, 17, crc32c(bytes(whole[21:])))
     return bytes(whole)

@@ -26,7 +26,7 @@ from tests.unit.adversary import hostile
 
 OPAQUE = 7
 
-# What a header field of that name holds in a valid request.
+# The values of header fields in a valid request, by name.
 FIELDS: dict[str, str] = {
     "topic": "orders", "consumerGroup": "billing", "group": "billing", "groupName": "idle", "producerGroup": "shop",
     "queueId": "0", "queueOffset": "0", "maxMsgNums": "8", "sysFlag": "4", "commitOffset": "0", "offset": "0",
@@ -45,7 +45,7 @@ FIELDS: dict[str, str] = {
     "attemptId": "a", "maxMsgBytes": "1048576", "unitMode": "false", "batch": "false", "order_": "false",
 }  # fmt: skip
 
-# What a field of that name holds in a valid JSON body; for the rest the type decides.
+# The values of fields in a valid JSON body, by name; the type decides about others.
 JSON_VALUES: dict[str, Any] = {
     "topic": "orders", "topicName": "made", "group": "billing", "groupName": "billing", "consumerGroup": "billing",
     "clientID": "client", "clientId": "client", "brokerName": "duolog", "queueId": 0, "subString": "*", "mode": "POP",
@@ -77,10 +77,10 @@ class Request:
     def __init__(self, code: int, ext: dict[str, bytes], body: "bytes | Any", *, is_binary: bool) -> None:
         self.code, self.ext, self.body, self.is_binary = code, ext, body, is_binary
         self.is_oneway = False
-        self.loose: dict[str, Any] = {}  # Header fields that are not text, as JSON allows.
+        self.loose: dict[str, Any] = {}  # Header fields whose JSON values are not text.
 
     def encode(self) -> bytes:
-        """Give the frame's payload."""
+        """Return the payload of the frame."""
         body = self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
         flag = remoting.FLAG_ONEWAY if self.is_oneway else 0
         header = self._binary(flag) if self.is_binary else self._json(flag)
@@ -135,7 +135,7 @@ class Request:
 
 
 def valid(code: int, rng: random.Random, found: Mapping[str, str] | None = None) -> Request:
-    """A request that the broker can serve; `found` are fields that mean something in the world."""
+    """Return a valid request; `found` has fields whose values exist in the world."""
     fields = {**FIELDS, **(found or {})}
     form = REQUESTS.get(RequestCode(code))
     names = [each.encode_name for each in msgspec.structs.fields(form)] if form else []
@@ -151,7 +151,7 @@ def valid(code: int, rng: random.Random, found: Mapping[str, str] | None = None)
 
 
 def _quoted(text: bytes) -> bytes:
-    """A JSON string of bytes that may not be UTF-8."""
+    """Return a JSON string of bytes that may be invalid UTF-8."""
     escaped = text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
     return b'"' + re.sub(rb"[\x00-\x1f]", lambda found: b"\\u%04x" % found[0][0], escaped) + b'"'
 
@@ -166,7 +166,7 @@ def _batch(rng: random.Random) -> bytes:
 
 @cache
 def body_form(code: int) -> type[Body] | None:
-    """The form of the JSON body that the row's handler reads; None if it reads none."""
+    """Return the type of the JSON body that the row's handler reads; None if it reads none."""
     return _read_by(TABLE[code].handler, depth=2)
 
 
@@ -201,7 +201,7 @@ def _value_of(kind: Any, values: Mapping[str, Any]) -> Any:
 
 
 def mutated_json(rng: random.Random, value: Any, depth: int = 0) -> Any:
-    """The same document with one node replaced, or as bytes with one fault."""
+    """Return the document with one node replaced, or its bytes with one fault."""
     if depth == 0 and rng.random() < 0.2:
         return hostile.broken(rng, json.dumps(value).encode())
     if isinstance(value, dict) and value and rng.random() < 0.85:

@@ -1,4 +1,4 @@
-"""What must have happened before a request means something: a group joined, a message popped, a transaction begun.
+"""The requests that come before a request with an effect: a group joined, a message popped, a transaction begun.
 
 Each function plays the scene through the world's own connections, and gives the values that it made under the names of
 the fields that carry them.
@@ -91,7 +91,7 @@ def _popped(attacker: "Attacker") -> dict[str, str]:
 
 
 def half(attacker: "Attacker") -> dict[str, str]:
-    """Send a half message of the group `shop`; gives the fields by which END_TRANSACTION names it."""
+    """Send a half message of the group `shop`; return the fields with which END_TRANSACTION names it."""
     sent = _ask_rocketmq(
         attacker, RequestCode.SEND_MESSAGE, b"half", sysFlag="4", properties="TRAN_MSG\x01true\x02PGROUP\x01shop\x02"
     )
@@ -122,10 +122,10 @@ ROCKETMQ: dict[int, Callable[["Attacker"], dict[str, str]]] = {
 
 
 def of_kafka(stage: "Attacker", key: int) -> dict[str, Any]:
-    """Play what comes before a request of that key, on a connection without requests that wait."""
+    """Send the requests that come before one of this key, on a connection without waiting requests."""
     return KAFKA[key](stage) if key in KAFKA else {}
 
 
 def of_rocketmq(attacker: "Attacker", code: int) -> dict[str, str]:
-    """Play what comes before a request of that code on the attacker's connection."""
+    """Send the requests that come before one of this code on the attacker's connection."""
     return ROCKETMQ[code](attacker) if code in ROCKETMQ and not attacker.connection.closed else {}

@@ -31,9 +31,9 @@ import_module("duolog.bridge.http.openapi.document")
 
 KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]
 ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in request_table.TABLE]
-PAIRS = 4  # Of connections, for each row; each sends one request.
+PAIRS = 4  # Pairs of connections for each row; each connection sends one request.
 SOAK_REQUESTS = int(os.environ.get("DUOLOG_SOAK_REQUESTS", "3000000"))
-WORLD_REQUESTS = 3_000  # After so many the soak makes another world, for state grows.
+WORLD_REQUESTS = 3_000  # After so many requests the soak makes a new world, because state grows.
 MUTATIONS = (1, 1, 1, 2, 3)
 CHECK_STEP_MS = 20_000  # Four of them are longer than `txn.check_interval_ms`.
 
@@ -45,7 +45,7 @@ def _world() -> World:
 
 @pytest.fixture
 def world(_world: World, rng: random.Random) -> World:
-    """One world for all rows, for it takes long to make; each row has its own chance."""
+    """One world for all rows, because it takes long to make; each row has its own random numbers."""
     _world.findings.clear()
     _world.rng = rng
     return _world
@@ -88,8 +88,8 @@ def test_rocketmq_requests(world: World, code: RequestCode) -> None:
 
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_decisions_about_open_half_messages(world: World, is_deleted: bool) -> None:
-    """Two strangers decide about half messages of a producer: with offsets of others, as other groups, again and again,
-    before and after a check-back, and after their topic is deleted. One that they do not name is committed at the end.
+    """Two other clients decide about half messages of a producer: with wrong offsets, as other groups, again, before
+    and after a check-back, and after their topic is deleted. A half message that they do not name is committed last.
     """
     producer, strangers = world.rocketmq(), (world.rocketmq(), world.rocketmq())
     kept, *named = [scenes.half(producer) for _ in range(6)]
@@ -150,7 +150,7 @@ def test_http_requests(world: World) -> None:
 
 @pytest.mark.soak
 def test_requests_of_all_kinds_for_long(rng: random.Random) -> None:
-    """Random rows of all tables, three requests a connection, one connection of each wire at a time.
+    """Send requests of random rows of all tables: three a connection, one connection of each protocol at a time.
 
     Each world has a seed of its own, which is printed with what was found in it; DUOLOG_SOAK_WORLD repeats one world.
     """

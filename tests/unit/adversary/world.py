@@ -1,9 +1,9 @@
-"""A whole broker core with something of everything in it, and what must hold after each request of an adversary.
+"""A whole broker core with state of every kind, and the invariants after each request of an adversary.
 
     world = World(seed)
     attacker = world.kafka()                     # or world.rocketmq()
     attacker.send(payload, kind="METADATA 12")   # one frame; the turn's work is counted
-    world.end(attacker)                          # time passes; answered or closed, everything given back
+    world.end(attacker)                          # time passes; checks that all is answered and released
 
 What does not hold is collected in `world.findings`, so that a run reports all it finds.
 """
@@ -41,13 +41,13 @@ from tests.unit.bridge.batches import batch
 
 STORE = StoreOptions(segment_bytes=16 << 20, reserve_bytes=0, tail_bytes=1 << 20)
 WAIT_MS = 350_000
-STEPS, STEPS_MAX = 2, 8  # So often it waits, and longer for what is held: until silence closes the connection.
-BROKEN_RATIO = 0.1  # Of the mutated requests: a fault in the bytes, wherever it falls.
+STEPS, STEPS_MAX = 2, 8  # The number of waits; more for held requests, until the idle connection is closed.
+BROKEN_RATIO = 0.1  # The ratio of mutated requests with a fault at any byte.
 
 
 @dataclass
 class Finding:
-    """What a request did that none may do."""
+    """An invariant that a request broke."""
 
     kind: str
     what: str
@@ -65,10 +65,10 @@ class Attacker:
         self.transport = connect(connection, world.loop)
         self.kinds: list[str] = []
         self.frames: list[bytes] = []
-        self.unanswered = 0  # Requests that must be answered.
+        self.unanswered = 0  # Requests without their answer.
 
     def send(self, payload: bytes, kind: str, *, is_answered: bool = True) -> None:
-        """Send one frame and let the loop have its turn."""
+        """Send one frame, and run a turn of the loop."""
         if self.connection.closed:
             return
         self.kinds.append(kind)
@@ -81,19 +81,19 @@ class Attacker:
             pass
 
     def _work(self, kind: str, payload: bytes, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Do one turn of the loop, and hold what it took against the budget."""
+        """Run one turn of the loop, and compare its work with the budget."""
         with budget.counted(calls=self.world.counts_calls) as work:
             result = self.world.guarded(self, call, *arguments)
         self.world.judge(kind, work, [payload])
         return result
 
     def say(self, payload: bytes) -> None:
-        """Send a frame of a scene: no attack, and not judged."""
+        """Send a frame of a scene, whose work is not checked."""
         self.connection.data_received(struct.pack(">i", len(payload)) + payload)
         self.world.loop.turn()
 
     def answers(self) -> int:
-        """How many requests were answered."""
+        """The number of requests that were answered."""
         frames = FrameReader(1 << 30).feed(bytes(self.transport.taken))
         if isinstance(self.connection, KafkaConnection):
             return len(frames)
@@ -101,7 +101,7 @@ class Attacker:
 
     @property
     def is_done(self) -> bool:
-        """Whether all its requests are answered, or its connection is closed."""
+        """Return whether all requests are answered, or the connection is closed."""
         return self.connection.closed or self.answers() >= self.unanswered
 
     @property
@@ -110,7 +110,7 @@ class Attacker:
 
 
 def _is_response(frame: memoryview) -> bool:
-    """Tell answers from requests of the broker. A forwarded header may be longer as JSON than a client may send one."""
+    """Distinguish answers from requests of the broker. A forwarded header may exceed a client's limit as JSON."""
     try:
         return remoting.decode(frame).is_response
     except ProtocolError:
@@ -118,7 +118,7 @@ def _is_response(frame: memoryview) -> bool:
 
 
 class NotedFaults(StrictFaults):
-    """Contains faults as a broker in production does, and keeps their tracebacks: none may happen."""
+    """Contains faults as a broker in production does, and keeps their tracebacks; each fault is a finding."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -130,7 +130,7 @@ class NotedFaults(StrictFaults):
 
 
 class World(ManualCore):
-    """The core, its state, and two clients who do nothing wrong."""
+    """The core, its state, and two well-behaved clients."""
 
     faults: NotedFaults
 
@@ -149,7 +149,7 @@ class World(ManualCore):
         self._fill()
         self.kafka_client: Attacker
         self.rocketmq_client: Attacker
-        self.stage: Attacker  # Where scenes are played whose connection does not matter.
+        self.stage: Attacker  # Sends the scenes whose connection does not matter.
         question = kafka_requests.valid(ApiKey.METADATA, 12, {"name": "quiet", "topic_id": 0}).encode()
         self._kafka_question = struct.pack(">i", len(question)) + question
         ext = {"topic": "quiet", "queueId": "0"}
@@ -160,7 +160,7 @@ class World(ManualCore):
     # -- Time
 
     def _start_duties(self) -> None:
-        """Take the duties that a broker gives to its ticker."""
+        """Collect the duties that a broker registers with its ticker."""
         self._duties: list[Callable[[int, int], object]] = []
         callbacks = CheckCallbacks(1_000, partial(self.faults.contain, kind="callback"))
         duties.register(self, check_back_loop(self.rocketmq_context, self.half_decisions, callbacks), self._add_duty)
@@ -179,23 +179,23 @@ class World(ManualCore):
                 try:
                     run(now_ms, mono_ms)
                 except StoreError:
-                    pass  # The ticker puts it off.
+                    pass  # The ticker retries it later.
                 except Exception as error:  # noqa: BLE001 - as the ticker does
                     self.faults.contain(error, f"ticker {name}")
 
         self._duties.append(run_if_due)
 
     def pass_ms(self, ms: int) -> None:
-        """Let time pass, and do what is due then, as the ticker does."""
+        """Advance the clock, and run the duties that are due, as the ticker does."""
         self.clock.pass_ms(ms)
         for run_if_due in self._duties:
             run_if_due(self.clock.now_ms(), self.clock.mono_ms())
         self.settle()
 
-    # -- What is there
+    # -- State
 
     def replenish(self) -> None:
-        """Make the topics again that a request has deleted."""
+        """Create the topics again that a request has deleted."""
         for name, queues in (("orders", 4), ("doomed", 1), ("quiet", 1)):
             self.topic(name, queues)
 
@@ -217,10 +217,10 @@ class World(ManualCore):
     def rocketmq(self) -> Attacker:
         return Attacker(self, RocketMQConnection(self.rocketmq_connections))
 
-    # -- What must hold
+    # -- Invariants
 
     def guarded(self, attacker: Attacker, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call into the broker; an exception that comes out of it is a finding."""
+        """Call the broker; an exception is a finding."""
         try:
             return call(*arguments)
         except Exception as error:  # noqa: BLE001 - every one of them is what is looked for
@@ -235,7 +235,7 @@ class World(ManualCore):
         self.findings.append(Finding(kind, what, frames))
 
     def judge(self, kind: str, work: budget.Work, frames: list[bytes]) -> None:
-        """Hold the work of one turn against the budget; note the faults that it had to contain."""
+        """Compare the work of one turn with the budget; add the contained faults to the findings."""
         self._note_faults(kind, frames)
         if work.units > budget.UNITS_MAX:
             self.note(kind, f"{work.units} units of work in one turn", frames)
@@ -248,7 +248,7 @@ class World(ManualCore):
         self.faults.noted.clear()
 
     def end(self, *attackers: Attacker) -> None:
-        """Let time pass, ask as another client does, close the connections; note all that does not hold."""
+        """Advance the clock, send requests as other clients, close the connections; add what fails to the findings."""
         first = attackers[0]
         for step in range(STEPS_MAX):
             if step >= STEPS and all(each.is_done for each in attackers):
@@ -276,23 +276,23 @@ class World(ManualCore):
                 self.found(attacker, f"another client's {client.connection.wire} request was not answered")
 
     def next_number(self) -> int:
-        """Give a number that no scene of this world had."""
+        """Return a number that no scene of this world has used."""
         self._numbers += 1
         return self._numbers
 
     def _connect_others(self) -> None:
         self.kafka_client, self.rocketmq_client, self.stage = self.kafka(), self.rocketmq(), self.kafka()
         for client, question in self._others():
-            client.connection.data_received(question)  # Who says nothing at first is closed.
+            client.connection.data_received(question)  # A connection without a first request is closed.
         self.loop.turn()
 
     def _others(self) -> list[tuple[Attacker, bytes]]:
-        """Give the clients that do nothing wrong, and what each asks."""
+        """Return the well-behaved clients, each with its request."""
         kafka, rocketmq = self._kafka_question, self._rocketmq_question
         return [(self.kafka_client, kafka), (self.stage, kafka), (self.rocketmq_client, rocketmq)]
 
     def _check_given_back(self, attacker: Attacker) -> None:
-        """Hold every counter of what connections keep against what the quiet clients keep: nothing."""
+        """Check that each counter of memory and requests of connections is zero, as for idle clients."""
         flow = self.rocketmq_context.requests.admission
         kept = {
             "unsent bytes": self.server.connections.answer_bytes,
@@ -308,10 +308,10 @@ class World(ManualCore):
             if count:
                 self.found(attacker, f"{count} {what} were kept")
 
-    # -- Requests of either kind
+    # -- Requests of both protocols
 
     def attack_kafka(self, attacker: Attacker, key: ApiKey, version: int, mutations: int) -> None:
-        """Send one request of that row with so many of its fields replaced."""
+        """Send one request of the row with `mutations` of its fields replaced."""
         request = kafka_requests.valid(key, version, scenes.of_kafka(self.stage, key))
         for _ in range(mutations):
             kafka_requests.mutate(request, self.rng)
@@ -321,7 +321,7 @@ class World(ManualCore):
         attacker.send(payload, f"{key.name} {version}", is_answered=is_answered)
 
     def attack_rocketmq(self, attacker: Attacker, code: RequestCode, mutations: int) -> None:
-        """Send one request of that row with so many of its fields replaced."""
+        """Send one request of the row with `mutations` of its fields replaced."""
         request = rocketmq_requests.valid(code, self.rng, scenes.of_rocketmq(attacker, code))
         for _ in range(mutations):
             request.mutate(self.rng)
