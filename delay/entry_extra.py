@@ -1,7 +1,7 @@
-"""The `extra` field of pending entries: what the log says of a timer beside its message, live and at recovery.
+"""The layout of the `extra` field of pending entries: what a timer has besides its message.
 
     pending           kind u8 = 0x44 | queue key of the destination u64 | due u64 | hash u64 if it has a name
-    in a transaction  kind u8 = 0x54 | key | due | producer id u64      a timer once the Kafka transaction is committed
+    in a transaction  kind u8 = 0x54 | key | due | producer id u64      a timer after the transaction's commit
     stored again      kind u8 = 0x46 | key | due | hash u64 or 0 | id, 2 u64 | table key, 2 u64
                       a rescheduled message that was in a sorted table under its table key, and keeps its id
 
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from duolog.delay.names import name_hash
 from duolog.delay.rows import TOPIC_SHIFT, TimerId, TimerKey
 
-PENDING_KIND: Final = 0x44  # Of all entries that have an `extra`; RocketMQ's op messages begin theirs with 0 to 9.
+PENDING_KIND: Final = 0x44  # Differs from all kinds in the `extra` of RocketMQ's op messages, which are 0 to 9.
 HELD_KIND: Final = 0x54
 STORED_AGAIN_KIND: Final = 0x46
 
@@ -22,14 +22,14 @@ _PENDING: Final = Struct(">BQQ")
 _HASH: Final = Struct(">Q")
 _HELD: Final = Struct(">BQQQ")
 _STORED_AGAIN: Final = Struct(">BQQQQQQQ")
-HASH_AT: Final = _PENDING.size  # In the extra of a pending entry and of one that was stored again.
+HASH_AT: Final = _PENDING.size  # The byte of the hash, in a pending entry and in one that was stored again.
 HASH_SIZE: Final = _HASH.size
 
 
 class StoredAgain(NamedTuple):
-    """What the extra of an entry that was stored again says."""
+    """The fields in the extra of an entry that was stored again."""
 
-    queue_key: int  # Of the destination.
+    queue_key: int  # The key of the destination.
     due_ms: int
     hashed: int  # 0: the sender gave no key.
     timer_id: TimerId

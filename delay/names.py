@@ -1,14 +1,14 @@
-"""An index of timers by the sender's own key, in memory: 24 bytes for each, and no object.
+"""The class Names: an index of timers by the sender's key. It takes 24 bytes of memory for each timer.
 
     part 0         hash u64 | due u64 | address u64 ...          in the order of adding
     ...
     part 4095
 
-A hash of topic and key names the part by its first bits; within it the bytes of the hash are searched. So `find`
-searches one part, which takes a few microseconds for a million timers. Rows of timers that are not pending any more say
-that there was such a timer; when their part has doubled in size, all but the newest of them are removed.
+The first bits of the hash of topic and key are the number of the part, which is searched for the bytes of the hash. So
+`find` searches one part, which takes a few microseconds for a million timers. Rows of timers that are not pending any
+more show that there was such a timer. When a part has doubled in size, all but the newest of these are removed.
 
-Two keys with one hash (one pair in 2**64) are not distinguished.
+Two keys with the same hash are not distinguished. The probability is 1 in 2**64 for a pair of keys.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,22 +22,22 @@ _ROW: Final = Struct(">QQQ")
 _HASH_BYTES: Final = 8
 _PART_BITS: Final = 12
 _ROWS_IN_SNAPSHOT: Final = 1 << 13
-_SWEPT_FROM: Final = 64  # rows of a part
+_SWEPT_FROM: Final = 64  # A part with fewer rows is not swept.
 
 
 def name_hash(topic: int, name: bytes) -> int:
-    """Hash a sender's key within its topic: the same forever, for files hold it."""
+    """Return the hash of topic and sender's key. It must never change, because files have it."""
     return int.from_bytes(blake2b(name, digest_size=_HASH_BYTES, salt=topic.to_bytes(8, "big")).digest(), "big")
 
 
 class Names:
-    """`is_pending` says which rows must stay; about `past_max` of the others are kept."""
+    """The index. Rows of pending timers stay (`is_pending`); about `past_max` rows of other timers stay, too."""
 
     def __init__(self, is_pending: Callable[[TimerId], bool], past_max: int) -> None:
         self._is_pending = is_pending
-        self._past_max = -(-past_max >> _PART_BITS)  # of one part
+        self._past_max = -(-past_max >> _PART_BITS)  # The number for one part.
         self._parts: dict[int, bytearray] = {}
-        self._sweep_at: dict[int, int] = {}  # bytes
+        self._sweep_at: dict[int, int] = {}  # The size at which each part is swept, in bytes.
 
     def add(self, hashed: int, timer_id: TimerId) -> None:
         number = hashed >> 64 - _PART_BITS
@@ -49,7 +49,7 @@ class Names:
             self._sweep(number)
 
     def find(self, hashed: int) -> list[TimerId]:
-        """Return the ids that were added under this hash and not removed since, the latest last."""
+        """Return the ids that were added with this hash and are not removed, the latest last."""
         part = self._parts.get(hashed >> 64 - _PART_BITS, b"")
         wanted = hashed.to_bytes(_HASH_BYTES, "big")
         found: list[TimerId] = []
@@ -62,9 +62,9 @@ class Names:
         return found
 
     def snapshot(self) -> Iterator[bytes]:
-        """Return all rows of this moment in parts, for `restore`; they may be taken while rows are added.
+        """Return all rows of this moment in parts, for `restore`. Rows may be added during the iteration.
 
-        A part of the table only grows, or another one takes its place.
+        The bytes of a part never change: rows are added behind them, or another bytearray replaces the part.
         """
         return self._rows_of([(part, len(part)) for part in self._parts.values()])
 

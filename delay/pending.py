@@ -1,7 +1,7 @@
-"""The pending timers that are in memory: reads merge the memtable with what cursors have read from sorted tables.
+"""The class PendingTimers: the pending timers in memory, which are in the memtable or prefetched from sorted tables.
 
-A timer is known to clients by its id (`delay/ids.py`), and ordered by its key. `limit_of` returns the key before which
-a topic may deliver, because the topic's cursor has read the tables up to there; None: there is no limit.
+Clients name a timer by its id (`delay/ids.py`); timers are ordered by their keys. `limit_of` returns the key below
+which a topic may deliver, because the topic's cursor has read the tables up to it; None: there is no limit.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def _no_limit(topic: int) -> TimerKey | None:
 
 
 class PendingTimers:
-    """Belongs to the loop. About `names_max` names of timers that are not pending any more are kept."""
+    """The pending timers in memory; used in the loop only. About `names_max` names of past timers are stored."""
 
     def __init__(self, names_max: int = 0) -> None:
         self.limit_of: Callable[[int], TimerKey | None] = _no_limit
@@ -35,26 +35,26 @@ class PendingTimers:
         self.turns = Turns(self)
         self.memtable = Memtable(0, self.turns.offer)
         self.prefetch = Prefetch(self.turns.offer)
-        self.found: dict[TimerKey, TableTimer] = {}  # By `Lookups`, while a command acts on them.
+        self.found: dict[TimerKey, TableTimer] = {}  # Timers that `Lookups` has loaded for a command.
 
     def begin(self, now_ms: int) -> None:
-        """Say what time it is, before anything is added: what is due before is ready at once."""
+        """Set the time, before timers are added. Timers that are due by then become ready at once."""
         self.memtable = Memtable(now_ms, self.turns.offer)
 
     # -- Single timers
 
     def find(self, timer_id: TimerId) -> Timer | None:
-        """Return the timer of this id, if it is in memory, with the time at which it is due now."""
+        """Return the timer of this id with its present due time, if it is in memory."""
         key = self.ids.key_of(timer_id)
         if self.ids.id_at(key) != timer_id:
-            return None  # It is the key of another timer, and no id.
+            return None  # The key of a rescheduled timer, and not the id of any.
         timer = self.memtable.find(key)
         if timer is None and (found := self.stored(key)) is not None:
             timer = row_of(found)
         return timer
 
     def is_pending(self, timer_id: TimerId) -> bool:
-        """Whether the timer of this id is in memory."""
+        """Return whether the timer of this id is in memory."""
         return self.find(timer_id) is not None
 
     def named(self, topic: int, name: bytes) -> list[TimerId]:
@@ -67,11 +67,11 @@ class PendingTimers:
         ]
 
     def stored(self, key: TimerKey) -> TableTimer | None:
-        """Return the timer of this key with its message, if it is in memory and its message in a table."""
+        """Return the timer of this key with its message, if it was loaded from a table."""
         return self.prefetch.get(key) or self.found.get(key)
 
     def move(self, timer_id: TimerId, due_ms: int) -> bool:
-        """Let a timer of the memtable be due at another time; its id stays. False if it is not pending."""
+        """Change the due time of a timer of the memtable; its id stays. False: the memtable has no such timer."""
         timer = self.remove(timer_id)
         if timer is None:
             return False
@@ -80,7 +80,7 @@ class PendingTimers:
         return True
 
     def remove(self, timer_id: TimerId) -> Timer | None:
-        """Remove a timer from the memtable: it is cancelled, delivered, or moved."""
+        """Remove a timer from the memtable, because it was cancelled, delivered or rescheduled."""
         key = self.ids.key_of(timer_id)
         if self.ids.id_at(key) != timer_id:
             return None
@@ -88,7 +88,7 @@ class PendingTimers:
         return self.memtable.remove(key)
 
     def delivered(self, topic: int, ids: bytes) -> list[TimerKey]:
-        """Remove delivered timers from the memtable; returns the keys of those that are not there, but in tables."""
+        """Remove delivered timers from the memtable; return the keys of the others, which are in tables."""
         in_tables: list[TimerKey] = []
         if self.prefetch.count(topic):
             keys = [self.ids.key_of(timer_id) for timer_id in KEY.iter_unpack(ids)]
@@ -110,20 +110,20 @@ class PendingTimers:
     # -- Time
 
     def next_ms(self) -> int | None:
-        """Return a time before which there is nothing to do; None while nothing is pending or all waits for others."""
+        """Return a time before which no timer becomes ready and no topic has a turn; None if there is no such time."""
         stored = self.prefetch.next_key()
         times = (self.memtable.windows.next_ms(), None if stored is None else stored[0], self.turns.next_ms())
         return min((each for each in times if each is not None), default=None)
 
     def advance(self, now_ms: int, moves_max: int) -> None:
-        """Let timers become ready, until about so many rows have moved or there are no more to be moved."""
+        """Make due timers ready, until about `moves_max` rows have moved or no more need to."""
         self.memtable.windows.advance(now_ms, moves_max)
         self.prefetch.advance(now_ms, moves_max)
 
-    # -- What topics have to deliver
+    # -- The timers that topics may deliver
 
     def first_due(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]:
-        """Return the first timers that a topic may deliver now, within these limits; the first may have more bytes."""
+        """Return the first timers that a topic may deliver now, within these limits; one timer even if it is larger."""
         now_ms = min(now_ms, self.memtable.windows.reached_ms)
         limits = [limit for limit in (self.limit_of(topic), self.prefetch.next_key()) if limit is not None]
         limit = min(limits) if limits else None
@@ -138,6 +138,7 @@ class PendingTimers:
         return found
 
     def is_at_limit(self, topic: int) -> bool:
+        """Return whether the first ready timer of a topic must wait for the topic's cursor."""
         limit, first = self.limit_of(topic), next(self._ready(topic), None)
         return limit is not None and (first is None or first[:2] >= limit)
 

@@ -1,10 +1,11 @@
-"""Topics that have something to deliver take turns, so that a topic with many due timers does not hold up the others.
+"""The class Turns: topics with ready timers take turns, so that a topic with many does not hold up the others.
 
     state      event                               next state
-    idle       something is due                    waiting
+    idle       a timer becomes ready               waiting
     waiting    `take` gives the topic a turn       delivering
-    waiting    its cursor has not read so far      blocked
-    waiting    nothing of it is ready any more     idle
+    waiting    its first ready timer is not below  blocked
+               the position of its cursor
+    waiting    it has no ready timer any more      idle
     blocked    its cursor has moved                waiting
     delivering `give_back`                         waiting
 
@@ -19,14 +20,14 @@ from duolog.delay.wheel import NEVER_MS
 
 
 class Turn(NamedTuple):
-    """What a topic may deliver now, in order."""
+    """The timers that a topic may deliver now, in due order."""
 
     topic: int
     timers: list[Timer]
 
 
 class Source(Protocol):
-    """What topics have to deliver."""
+    """The ready timers of topics (`PendingTimers`)."""
 
     def first_due(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]: ...
 
@@ -42,26 +43,26 @@ class Turns:
         self.paused: set[int] = set()
         self.on_blocked: Callable[[], None] | None = None  # Called when a topic must wait for its cursor.
         self._source = source
-        self._waiting: dict[int, None] = {}  # In the order of their turns.
+        self._waiting: dict[int, None] = {}  # Topics in the order of their turns.
         self._delivering: set[int] = set()
         self._blocked: set[int] = set()
-        self._earliest_ms = NEVER_MS  # No waiting topic has anything due before.
+        self._earliest_ms = NEVER_MS  # No timer of a waiting topic is due before this time.
 
     def __len__(self) -> int:
-        """How many topics may have something to deliver."""
+        """Return the number of waiting topics."""
         return len(self._waiting)
 
     def next_ms(self) -> int | None:
         return self._earliest_ms if self._waiting else None
 
     def offer(self, topic: int, due_ms: int) -> None:
-        """A topic has something that is due then."""
+        """Let a topic wait for a turn, because a timer of it that is due at `due_ms` has become ready."""
         if topic not in self.paused and topic not in self._delivering and topic not in self._blocked:
             self._waiting.setdefault(topic)
             self._earliest_ms = min(self._earliest_ms, due_ms)
 
     def take(self, now_ms: int, count_max: int, bytes_max: int) -> Turn | None:
-        """Return what the next topic may deliver: at most so many, and so many bytes unless the first has more.
+        """Return the timers that the next topic may deliver, within these limits; one timer even if it is larger.
 
         The timers stay pending until they are removed; the topic has no other turn until `give_back`.
         """
@@ -79,7 +80,7 @@ class Turns:
                 idle.append(topic)
             elif next_ms <= now_ms and self._source.is_at_limit(topic):
                 blocked.append(topic)
-            else:  # The clock was set back, or rows that are due before are not ready yet.
+            else:  # The clock was set back, or earlier rows are not ready yet.
                 earliest_ms = min(earliest_ms, next_ms)
         for topic in idle:
             del self._waiting[topic]
@@ -99,13 +100,13 @@ class Turns:
             self.on_blocked()
 
     def unblock(self, topic: int | None) -> None:
-        """A topic's cursor has moved, or for None that of many topics."""
+        """Let a blocked topic wait for a turn, because its cursor has moved; None: all blocked topics."""
         for each in [*self._blocked] if topic is None else self._blocked & {topic}:
             self._blocked.discard(each)
             self.line_up(each)
 
     def give_back(self, topic: int) -> None:
-        """Let a topic that had its turn wait for the next one."""
+        """End the turn of a topic, and let it wait for the next one."""
         self._delivering.discard(topic)
         self.line_up(topic)
 
@@ -119,7 +120,7 @@ class Turns:
         self.line_up(topic)
 
     def line_up(self, topic: int) -> None:
-        """Let a topic wait for a turn if it has anything that is ready."""
+        """Let a topic wait for a turn if it has a ready timer."""
         next_ms = self._source.next_ready_ms(topic)
         if next_ms is not None:
             self.offer(topic, next_ms)

@@ -47,53 +47,54 @@ Item = TypeVar("Item")
 
 DIGIT_BITS = 8
 DIGIT_MASK = (1 << DIGIT_BITS) - 1
-LEVELS = 8  # times below 2**64 ms
+LEVELS = 8  # Enough for times below 2**64 ms.
 NEVER_MS = 1 << LEVELS * DIGIT_BITS
-DEAD_BEHIND_MAX = 64  # cancelled timers in the heap, beyond as many as there are live ones; then it is made anew
+# The heap of late timers is built again when more of its timers are cancelled than are pending, plus this number.
+DEAD_BEHIND_MAX = 64
 
 
 class WheelTimer(Generic[Item]):
-    """What `Wheel.add` returns: one timer, to cancel it by."""
+    """One timer, which `Wheel.add` returns and `Wheel.cancel` takes."""
 
     __slots__ = ("_slot", "deadline_ms", "item")
 
     def __init__(self, deadline_ms: int, item: Item, slot: "dict[WheelTimer[Item], None]") -> None:
         self.deadline_ms = deadline_ms
         self.item = item
-        self._slot: dict[WheelTimer[Item], None] | None = slot  # where it lies; None: it was due, or is cancelled
+        self._slot: dict[WheelTimer[Item], None] | None = slot  # The slot that has it; None: it was due or cancelled.
 
     @property
     def is_pending(self) -> bool:
         return self._slot is not None
 
 
-# The timers of one slot in the order of adding. A dict, because that keeps order and lets go of any of them in O(1).
+# The timers of one slot in the order of adding. A dict keeps this order, and removes any of them in O(1).
 Slot = dict[WheelTimer[Item], None]
 
 
 class Wheel(Generic[Item]):
-    """Holds timers until they are due. Times are whole milliseconds from 0 on; of which clock is the owner's affair."""
+    """Holds timers until they are due. Times are milliseconds of the owner's clock, from 0 on."""
 
     def __init__(self, start_ms: int = 0) -> None:
-        self._hand_ms = start_ms  # Invariant: what lies in slots is due later, or is about to be let out.
+        self._hand_ms = start_ms  # Invariant: timers in slots are due later, or now and not returned yet.
         self._levels: list[_Level[Item]] = [_Level(number) for number in range(LEVELS)]
-        self._moving: _Level[Item] | None = None  # its first slot is half moved down; the hand stands just before it
+        self._moving: _Level[Item] | None = None  # The level whose first slot is being moved down.
         self._behind: _Behind[Item] = _Behind()
-        self._next_ms = 0  # Invariant: nothing is due before.
+        self._next_ms = 0  # Invariant: no timer is due before this time.
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def next_deadline_ms(self) -> int | None:
-        """Return a time before which nothing is due, or None while the wheel is empty.
+        """Return a time before which no timer is due; None while the wheel is empty.
 
-        It is never after the first deadline, and mostly equals it. Where it is before, `advance` to it moves it on.
+        It is usually the first deadline. If it is earlier, `advance` to this time makes it greater.
         """
         return self._next_ms if self._count else None
 
     def add(self, deadline_ms: int, item: Item) -> WheelTimer[Item]:
-        """Let `item` be due at `deadline_ms`; if that has passed, at the next `advance`."""
+        """Add a timer, whose item `advance` returns at `deadline_ms`; if that has passed, the next `advance` does."""
         if deadline_ms < self._next_ms or not self._count:
             self._next_ms = deadline_ms
         self._count += 1
@@ -107,7 +108,7 @@ class Wheel(Generic[Item]):
         return timer
 
     def cancel(self, timer: WheelTimer[Item]) -> bool:
-        """Let `timer` never be due. False if it was due already, or cancelled."""
+        """Cancel a timer. False: it was due already, or cancelled."""
         slot = timer._slot
         if slot is None:
             return False
@@ -119,10 +120,11 @@ class Wheel(Generic[Item]):
     def advance(self, to_ms: int, moves_max: int = sys.maxsize) -> list[Item]:
         """Return the items due at or before `to_ms`: by time, equal times in the order of adding.
 
-        `to_ms` below that of an earlier call means that the clock was set back: what is due after it waits.
+        If `to_ms` is below that of an earlier call, the clock was set back, and timers that are due after `to_ms` wait.
 
-        With `moves_max` it stops when about so many timers have moved, down a level or out (those of one millisecond go
-        out together). While `next_deadline_ms()` is not above `to_ms` there may be more, for the next call.
+        With `moves_max` the call ends when about so many timers have moved to a lower level or were returned. All
+        timers of one millisecond are returned together. While `next_deadline_ms()` is at most `to_ms`, another call may
+        return more.
         """
         due: list[Item] = []
         self._behind.take(to_ms, due)
@@ -144,11 +146,11 @@ class Wheel(Generic[Item]):
     # -- Moving the hand
 
     def _move_down(self, level: "_Level[Item]", start_ms: int, moves_max: int) -> int:
-        """Move the timers of the level's first slot down to where they belong from `start_ms` on, when it begins.
+        """Move up to `moves_max` timers of the level's first slot, which begins at `start_ms`, to lower levels.
 
-        While some are left the hand stands just before the slot: so what is added for a time in it goes to its end, not
-        past its equals to a lower level. The lower levels were empty, or their slots would have been first; until the
-        slot is empty nothing but it is put there.
+        While some timers are left in the slot, the hand is one millisecond before it. So a new timer for a time in the
+        slot is added at its end, and not to a lower level, where it would be before older timers of the same time. The
+        lower levels have only timers of this slot: if they had others, their slots would have been first.
         """
         self._hand_ms, self._moving = start_ms - 1, level
         slot = level.first()
@@ -167,7 +169,7 @@ class Wheel(Generic[Item]):
         return len(timers)
 
     def _first_level(self) -> "_Level[Item] | None":
-        """Return the level with the earliest slot: the lowest that has one."""
+        """Return the level with the earliest slot, which is the lowest level with a slot; None if there is none."""
         if self._moving is not None:
             return self._moving
         for level in self._levels:
@@ -183,13 +185,13 @@ class Wheel(Generic[Item]):
 
 
 class _Level(Generic[Item]):
-    """The wheel of one digit. All its slots are ahead of the hand; the hand's own time gives their higher digits."""
+    """The slots of one digit. All are ahead of the hand, and their higher digits are those of the hand."""
 
     __slots__ = ("occupied", "shift", "slots")
 
     def __init__(self, number: int) -> None:
         self.shift = number * DIGIT_BITS
-        self.slots: dict[int, Slot[Item]] = {}  # by digit; empty ones are those whose timers were all cancelled
+        self.slots: dict[int, Slot[Item]] = {}  # By digit. A slot is empty if all its timers were cancelled.
         self.occupied = 0  # Invariant: bit d is set if and only if slot d is there.
 
     def slot_of(self, deadline_ms: int) -> Slot[Item]:
@@ -204,7 +206,7 @@ class _Level(Generic[Item]):
         return self.slots[self._first_digit()]
 
     def first_ms(self, hand_ms: int) -> int:
-        """Return when the first slot begins."""
+        """Return the time at which the first slot begins."""
         above = self.shift + DIGIT_BITS
         return (hand_ms >> above << above) | (self._first_digit() << self.shift)
 
@@ -222,12 +224,12 @@ class _Level(Generic[Item]):
 
 
 class _Behind(Generic[Item]):
-    """The timers whose time the hand has passed: added late, or while the clock is set back."""
+    """The timers with deadlines at or before the hand: they were added too late, or while the clock was set back."""
 
     __slots__ = ("_added", "_heap", "_live")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, WheelTimer[Item]]] = []  # by time and order of adding; cancelled ones stay in
+        self._heap: list[tuple[int, int, WheelTimer[Item]]] = []  # (Deadline, number, timer). Cancelled timers stay.
         self._live: Slot[Item] = {}
         self._added = 0
 
@@ -242,7 +244,7 @@ class _Behind(Generic[Item]):
         return timer
 
     def take(self, to_ms: int, due: list[Item]) -> None:
-        """Let out what is due at or before `to_ms`."""
+        """Add the items of the timers that are due at or before `to_ms` to `due`."""
         while self.earliest_ms() <= to_ms:
             timer = heappop(self._heap)[2]
             del self._live[timer]

@@ -13,7 +13,7 @@ class StoreOptions:
     # When an answer is sent: after an fsync (sync) or after a write (async). A topic may override it.
     flush: Literal["sync", "async"] = "sync"
     flush_interval_ms: int = 500  # Interval of background fsyncs.
-    segment_bytes: int = 256 * MIB  # Size of a segment file, and of the largest unit.
+    segment_bytes: int = 256 * MIB  # Size of a segment file. A unit must fit into one segment.
     reserve_bytes: int = 16 * MIB  # Blocks allocated beyond the end of the log, so that an fsync writes less metadata.
     tail_bytes: int = 32 * MIB  # Size of the write buffer; with more unwritten bytes, an append writes first.
     open_segments_max: int = 256  # Segment files that are open at the same time.

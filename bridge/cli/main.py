@@ -37,14 +37,8 @@ from duolog.bridge.cli.timers import schedule_app, timer_app
 from duolog.bridge.cli.topics import topic_app
 from duolog.bridge.cli.transactions import txn_app
 
-JOBS = (
-    "archive",
-    "reconcile",
-    "replay",
-    "lateness",
-    "transactions",
-    "schedule",
-)  # The names of the jobs, because importing the list of `spark` would need PySpark.
+# The names of the jobs of `spark`. Importing its list of them would need PySpark.
+JOBS = ("archive", "reconcile", "replay", "lateness", "transactions", "schedule")
 
 app = typer.Typer(
     help="A message broker: RocketMQ clients, Kafka clients and Spark share the same topics over one commitlog.",

@@ -49,9 +49,8 @@ class Memtable:
         self.frozen = Frozen()
         self._on_ready = on_ready
         self._ready: dict[int, RowsByKey] = {}  # By topic.
-        self._flushed: set[bytes] = (
-            set()
-        )  # During recovery: packed keys of rows whose timers are in tables, according to a later manifest.
+        # During recovery: packed keys of rows whose timers are in tables, according to a later manifest.
+        self._flushed: set[bytes] = set()
 
     def __len__(self) -> int:
         return self.counts.total

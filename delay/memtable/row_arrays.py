@@ -187,9 +187,8 @@ class RowArray:
         """Remove the rows before this byte; the caller subtracts deleted ones among them from `deleted_count`."""
         self.head = until
         self.indexes = ()
-        if (
-            self.head > len(self.rows) // 2 and self.reading is None
-        ):  # While a snapshot reads the rows, they stay; a later call removes them.
+        # While a snapshot reads the rows, they stay; a later call removes them.
+        if self.head > len(self.rows) // 2 and self.reading is None:
             del self.rows[: self.head]
             self.head = 0
 

@@ -37,9 +37,8 @@ def prepare(memtable: Memtable, by_topic: bool, start_ms: int, until_ms: int, ro
     False: all rows are indexed, until the loop turns. True: call it again in the next turn.
     """
     while memtable.windows.is_moving and rows_max > 0:
-        rows_max -= memtable.windows.move_some(
-            rows_max
-        )  # Rows of a window that is half moved would be indexed in each slice.
+        # The rows of a window that is being moved would be indexed again in each slice, so they are moved first.
+        rows_max -= memtable.windows.move_some(rows_max)
     for array in _meeting(memtable, start_ms, until_ms):
         if rows_max <= 0:
             return True

@@ -40,10 +40,8 @@ class PagedIndex:
         self.count = count
         self._read, self._name, self._at, self._row_size = read, name, at, row_size
         self._per_page = rows_per_page(row_size)
-        self._last: tuple[int, bytes] = (
-            -1,
-            b"",
-        )  # One value, so that a thread never sees the number of one page with another page.
+        # The number of the page that was read last, and the page: one value, because threads read it.
+        self._last: tuple[int, bytes] = (-1, b"")
 
     def row(self, number: int) -> bytes:
         page, within = divmod(number, self._per_page)

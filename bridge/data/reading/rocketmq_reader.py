@@ -84,7 +84,7 @@ class RocketMQReader:
         return then(found, lambda stored: self._records(limits, stored, offset))
 
     def _records(self, limits: PullLimits, stored: list[Stored], offset: int) -> Records:
-        # Mostly RocketMQ wrote them all; then the store has kept to the limits already.
+        # Usually all entries are RocketMQ's. Then the store's read has already applied the limits.
         max_count = limits.max_count
         buffers: list[Buffer] = [entry.frame for entry in stored if entry.form == frame_formats.ROCKETMQ]
         if len(buffers) == len(stored) and 0 < len(stored) <= max_count:

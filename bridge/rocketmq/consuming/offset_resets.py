@@ -177,9 +177,8 @@ class _Reset:
             for channel, client in list(members.channels.items()):
                 if client.version < TOLD_BY_PULL_VERSION:
                     channel.calls.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
-        self._context.purgatory.check(
-            queue.key for queue in self._queues
-        )  # Held pulls move, and pops in order may go on.
+        # Held pulls are answered with the new offset, and pops in order may go on.
+        self._context.purgatory.check(queue.key for queue in self._queues)
         return answer(self._command, body=body, promise=self._promise)
 
 

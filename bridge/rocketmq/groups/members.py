@@ -57,7 +57,7 @@ class GroupMembers(Generic[Channel]):
         self.consumers: dict[str, ConsumerGroup[Channel]] = {}
         self.producers: ProducerGroups[Channel] = ProducerGroups()
         self.heartbeats: HeartbeatTimes[Channel] = HeartbeatTimes()
-        self._membership_count = 0  # Invariant: the number of channels in all groups.
+        self._membership_count = 0  # Invariant: the sum of the numbers of channels over all groups.
         self._subscribed_bytes = 0  # Invariant: the sum over the consumer groups and the clients that they refuse.
         # The groups whose members differ, with the number of different subscriptions.
         self._differing: dict[str, int] = {}

@@ -184,7 +184,6 @@ def _retries_of(context: RocketMQContext, group: str, topic: Topic) -> Topic:
         found = context.topics.auto_create_for_rocketmq(name, "", 1, context.clock.now_ms())
         if found is None:
             raise UnknownTopic(f"topic[{name}] not exist")
-        context.purgatory.check(
-            queue.key for queue in topic.queues
-        )  # Held pops try again, and then watch the retry topic.
+        # Held pops try again, and then watch the retry topic.
+        context.purgatory.check(queue.key for queue in topic.queues)
     return found

@@ -118,7 +118,7 @@ def _valued(raw: bytes, start: bytes) -> bytes | None:
 
 @lru_cache(64)
 def _key(name: str) -> bytes:
-    """Return the first bytes of a pair with this name."""
+    """Return the bytes with which a pair of this name begins: the name and 0x01."""
     return name.encode() + b"\x01"
 
 
