@@ -1,1 +1,1 @@
-"""The log-structured merge tree of pending timers: the flush, the cursors that read tables, and the other jobs."""
+"""The log-structured merge tree of pending timers: jobs (flush, tombstones, compaction) and cursors over tables."""

@@ -16,8 +16,8 @@ from typing import Final
 
 from duolog.delay.memtable.counts import topics_of
 from duolog.delay.rows import KEY, ROW_SIZE, rows_of
+from duolog.delay.tables.flush import Flush
 from duolog.delay.tree.deletions import packed
-from duolog.delay.tree.flush import Flush
 from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
 from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
