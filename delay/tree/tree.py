@@ -19,9 +19,9 @@
 The state is in the log: the current tables, the timers that are in them and not in the memtable, and the deleted
 timers. Cursors and prefetched timers are a cache, which is empty after a start.
 
-The jobs are in `flush_job.py`, `table_jobs.py`, `lookups.py` and `lists.py`. No cursor reads while tombstones are
-written. So a prefetched timer is deleted if and only if `Deletions` has its key. A topic's own cursor does not read
-while rows of paused topics are frozen, because their keys may be below the cursor's position.
+The jobs are in `flush_job.py`, `tombstone_job.py`, `compaction_job.py`, `lookups.py` and `lists.py`. No cursor reads
+while tombstones are written. So a prefetched timer is deleted if and only if `Deletions` has its key. A topic's own
+cursor does not read while rows of paused topics are frozen, because their keys may be below the cursor's position.
 """
 
 import logging
@@ -33,12 +33,13 @@ from duolog.delay.rows import KEY, TimerKey
 from duolog.delay.tables.table_format import TableEntry, TableTimer
 from duolog.delay.tables.tables import Manifest, Tables
 from duolog.delay.tables.tables_view import TablesView
+from duolog.delay.tree.compaction_job import CompactionJob
 from duolog.delay.tree.cursors import Read
 from duolog.delay.tree.flush_job import FlushJob
 from duolog.delay.tree.jobs import CommitManifest, Context, ManifestChange, TreeStore
 from duolog.delay.tree.lists import PendingLists
 from duolog.delay.tree.lookups import Lookups
-from duolog.delay.tree.table_jobs import CompactionJob, TombstoneJob
+from duolog.delay.tree.tombstone_job import TombstoneJob
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
 from duolog.store.workers import Failure

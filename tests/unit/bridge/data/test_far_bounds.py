@@ -82,7 +82,7 @@ def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPa
     """After a day without the broker, say: all are late, and delivered as fast as they come."""
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 256)
     monkeypatch.setattr("duolog.delay.tree.tree.DELETIONS_MAX", 512)
-    monkeypatch.setattr("duolog.delay.tree.table_jobs.TOMBSTONES_MIN", 256)
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MIN", 256)
     bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
     queue = bench.core.topic("orders", 1).queues[0]
     bench.core.clock.pass_ms(1_000 * NEAR_MS)
@@ -139,7 +139,7 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_t
     monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
     monkeypatch.setattr("duolog.delay.tables.tables.COMPACTION_WIDTH", 1_000)
-    monkeypatch.setattr("duolog.delay.tree.table_jobs.TOMBSTONES_MIN", 64)
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MIN", 64)
     bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
     monkeypatch.setattr("duolog.delay.tables.tables.COMPACTION_WIDTH", 2)
     workers = bench.tree.context.executor = LongMerges()

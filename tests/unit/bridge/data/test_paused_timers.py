@@ -79,7 +79,7 @@ def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", load_rows)
     for name in (
         "duolog.delay.tree.tree.DELETIONS_MAX",
-        "duolog.delay.tree.table_jobs.TOMBSTONES_MIN",
+        "duolog.delay.tree.tombstone_job.TOMBSTONES_MIN",
     ):  # Deletions are written half way.
         monkeypatch.setattr(name, 100)
     bench = Bench()
