@@ -50,6 +50,7 @@ _DIGITS_MAX: Final = 19
 
 
 TIMER_REPLACE: Final = "TIMER_REPLACE"
+REPLACING_MAX: Final = 1_024  # Messages of a batch. Each is looked up in all sorted tables, at 10 us for each table.
 _YES: Final = "true"
 
 

@@ -13,12 +13,11 @@ A batch in which all records are visible at once needs no plan: `Publisher` appe
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from duolog.bridge.config import Options
 from duolog.bridge.data import expiry
 from duolog.bridge.data.delayed import pending_frames
-from duolog.bridge.data.delayed.delay_headers import DelayParser, replaces_header
+from duolog.bridge.data.delayed.delay_headers import REPLACING_MAX, DelayParser, replaces_header
 from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME, Schedules
 from duolog.bridge.data.expiry import ExpiryParser
 from duolog.bridge.data.half_frames import HalfRequest
@@ -42,8 +41,6 @@ from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import BatchHeader, InvalidBatch, Reason, Record
 from duolog.store.entry import Buffer
 from duolog.store.unit import Frame
-
-REPLACING_RECORDS_MAX: Final = 1_024  # In one batch. Each is looked up in all sorted tables, at 10 us for each table.
 
 
 @dataclass(slots=True)
@@ -226,10 +223,10 @@ def _without_replaced(
     replacing_count = sum(replaces)
     if not replacing_count:
         return [*delayed], []
-    if replacing_count > REPLACING_RECORDS_MAX:
+    if replacing_count > REPLACING_MAX:
         raise InvalidBatch(
             Reason.TOO_LARGE,
-            f"batch of {replacing_count} records that replace others; {REPLACING_RECORDS_MAX} are allowed",
+            f"batch of {replacing_count} records that replace others; {REPLACING_MAX} are allowed",
         )
     kept = dict.fromkeys(range(len(delayed)))
     numbers: dict[bytes, list[int]] = {}  # The numbers of the records kept so far, by key.

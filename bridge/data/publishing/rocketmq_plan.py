@@ -37,6 +37,7 @@ from duolog.bridge.state.wall_time import WallTime
 from duolog.delay import entry_extra
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule
 from duolog.delay.requested_delay import DelayRefused, RequestedDelay
+from duolog.delay.rows import TimerId
 from duolog.delay.schedules import DeliverySchedule, RecurringMessage
 from duolog.delay.timers import Timers
 from duolog.protocol.rocketmq.messages import flags, properties, tags
@@ -57,6 +58,35 @@ class MessagePlan(NamedTuple):
     frames: list[Frame]  # One for each message that is stored, in order.
     records: list[StateRecord]
     body_bytes: int  # The sum over the messages that are stored.
+
+
+class Replacements:
+    """The sender's keys of the delayed messages of one batch.
+
+    `keys` are those whose pending messages the batch replaces. The pending messages are looked up in the turn in which
+    the batch is appended (`MessagePlanner.cancellations`), because they may be delivered or stored in the turns before.
+    """
+
+    __slots__ = ("_all_keys", "keys")
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, None] = {}
+        self._all_keys: set[bytes] = set()  # Of messages that replace no others, too.
+
+    def add(self, key: bytes, *, replaces: bool) -> None:
+        """Add the key of the next message. Raises DelayRefused if the message cannot replace others."""
+        if replaces:
+            if key in self._all_keys:
+                raise DelayRefused(
+                    f"message of a batch with {delay_headers.TIMER_REPLACE} and the key {key[:100]!r} of an earlier "
+                    "message of the same batch; only messages that are stored can be replaced"
+                )
+            if len(self.keys) == delay_headers.REPLACING_MAX:
+                raise DelayRefused(
+                    f"batch of more than {delay_headers.REPLACING_MAX} messages with {delay_headers.TIMER_REPLACE}"
+                )
+            self.keys[key] = None
+        self._all_keys.add(key)
 
 
 class HalfMessageOutline(NamedTuple):
@@ -101,13 +131,15 @@ class MessagePlanner:
         *,
         sent_ms: int | None = None,
         sender: Sender | None = None,
+        replacements: Replacements | None = None,
     ) -> MessagePlan:
         """Plan messages for a queue. The topic, queue and store host that a message names itself are ignored.
 
         `sent_ms` is the time from which delays and expiry count if the messages were sent earlier than now; an expired
         message is then left out if its topic drops expired messages. A delayed message is changed to the form in which
-        it waits (`pending_frames.make_pending`). Raises DelayRefused, IllegalMessage, NotSupported, ProduceRefused,
-        ProtocolError, TooManySchedules.
+        it waits (`pending_frames.make_pending`). The records cancel the messages that are replaced, unless the caller
+        passes `replacements` because it appends the plan in a later turn of the loop. Raises DelayRefused,
+        IllegalMessage, NotSupported, ProduceRefused, ProtocolError, TooManySchedules.
         """
         if not topic.may_produce:
             check_may_produce(topic)
@@ -119,6 +151,7 @@ class MessagePlanner:
         records: list[StateRecord] = []
         body_bytes = 0
         has_expiry = False
+        replaced = replacements
         # The loop is written without functions for its steps, because it runs for each message that is sent.
         for message in messages:
             raw = message.properties
@@ -140,7 +173,8 @@ class MessagePlanner:
                     if is_late and topic.settings.drops_expired and (delay is None or delay.due_ms <= now_ms):
                         continue
                 if delay is not None and is_delayed:
-                    frame, more = self._plan_delayed(topic, queue_id, message, delay, found, now_ms)
+                    replaced = replaced or Replacements()
+                    frame, more = self._plan_delayed(topic, queue_id, message, delay, found, replaced, now_ms)
                     frames.append(frame)
                     records += more
                     body_bytes += len(message.body)
@@ -156,7 +190,16 @@ class MessagePlanner:
             body_bytes += size
         if has_expiry:
             records += self._expiring_queues.records_for(queue.key)
+        if replaced is not None and replacements is None:
+            records += self.cancellations(topic, replaced, now_ms)
         return new_tuple(MessagePlan, (frames, records, body_bytes))
+
+    def cancellations(self, topic: Topic, replacements: Replacements, now_ms: int) -> list[StateRecord]:
+        """Return the record that cancels the messages that are replaced, if there are any. Raises StoreError."""
+        timer_ids: dict[TimerId, None] = {}
+        for key in replacements.keys:
+            timer_ids |= dict.fromkeys(self._timers.replaced(topic.number, key))
+        return [cancellation_of(timer_ids, now_ms)] if timer_ids else []
 
     def plan_committed(self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int) -> MessagePlan:
         """Plan the message of a half message that is committed now.
@@ -187,6 +230,7 @@ class MessagePlanner:
         message: Message,
         delay: RequestedDelay,
         found: dict[str, str],
+        replacements: Replacements,
         now_ms: int,
     ) -> tuple[Frame, list[StateRecord]]:
         """Make the frame in which a delayed message waits, and the state records of its unit."""
@@ -194,8 +238,8 @@ class MessagePlanner:
         records: list[StateRecord] = []
         # A consumer sends a failed message to its retry topic as it came, so the message must not replace others there.
         name = b"" if topic.rocketmq_name.startswith(RETRY_PREFIX) else found.get(properties.KEYS, "").encode()
-        if name and delay_headers.replaces(found) and (replaced := self._timers.replaced(topic.number, name)):
-            records.append(cancellation_of(replaced, now_ms))
+        if name:
+            replacements.add(name, replaces=delay_headers.replaces(found))
         schedule_name = ""
         if delay.schedule is not None:
             schedule_name = self._schedules.new_name()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from duolog.bridge.data.publishing.refusals import IllegalMessage
+from duolog.bridge.data.publishing.rocketmq_plan import Replacements
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
@@ -103,6 +104,7 @@ class _Gathered:
         )
         self._others: dict[int, Frame] = {}  # Delayed and recurring messages, by their indexes in the batch.
         self._records: list[Record] = []
+        self._replacements = Replacements()
         self._expire = False  # A state record must say that the queue has messages that expire.
         self.count = self._schedules = self._body_bytes = 0
 
@@ -110,7 +112,9 @@ class _Gathered:
         """Make the frames of the next messages, and check the limits of the batch."""
         planner = self._context.messages.publisher.messages
         self._schedules += planner.check_schedule_count(messages, self._schedules)
-        plan = planner.plan_messages(self._topic, self._queue_id, messages, self._now_ms, sender=connection)
+        plan = planner.plan_messages(
+            self._topic, self._queue_id, messages, self._now_ms, sender=connection, replacements=self._replacements
+        )
         self._keep(plan.frames)
         self._check_delayed()
         self._body_bytes += plan.body_bytes
@@ -146,6 +150,7 @@ class _Gathered:
         if topic.number not in context.topics:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
         context.messages.schedules.check_room(self._records)
+        self._records += context.messages.publisher.messages.cancellations(topic, self._replacements, self._now_ms)
         others = self._others
         slots, promise = context.messages.publisher.append_batch(
             self._run, [*others.values()], self._records, self._body_bytes, self._now_ms

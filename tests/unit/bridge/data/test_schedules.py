@@ -6,8 +6,8 @@ The tests move the clock of a broker without a network; after each power cut a n
 import pytest
 
 from duolog.bridge.config import DelayOptions
+from duolog.bridge.data.delayed.delay_headers import REPLACING_MAX
 from duolog.bridge.data.delayed.schedules import Outcome
-from duolog.bridge.data.publishing.kafka_plan import REPLACING_RECORDS_MAX
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.cancellations import TimerOutcome
@@ -323,7 +323,7 @@ def test_a_batch_with_too_many_replacing_records_is_refused() -> None:
     bench = ScheduleBench()
     topic = bench.topic()
     builder = BatchBuilder()
-    for number in range(REPLACING_RECORDS_MAX + 1):
+    for number in range(REPLACING_MAX + 1):
         builder.append(number, NOW, b"%d" % number, b"", [LATER, REPLACE])
     with pytest.raises(InvalidBatch) as refusal:
         bench.kafka(topic, bytes(builder.finish(0, 0)))

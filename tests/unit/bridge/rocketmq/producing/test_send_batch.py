@@ -2,11 +2,13 @@
 
 import pytest
 
+from duolog.bridge.data.delayed.delay_headers import REPLACING_MAX
 from duolog.bridge.rocketmq.producing.batches_in_progress import STEPS_MAX
 from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX, MESSAGES_AT_ONCE, MIXED_MESSAGES_MAX
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import batch
+from duolog.protocol.rocketmq.messages.message import Message
 from tests.unit.adversary import budget
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
@@ -193,3 +195,46 @@ def test_more_messages_than_allowed_are_refused(broker: RocketMQBroker) -> None:
     answer = client.last_answer()
     assert answer is not None
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+# -- Messages that replace others
+
+DELAYED = "KEYS\x01k\x02TIMER_DELAY_SEC\x0160\x02"
+REPLACING = f"{DELAYED}TIMER_REPLACE\x01true\x02"
+
+
+def pending(broker: RocketMQBroker, key: bytes = b"k") -> int:
+    return len(broker.delays.timers.pending.named(broker.topic("orders").number, key))
+
+
+def test_batch_replaces_what_is_pending_when_it_is_appended(broker: RocketMQBroker) -> None:
+    client, other = broker.connect(), broker.connect()
+    other.send(properties="KEYS\x01k\x02TIMER_DELAY_SEC\x0130\x02")
+    begin(client, [part(0, REPLACING), *[part(number) for number in range(1, COUNT)]])
+    broker.publisher.publish_messages(
+        broker.topic("orders"), 0, [Message("", b"between", DELAYED.encode())], broker.clock.now_ms()
+    )
+    assert pending(broker) == 2
+    run(client)
+    assert client.last_answer().code == 0
+    assert pending(broker) == 1
+    assert broker.metrics.timers["cancelled"] == 2
+
+
+@pytest.mark.parametrize("first", [DELAYED, REPLACING])
+@pytest.mark.parametrize("between", [0, MESSAGES_AT_ONCE])
+def test_batch_in_which_a_message_replaces_another_is_refused(broker: RocketMQBroker, first: str, between: int) -> None:
+    client = broker.connect()
+    begin(client, [part(0, first), *[part(number) for number in range(between)], part(1, REPLACING)])
+    run(client)
+    assert client.last_answer().code == ResponseCode.MESSAGE_ILLEGAL
+    assert pending(broker) == 0
+
+
+def test_batch_in_which_too_many_messages_replace_others_is_refused(broker: RocketMQBroker) -> None:
+    client = broker.connect()
+    replacing = "TIMER_DELAY_SEC\x0160\x02TIMER_REPLACE\x01true\x02"
+    begin(client, [part(number, f"KEYS\x01{number}\x02{replacing}") for number in range(REPLACING_MAX + 1)])
+    run(client)
+    assert client.last_answer().code == ResponseCode.MESSAGE_ILLEGAL
+    assert pending(broker, b"0") == 0
