@@ -1,11 +1,11 @@
-"""The finished answers of one connection on their way to its socket, and the memory that they take.
+"""The class AnswerBuffer: the finished answers of one connection that the socket has not taken, and their memory.
 
     write(buffers) ──> ready ──flush, at the end of the turn──> transport ──> socket
-                                                                    └ what the socket does not take is `unsent`
+                                                                    └ bytes that the socket did not take are `unsent`
 
-Answers that are finished and cannot leave yet (an earlier one is not finished) are `charged` by their OrderedOutbox.
-Unsent and charged bytes count towards `limits.unsent_bytes_max` and `limits.answer_bytes_max`: at either, the
-connection is not read from until its client has taken them.
+A finished answer that waits for an earlier one is `charged` by its OrderedOutbox. Unsent and charged bytes are limited
+by `limits.unsent_bytes_max` for one connection, and by `limits.answer_bytes_max` for all connections. At either limit,
+the connection is not read from until its client has taken the bytes.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from duolog.store.entry import Buffer
 
 SLICE_BYTES = 16 * 1024  # Pieces of this size and more are not joined with others; joining smaller ones is cheaper.
 JOIN_BYTES_MAX = 64 * 1024  # A whole write up to this size is joined, whatever its pieces.
-READY_BYTES_MAX = 1 << 20  # Beyond it answers are written at once, so that what the socket does not take is counted.
+READY_BYTES_MAX = 1 << 20  # With more ready bytes, `write` flushes at once, so that unsent bytes are counted.
 
 
 class AnsweringConnection(Protocol):
-    """The connection, as its answers see it."""
+    """The members of a connection that its AnswerBuffer uses."""
 
     closed: bool
     active_mono_ms: int
@@ -62,17 +62,18 @@ class AnswerBuffer:
 
     def __init__(self, owner: AnsweringConnection, server: Server) -> None:
         self._owner, self._server, self._all = owner, server, server.connections
-        self._ready: list[Buffer] = []  # Leaves at the end of this turn.
+        self._ready: list[Buffer] = []  # Sent at the end of this loop turn.
         self._ready_bytes = 0
         self._is_choked = False  # The transport has bytes that the socket did not take.
-        self._unsent_bytes = 0  # Handed over since then: a buffer is kept whole until its last byte is taken.
-        self._charged_bytes = 0  # Of finished answers that wait behind an unfinished one.
-        self._handed_bytes = 0  # To the transport, ever.
+        # Bytes that were given to the transport since then. It keeps a buffer whole until the last byte is taken.
+        self._unsent_bytes = 0
+        self._charged_bytes = 0  # Bytes of finished answers that wait for an unfinished one.
+        self._handed_bytes = 0  # All bytes that were given to the transport.
         self._sent_bytes_seen = 0
-        self.progress_mono_ms = 0  # Since when the client has taken none of the pending bytes, as fine as sweeps are.
+        self.progress_mono_ms = 0  # The client has taken no pending byte since this time.
 
     def attach(self, transport: asyncio.Transport) -> None:
-        """Name the transport; its high-water mark becomes 0, so that it tells at once what the socket does not take."""
+        """Set the transport. Its high-water mark of 0 reports at once that the socket does not take all bytes."""
         self._transport = transport
         transport.set_write_buffer_limits(high=0)
 
@@ -82,13 +83,13 @@ class AnswerBuffer:
         return self._unsent_bytes + self._charged_bytes
 
     def has_room(self) -> bool:
-        """Whether so little is pending that further requests may be read."""
+        """Return whether so few bytes are pending that further requests may be read."""
         return not self._unsent_bytes and self._charged_bytes <= self._all.limits.unsent_bytes_max // 2
 
-    # -- On the way out
+    # -- Writing
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Write these bytes at the end of the loop's turn; nothing holds them back any more."""
+        """Write an answer at the end of the loop turn. Its promise must be kept already."""
         if self._owner.closed:
             return
         if not self._ready:
@@ -99,7 +100,7 @@ class AnswerBuffer:
             self.flush()
 
     def flush(self) -> None:
-        """Hand all that is ready to the transport, in one call."""
+        """Give all ready answers to the transport, in one call."""
         pieces, size = self._ready, self._ready_bytes
         self._ready, self._ready_bytes = [], 0
         owner, connections = self._owner, self._all
@@ -119,13 +120,13 @@ class AnswerBuffer:
             self._count(size)
 
     def failed(self, error: Exception) -> None:
-        """Close the connection, whose `flush` raised this."""
+        """Close the connection, because `flush` raised this error."""
         self._owner.broken(error, "write")
 
-    # -- What it takes in memory
+    # -- Memory
 
     def charge(self, size: int) -> None:
-        """Count (or, below zero, stop counting) bytes of finished answers that cannot leave yet."""
+        """Add `size` bytes of finished answers that wait; a negative size subtracts them."""
         if self._owner.closed:
             return
         if not self.pending_bytes:
@@ -134,12 +135,12 @@ class AnswerBuffer:
         self._count(size)
 
     def choked(self) -> None:
-        """The socket did not take everything."""
+        """Note that the socket did not take all bytes."""
         self._is_choked = True
         self.progress_mono_ms = self._all.mono_ms
 
     def taken(self) -> None:
-        """The socket took everything."""
+        """Note that the socket has taken all bytes."""
         self._is_choked = False
         if not self._owner.closed:
             unsent_bytes, self._unsent_bytes = self._unsent_bytes, 0
@@ -156,7 +157,10 @@ class AnswerBuffer:
                 connections.close_slowest_reader()
 
     def overdue(self, mono_ms: int) -> str | None:
-        """Say why the client has used up its time to take answers; empty: it takes them; None: nothing is unsent."""
+        """Return why the connection must be closed because its client takes no answers.
+
+        Empty: the client has taken bytes within `limits.unread_ms`. None: no bytes are unsent.
+        """
         if not self._is_choked:
             return None
         sent_bytes = self._handed_bytes - self._transport.get_write_buffer_size()
@@ -170,7 +174,7 @@ class AnswerBuffer:
     # -- The end
 
     def give_up(self) -> None:
-        """Count nothing of it any more: the connection is aborted."""
+        """Subtract all pending bytes from the sum of all connections, because the connection is aborted."""
         self._all.answer_bytes -= self.pending_bytes
         self._unsent_bytes = self._charged_bytes = 0
 

@@ -1,4 +1,4 @@
-"""One connection of a client: whole frames from bytes, back-pressure, and how a connection ends."""
+"""The class Connection: reads frames from a client's socket, stops reading at the limits, and closes the connection."""
 
 import asyncio
 import logging
@@ -16,14 +16,15 @@ from duolog.store.errors import StoreError
 
 log = logging.getLogger("bridge")
 
-FRAMES_AT_ONCE = 256  # Of one connection in a turn of the loop: 256 KiB may hold thousands of requests,
-TURN_MS = 5  # and some of them take long.
+# The limits of one connection in a loop turn. One read of 256 KiB may have thousands of frames, and some take long.
+FRAMES_AT_ONCE = 256
+TURN_MS = 5
 WIRE_CLIENTS = {"kafka": foreign.KAFKA, "rocketmq": foreign.ROCKETMQ}
-BUG = "the broker has a bug, which its log describes"  # What a client is told of a fault.
+BUG = "the broker has a bug, which its log describes"  # The reason that a client gets after a fault.
 
 
 class TurnIsFull(Exception):
-    """What requests of this kind may do in one turn of the loop is done; this one is received in the next turn."""
+    """Requests of this kind have used up their part of the loop turn, so this one is received in the next turn."""
 
 
 class Log(Protocol):
@@ -38,17 +39,17 @@ class HeldRequest(Protocol):
     """A request in the purgatory."""
 
     def connection_closed(self) -> None:
-        """End without an answer."""
+        """End the request without an answer."""
 
 
 class Connection(asyncio.Protocol):
     """One client. A subclass names its `wire`, takes frames in `received`, and writes to `answers` or an OrderedOutbox.
 
     `received` gets a read-only view that stays valid as long as it is referenced. It may raise TurnIsFull before it has
-    done anything, and gets the same frame in the next turn of the loop. A ProtocolError that `received`
-    raises closes the connection. So does any other exception, which is reported as a fault; a subclass answers what it
-    can before. The class has more than fifteen fields because reading, back-pressure and the end of a connection share
-    `closed` and `is_holding`, and every request passes here: each further object would cost each request a call.
+    changed anything, and gets the same frame in the next loop turn. If it raises ProtocolError, the connection is
+    closed. Any other exception is reported as a fault and closes the connection, too; a subclass may answer the request
+    before. The class has more than fifteen fields because reading, back-pressure and the end of a connection share
+    `closed` and `is_holding`, and each further object would cost each request a call.
     """
 
     wire: ClassVar[str]
@@ -85,28 +86,28 @@ class Connection(asyncio.Protocol):
         self.bounds = server.bounds[self.wire]
         self.answers = AnswerBuffer(self, server)
         self.peer: tuple[str, int] = ("", 0)
-        self.closed = True  # Until connection_made, and from close() on.
+        self.closed = True  # True until `connection_made`, and from `close` on.
         self.doing = self.wire  # The kind of the request that was received last; a subclass sets it.
-        self.is_receiving = False  # `received_all` will be called before anything else happens.
-        self.is_busy = False  # A request is processed in slices; the next one is received after its end.
-        self.held: set[HeldRequest] = set()  # Its requests in the purgatory.
-        self.held_bytes = 0  # The bytes of these requests; the purgatory counts them.
+        self.is_receiving = False  # `received` is being called, and `received_all` follows in the same turn.
+        self.is_busy = False  # A request is processed in slices; no other is received until it has ended.
+        self.held: set[HeldRequest] = set()  # The connection's requests in the purgatory.
+        self.held_bytes = 0  # The memory of these requests, which the purgatory counts.
         self.on_close: list[Callable[[], None]] = []
         self.unanswered = 0  # Requests without an answer yet; the subclass or its outbox counts them.
-        self.active_mono_ms = 0  # When the last byte came or left, as fine as sweeps are.
-        self.partial_bytes = 0  # The bytes that are held of a request that is not complete.
+        self.active_mono_ms = 0  # The time of the last received or sent byte; `Connections.mono_ms` is its clock.
+        self.partial_bytes = 0  # The size of the received part of an incomplete request.
         self._frames = FrameReader(self.bounds.frame_bytes_max)
-        self._has_heard = False  # One whole frame came.
+        self._has_heard = False  # At least one whole frame was received.
         self._made_mono_ms = 0
-        self._held: list[memoryview] = []  # Frames that came before reading stopped, and were not received yet.
+        self._held: list[memoryview] = []  # Frames that were read from the socket, and not given to `received` yet.
         self.is_holding = False  # The socket is not read. Invariant: `_held` is empty otherwise.
 
     def received(self, frame: memoryview) -> None:
-        """Take one request; a subclass implements this."""
+        """Process one request; a subclass implements this."""
         raise NotImplementedError
 
     def received_all(self) -> None:
-        """Finish what the requests of one read have begun together; a subclass may implement this."""
+        """Finish work that the requests of one read share; a subclass may implement this."""
 
     # -- Reading
 
@@ -130,13 +131,13 @@ class Connection(asyncio.Protocol):
         server.watchdog.turned(self.doing, begun_s)
 
     def _take(self, frames: list[memoryview]) -> None:
-        """Receive frames until a request stops reading, or until other connections have waited for long enough."""
+        """Receive frames until a request stops reading, or the limits of one loop turn are reached."""
         taken = 0
         self.is_receiving = True
         try:
             taken = self._receive(frames)
         except ProtocolError as error:
-            # No request was recognised yet: so this is what the client sent first.
+            # No request was recognised before, so this frame is the first one of the client.
             is_first = self.doing == self.wire
             self._refuse(str(error), foreign.first_bytes(frames[0]) if is_first else b"")
         except Exception as error:  # noqa: BLE001 - contained
@@ -153,7 +154,7 @@ class Connection(asyncio.Protocol):
         """Receive frames, and return how many were received."""
         count = 0
         try:
-            if len(frames) == 1:  # The common case, in which there is nothing to stop before and no clock to look at.
+            if len(frames) == 1:  # In this frequent case no limit of the turn needs a check.
                 self.received(frames[0])
                 return 1
             mono_ms = self.server.clock.mono_ms
@@ -201,14 +202,14 @@ class Connection(asyncio.Protocol):
         self.go_on_soon()
 
     def hold(self) -> None:
-        """Read no further request until `go_on_soon` finds room again."""
+        """Stop reading from the socket, until `go_on_soon` is called and there is room again."""
         if not self.is_holding:
             self.is_holding = True
             if not self.closed:
                 self._transport.pause_reading()
 
     def go_on_soon(self) -> None:
-        """Read again if there is room; to be called when something was answered or sent."""
+        """Read again soon if there is room. It must be called after a request was answered or bytes were sent."""
         if self.is_holding and self._has_room():
             self.server.loop.call_soon(self._go_on)
 
@@ -251,22 +252,22 @@ class Connection(asyncio.Protocol):
         self.answers.attach(transport)
 
     def fault(self, error: Exception, kind: str) -> None:
-        """Report an unexpected exception in this connection's work; the caller answers, or closes."""
+        """Report an unexpected exception. The caller answers the request, or closes the connection."""
         self.server.faults.contain(error, f"{self.wire} {kind}", endpoint(*self.peer))
 
     def broken(self, error: Exception, kind: str) -> None:
-        """Report an unexpected exception, and close: nothing else tells this client."""
+        """Report an unexpected exception, and close the connection, because the request cannot be answered."""
         self.fault(error, kind)
         self.close(BUG, abort=True)
 
     def close(self, reason: str, *, abort: bool = False) -> None:
-        """Close once the answers that are ready have left; with `abort` at once. Other answers are dropped."""
+        """Close after the ready answers are sent, or at once with `abort`. Answers that are not ready are dropped."""
         if self.closed:
             return
         if not abort:
             self.answers.flush()
         self.closed = True
-        self.is_holding = True  # Ends a loop over frames that is under way.
+        self.is_holding = True  # Ends the loop in `_receive`.
         if reason:
             log.info("connection closed wire=%s peer=%s reason=%r", self.wire, endpoint(*self.peer), reason)
         if abort:
@@ -275,7 +276,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, also when `close` still waits for answers to leave."""
+        """Close at once, even if `close` was called and answers are being sent."""
         self.closed = True
         self.answers.give_up()
         self._transport.abort()
@@ -284,7 +285,7 @@ class Connection(asyncio.Protocol):
         self.closed = True
         self.is_holding = True
         self._held.clear()
-        self._frames = FrameReader(0)  # The connection may be freed much later than the memory of its bytes has to be.
+        self._frames = FrameReader(0)  # Frees the bytes now; the connection may be freed much later.
         self.connections.forget(self)
         self.server.on_closed()
         self.partial_bytes = 0
@@ -298,7 +299,7 @@ class Connection(asyncio.Protocol):
                 self.fault(fault, "connection lost")
 
     def overdue(self, mono_ms: int) -> str:
-        """Say why this connection has used up its time; empty: it has not."""
+        """Return why the connection must be closed because of a time limit; empty if it must not."""
         reason = self.answers.overdue(mono_ms)
         if reason is not None:
             return reason

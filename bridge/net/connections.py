@@ -1,7 +1,7 @@
 """The open connections of all ports: their number, the bytes that they hold in all, and the limits on both.
 
     admit ──> open ──┬── closed by its client or by an error
-                     ├── closed by `sweep`: its time is up
+                     ├── closed by `sweep`: a time limit is exceeded
                      ├── closed by `close_largest_request`: unfinished requests hold limits.request_bytes_max
                      └── closed by `close_slowest_reader`: unsent answers hold twice limits.answer_bytes_max
 
@@ -19,7 +19,7 @@ from duolog.bridge.monitoring.repeated_lines import RepeatedLines
 log = logging.getLogger("bridge")
 
 SWEEP_INTERVAL_MS = 250
-STALL_MS = 2_000  # Between two sweeps: the broker itself stood still, and has not read what clients sent meanwhile.
+STALL_MS = 2_000  # With more time between two sweeps, the broker was stalled and has not read what clients have sent.
 SWEEP_CONNECTIONS_MAX = 1000  # Connections in one sweep, so that a sweep stays below a millisecond.
 
 
@@ -37,7 +37,7 @@ class PendingAnswers(Protocol):
     @property
     def pending_bytes(self) -> int: ...
 
-    progress_mono_ms: int  # Since when the client has taken none of them.
+    progress_mono_ms: int  # The client has taken none of them since this time.
 
 
 class OpenConnection(Protocol):
@@ -47,7 +47,7 @@ class OpenConnection(Protocol):
     def wire(self) -> str: ...
 
     closed: bool
-    partial_bytes: int  # The bytes that are held of an unfinished request.
+    partial_bytes: int  # The size of the received part of an incomplete request.
 
     @property
     def answers(self) -> PendingAnswers: ...
@@ -80,8 +80,8 @@ class Connections:
         self.refused_protocols = RepeatedLines()
         self._clock = clock
         self._open: set[OpenConnection] = set()
-        self._swept_mono_ms = self.mono_ms  # The time of the last sweep, which an accept does not put off.
-        self._round: list[OpenConnection] = []  # The connections that this round of sweeps has not come to.
+        self._swept_mono_ms = self.mono_ms  # The time of the last sweep. An accept does not change it.
+        self._round: list[OpenConnection] = []  # The connections that the sweeps of this round have not checked yet.
 
     def __len__(self) -> int:
         return len(self._open)
@@ -90,7 +90,7 @@ class Connections:
         return iter(self._open)
 
     def admit(self, connection: OpenConnection) -> bool:
-        """Count a new connection; False: there are `limits.connections_max`."""
+        """Add a new connection. False: there are `limits.connections_max` already, and the caller must close it."""
         if len(self._open) >= self.count_max:
             self.refused_count += 1
             log.warning("connection refused wire=%s limits.connections_max=%d", connection.wire, self.count_max)
@@ -101,13 +101,13 @@ class Connections:
         return True
 
     def forget(self, connection: OpenConnection) -> None:
-        """Take a closed connection out of all sums."""
+        """Remove a closed connection, and subtract its bytes from all sums."""
         self._open.discard(connection)
         self.answer_bytes -= connection.answers.pending_bytes
         self.request_bytes -= connection.partial_bytes
 
     def answer_room_bytes(self) -> int:
-        """Return how many bytes of answers may be added now; a read returns at least one batch even at 0."""
+        """Return how many bytes of answers may be added now. Even at 0 a read returns one batch."""
         return max(0, self.limits.answer_bytes_max - self.answer_bytes)
 
     # -- At the limits
@@ -143,7 +143,10 @@ class Connections:
         return self._swept_mono_ms + SWEEP_INTERVAL_MS if self._open else None
 
     def sweep(self, mono_ms: int) -> None:
-        """Close some of the connections whose time is up; none right after the broker itself stood still."""
+        """Close connections that exceed a time limit, except right after the broker was stalled.
+
+        Each call checks SWEEP_CONNECTIONS_MAX connections.
+        """
         was_stalled = mono_ms - self._swept_mono_ms > STALL_MS
         self.mono_ms = self._swept_mono_ms = mono_ms
         if was_stalled:

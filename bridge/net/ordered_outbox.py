@@ -1,4 +1,4 @@
-"""Answers in request order: a Kafka client matches answers to its requests by their order alone."""
+"""The class OrderedOutbox: sends answers in request order, because Kafka's clients expect this order."""
 
 from collections import deque
 from typing import cast
@@ -13,21 +13,21 @@ CHARGED_BYTES_MIN = 1024  # Waiting answers of this size and more count towards 
 
 
 class OutboxSlot:
-    """The place of one answer in the order; filled once, with None when the request has no answer."""
+    """The place of one answer in the order. It is filled once; None if the request has no answer."""
 
     __slots__ = ("answer", "has_failed", "held_bytes", "is_filled")
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
         self.is_filled = False
-        self.held_bytes = 0  # What the request keeps in memory meanwhile; it counts as if it were unsent.
-        self.has_failed = False  # Filled because of a fault; a later `fill` is ignored.
+        self.held_bytes = 0  # The memory of the request until it is answered, which is charged like an answer.
+        self.has_failed = False  # The slot was filled because of a fault; a later `fill` is ignored.
 
 
 class OrderedOutbox:
-    """The answers of a connection whose client takes them in request order only (Kafka), whenever each gets ready.
+    """The answers of one connection. They may become ready in any order, and are sent in request order.
 
-    Only the first answer's promise is waited for: the log keeps promises in the order in which they were given.
+    Only the promise of the first answer is awaited, because the log keeps promises in the order in which it gave them.
     """
 
     __slots__ = ("_answers", "_connection", "_is_waiting", "_kept", "_queue", "reserved", "reserved_count")
@@ -37,12 +37,12 @@ class OrderedOutbox:
         self._answers: AnswerBuffer = connection.answers
         self._kept = connection.log.kept
         self._queue: deque[Answer | OutboxSlot] = deque()  # In request order.
-        self._is_waiting = False  # For the log, on behalf of the first.
+        self._is_waiting = False  # Whether the first answer waits for the log.
         self.reserved: OutboxSlot | None = None  # The slot that was reserved last; None: its answer has left.
-        self.reserved_count = 0  # By which a connection notices that a request has a slot.
+        self.reserved_count = 0  # A connection compares it to see whether a request has reserved a slot.
 
     def add(self, answer: Answer) -> None:
-        """Answer the request that was just received."""
+        """Add the answer to the request that was received last."""
         promise = answer.promise
         if self._queue:
             self._append(answer)
@@ -55,9 +55,9 @@ class OrderedOutbox:
             self._wait(promise)
 
     def reserve(self, held_bytes: int = 0) -> OutboxSlot:
-        """Keep the place of the request that was just received for an answer that comes later.
+        """Reserve a slot for the answer to the request that was received last.
 
-        `held_bytes` is what the request keeps in memory until then: it is charged like an answer that waits.
+        `held_bytes` is the memory of the request until it is answered. It is charged like an answer that waits.
         """
         slot = self.reserved = OutboxSlot()
         self.reserved_count += 1
@@ -68,7 +68,7 @@ class OrderedOutbox:
         return slot
 
     def charge_more(self, slot: OutboxSlot, more_bytes: int) -> None:
-        """Charge what a request that has its place keeps besides: the part of its answer that is built."""
+        """Charge further memory of a request that has a slot: the part of its answer that was built."""
         if more_bytes and not slot.is_filled:
             slot.held_bytes += more_bytes
             self._answers.charge(more_bytes)
@@ -81,7 +81,7 @@ class OrderedOutbox:
             connection.hold()
 
     def fill(self, slot: OutboxSlot, answer: Answer | None) -> None:
-        """Put the answer into its place; None: this request has none (acks=0)."""
+        """Fill a slot with an answer; None: the request has no answer (acks=0)."""
         if self._connection.closed or slot.has_failed:
             return
         assert not slot.is_filled, "answered twice"
@@ -94,13 +94,13 @@ class OrderedOutbox:
             self._advance()
 
     def fail(self, slot: OutboxSlot, answer: Answer) -> None:
-        """Put the answer of a fault into its place, if that is still empty; what would come later is left out."""
+        """Fill a slot with the answer of a fault, unless it is filled; answers that follow for it are dropped."""
         if not slot.is_filled:
             self.fill(slot, answer)
             slot.has_failed = True
 
     def _advance(self) -> None:
-        """Let leave what is ready, from the first on."""
+        """Send the answers that are ready, from the first one up to one that is not."""
         queue, answers, kept = self._queue, self._answers, self._kept
         while queue:
             item = queue[0]
@@ -118,11 +118,12 @@ class OrderedOutbox:
                 answers.write(answer.buffers)
                 self._charge(answer, -1)
             if queue.popleft() is self.reserved:
-                self.reserved = None  # Its bytes are not to stay.
+                self.reserved = None  # Releases the memory of the answer.
         connection = self._connection
         connection.unanswered = unanswered = len(queue)
         if unanswered <= connection.bounds.unanswered_max // 2:
-            connection.go_on_soon()  # Not for every answer: to stop and start reading costs a system call each.
+            # Not after every answer, because stopping and starting to read cost a system call each.
+            connection.go_on_soon()
 
     def drop(self) -> None:
         """Drop all answers, and the reference to the closed connection.
@@ -135,7 +136,7 @@ class OrderedOutbox:
         self.reserved = None
 
     def _charge(self, answer: Answer, sign: int = 1) -> None:
-        """Count the bytes of an answer that waits; small ones are bounded by the number of unanswered requests."""
+        """Charge an answer that waits. Small answers are limited by the number of unanswered requests instead."""
         buffers = answer.buffers
         if len(buffers) > 1 or len(buffers[0]) >= CHARGED_BYTES_MIN:
             self._answers.charge(sign * answer.size)

@@ -6,19 +6,20 @@
                 │
     end of the turn: one write of all that is ready               `Server.touch` schedules it, once a turn
 
-At the end of a turn the log is written first (`end_turn`), so that answers which wait for that write leave in the same
-system call as those which wait for nothing.
+At the end of a turn the log is written first (`end_turn`). So answers that wait for this write are sent in the same
+system call as those that do not.
 
-What is bounded, and what happens at the bound (`limits.*`, and `kafka.*` or `rocketmq.*` by `Connection.wire`):
+The limits, and what happens at each (settings `limits.*`, and `kafka.*` or `rocketmq.*` by `Connection.wire`):
 
 - open connections: further ones are closed as soon as they are accepted;
 - the size of a frame: the connection is closed (ProtocolError);
 - unanswered requests of a connection: it is not read from until half of them are answered;
-- unfinished frames over all connections: the connection with the largest is closed;
-- unsent answers of a connection, and over all: a connection that has some is not read from until its client has taken
-  them; at twice the sum, the connection that has taken nothing for the longest time is closed;
-- one turn of a connection, in requests and in time: the rest of its requests waits for another turn;
-- silence (no first request, no traffic, unsent answers that nobody takes): the connection is closed by a sweep.
+- unfinished frames of all connections: the connection with the largest one is closed;
+- unsent answers of one connection, and of all: a connection with unsent answers is not read from until its client has
+  taken them; at twice the limit of all, the connection that has taken none for the longest time is closed;
+- requests of one connection in a loop turn, and their time: the other requests wait for the next turn;
+- time without a first request, without traffic, or with unsent answers that the client does not take: a sweep closes
+  the connection.
 """
 
 import asyncio
@@ -67,8 +68,8 @@ class Server:
         self.faults = faults
         self.watchdog = watchdog
         self._end_turn = end_turn
-        self._is_touched = False  # The end of this turn is scheduled.
-        self._answering: list[Flushable] = []  # What `flush` writes.
+        self._is_touched = False  # Whether the end of this turn is scheduled.
+        self._answering: list[Flushable] = []  # The connections with ready answers.
         self._listeners: list[asyncio.AbstractServer] = []
         self._is_empty = asyncio.Event()  # Set when the last connection has closed.
 
@@ -79,7 +80,7 @@ class Server:
     # -- The end of the loop's turn
 
     def touch(self) -> None:
-        """Have this turn end with `end_turn` and one write for each connection that has answers."""
+        """Schedule the end of this turn: `end_turn`, then one write for each connection that has answers."""
         if not self._is_touched:
             self._is_touched = True
             self.loop.call_soon(self._turn_ends)
@@ -124,7 +125,7 @@ class Server:
     # -- Stopping
 
     def on_closed(self) -> None:
-        """Notice that a connection has closed."""
+        """Note that a connection was closed."""
         if not self.connections:
             self._is_empty.set()
 
@@ -134,12 +135,12 @@ class Server:
         self._listeners.clear()
 
     def hold_all(self) -> None:
-        """Read no further requests."""
+        """Stop reading requests from all connections."""
         for connection in self.connections:
             connection.hold()
 
     async def close_all(self, wait_ms: int) -> None:
-        """Close every connection; unsent answers have `wait_ms` to leave."""
+        """Close every connection. Those with unsent answers are aborted after `wait_ms`."""
         self.flush()
         self._is_empty.clear()
         for connection in self.connections:
