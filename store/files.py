@@ -19,13 +19,30 @@ from duolog.store.entry import Buffer
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+LOCK_PATH = "lock"  # A broker holds the lock of this file while it uses the data directory.
 _IOV_MAX = 1024  # Number of buffers that one pwritev accepts (Linux UIO_MAXIOV).
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 log = logging.getLogger("store")
 
 
-class Files(Protocol):
+class ReadableFiles(Protocol):
+    """The file operations of programs that only read a data directory. All raise OSError."""
+
+    def open(self, path: str) -> int: ...
+
+    def close(self, file: int) -> None: ...
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        """Read `size` bytes at byte `at`, fewer only at the end of the file. May block."""
+
+    def size(self, file: int) -> int: ...
+
+    def list(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted; an empty list if it does not exist."""
+
+
+class Files(ReadableFiles, Protocol):
     """The file operations that the store uses. All raise OSError; `file` is an open file descriptor."""
 
     def open(self, path: str, *, create: bool = False) -> int:
@@ -34,13 +51,8 @@ class Files(Protocol):
         With `create` the file must not exist; its directory entry is durable after `sync_directory`.
         """
 
-    def close(self, file: int) -> None: ...
-
     def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
         """Write all buffers, one after another, at byte `at` (pwritev; a short write is continued)."""
-
-    def read(self, file: int, size: int, at: int) -> bytes:
-        """Read `size` bytes at byte `at`, fewer only at the end of the file. May block."""
 
     def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
         """Read as `read` does, but return None if the page cache does not hold all bytes (preadv2 with RWF_NOWAIT).
@@ -53,8 +65,6 @@ class Files(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Make the names that were created, renamed or removed in this directory durable. May block."""
-
-    def size(self, file: int) -> int: ...
 
     def truncate(self, file: int, size: int) -> None: ...
 
@@ -70,9 +80,6 @@ class Files(Protocol):
 
     def make_directory(self, path: str) -> None:
         """Create the directory and its parents if they do not exist."""
-
-    def list(self, path: str) -> list[str]:
-        """Return the names in a directory, sorted; an empty list if it does not exist."""
 
     def lock(self, path: str) -> int:
         """Take an exclusive lock on this file and return its handle; closing the handle releases the lock.
@@ -130,15 +137,7 @@ class RealFiles:
             at += written
 
     def read(self, file: int, size: int, at: int) -> bytes:
-        found = os.pread(file, size, at)
-        if len(found) == size or not found:
-            return found
-        parts = [found]
-        while found and size > len(found):
-            size, at = size - len(found), at + len(found)
-            found = os.pread(file, size, at)
-            parts.append(found)
-        return b"".join(parts)
+        return _read(file, size, at)
 
     def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
         if not _NOWAIT:
@@ -193,10 +192,7 @@ class RealFiles:
                 os.mkdir(made, DIRECTORY_MODE)
 
     def list(self, path: str) -> list[str]:
-        try:
-            return sorted(os.listdir(self._path(path)))
-        except FileNotFoundError:
-            return []
+        return _names(self._path(path))
 
     def lock(self, path: str) -> int:
         file = os.open(self._path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -213,3 +209,58 @@ class RealFiles:
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}"
+
+
+class ReadOnlyFiles:
+    """ReadableFiles of the operating system below one directory, which is neither created nor changed."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def open(self, path: str) -> int:
+        return os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self, file: int) -> None:
+        os.close(file)
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        return _read(file, size, at)
+
+    def size(self, file: int) -> int:
+        return os.fstat(file).st_size
+
+    def list(self, path: str) -> list[str]:
+        return _names(f"{self._root}/{path}")
+
+    def lock_shared(self, path: str) -> int:
+        """Take a shared lock on this file, which keeps a broker from starting, and return the file's handle.
+
+        Raises BlockingIOError if another process holds the exclusive lock, and FileNotFoundError.
+        """
+        file = self.open(path)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+
+def _read(file: int, size: int, at: int) -> bytes:
+    """Read until `size` bytes or the end of the file."""
+    found = os.pread(file, size, at)
+    if len(found) == size or not found:
+        return found
+    parts = [found]
+    while found and size > len(found):
+        size, at = size - len(found), at + len(found)
+        found = os.pread(file, size, at)
+        parts.append(found)
+    return b"".join(parts)
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except FileNotFoundError:
+        return []

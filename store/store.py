@@ -23,7 +23,7 @@ from functools import partial
 
 from duolog.store.durability import Durability
 from duolog.store.errors import NO_HANDLES, NO_SPACE, DataDirectoryInUse
-from duolog.store.files import Files
+from duolog.store.files import LOCK_PATH, Files
 from duolog.store.index.index_maintenance import IndexFlusher
 from duolog.store.index.key_index import KeyIndex
 from duolog.store.index.queue import Queue, queue_key
@@ -44,8 +44,6 @@ from duolog.store.retention.dead_segments import DeadSegments
 from duolog.store.retention.retention import Retention
 from duolog.store.workers import Executors, Inline
 from duolog.store.write_state import WriteState
-
-LOCK_PATH = "lock"
 
 log = logging.getLogger("store")
 

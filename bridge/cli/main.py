@@ -32,6 +32,7 @@ from duolog.bridge.cli.common import (
     writing,
 )
 from duolog.bridge.cli.groups import group_app
+from duolog.bridge.cli.log_files import log_app
 from duolog.bridge.cli.messages import consume, message_app, produce
 from duolog.bridge.cli.timers import schedule_app, timer_app
 from duolog.bridge.cli.topics import topic_app
@@ -55,6 +56,7 @@ app.add_typer(group_app, name="group")
 app.add_typer(timer_app, name="timer")
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(txn_app, name="txn")
+app.add_typer(log_app, name="log")
 app.add_typer(poison_app, name="poison")
 app.add_typer(pipeline_app, name="pipeline")
 

@@ -10,7 +10,7 @@ segments between others are removed, a gap file replaces them; neighbouring gap 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -64,41 +64,44 @@ class Segment:
 
 
 def list_segments(files: Files) -> list[Segment]:
+    """Return the segments and gaps of the log, and remove the files that `read_chain` does not count."""
+    chain, leftovers = read_chain(files.list(LOG_DIRECTORY))
+    for path in leftovers:
+        files.remove(path)
+    return chain
+
+
+def read_chain(names: Iterable[str]) -> tuple[list[Segment], list[str]]:
     """Return the segments and gaps that the names in the log's directory describe, in the order of their positions.
 
-    Unknown names are ignored. Segment files within the range of a gap are removed, because their removal was
-    interrupted when the process ended; so are gap files that a merged gap file contains.
+    The second list has the paths of leftover files: segments within the range of a gap, whose removal was interrupted
+    when the process ended, and gap files that a merged gap file contains. Unknown names are ignored.
     """
-    names = files.list(LOG_DIRECTORY)
+    names = [*names]
     gaps = [Segment(start, end, is_gap=True) for start, end in filter(None, map(_gap_range, names))]
-    found = list(gaps)
-    for name in names:
-        start = _log_start(name)
+    found, leftovers = list(gaps), list[str]()
+    for start in map(_log_start, names):
         if start is None:
             continue
+        segment = Segment(start)
+        segment.exists = True
         if any(gap.start <= start < _end(gap) for gap in gaps):
-            files.remove(f"{LOG_DIRECTORY}/{name}")
+            leftovers.append(segment.path)
         else:
-            segment = Segment(start)
-            segment.exists = True
             found.append(segment)
-    found = list(_uncovered(files, sorted(found, key=lambda segment: (segment.start, -_end(segment)))))
-    for segment, following in pairwise(found):
-        if not segment.is_gap:
-            segment.end = following.start
-    return found
-
-
-def _uncovered(files: Files, segments: list[Segment]) -> Iterator[Segment]:
-    """Yield the segments and gaps; remove the files of gaps that a merged gap contains, and do not yield these."""
+    chain = list[Segment]()
     covered_to = 0
-    for segment in segments:
+    for segment in sorted(found, key=lambda segment: (segment.start, -_end(segment))):
         if segment.is_gap and _end(segment) <= covered_to:
-            files.remove(segment.path)
+            leftovers.append(segment.path)
             continue
         if segment.is_gap:
             covered_to = _end(segment)
-        yield segment
+        chain.append(segment)
+    for segment, following in pairwise(chain):
+        if not segment.is_gap:
+            segment.end = following.start
+    return chain, leftovers
 
 
 def _end(segment: Segment) -> int:

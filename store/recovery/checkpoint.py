@@ -34,7 +34,7 @@ from itertools import islice
 
 from duolog.store.entry import CONTROL_FORM, STATE_FORM, Buffer
 from duolog.store.errors import Corruption
-from duolog.store.files import Files
+from duolog.store.files import Files, ReadableFiles
 from duolog.store.index.store_times import StepBack, pack_steps, read_steps
 from duolog.store.log.control import (
     Control,
@@ -202,7 +202,7 @@ def _remove(files: Files, path: str) -> None:
 # -- Reading
 
 
-def read_checkpoint(files: Files) -> Checkpoint | None:
+def read_checkpoint(files: ReadableFiles) -> Checkpoint | None:
     """Return the checkpoint; None if it is missing or damaged, so that recovery must read the whole log."""
     try:
         return _read(files, CHECKPOINT_PATH)
@@ -213,13 +213,13 @@ def read_checkpoint(files: Files) -> Checkpoint | None:
         return None
 
 
-def snapshot_positions(files: Files) -> list[int]:
+def snapshot_positions(files: ReadableFiles) -> list[int]:
     """Return the positions of the snapshots in the log's directory, in ascending order."""
     stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in files.list(LOG_DIRECTORY) if name.endswith(SNAPSHOT_SUFFIX)]
     return [int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal()]
 
 
-def read_snapshot(files: Files) -> Checkpoint | None:
+def read_snapshot(files: ReadableFiles) -> Checkpoint | None:
     """Return the newest snapshot that is not damaged; None if there is no snapshot.
 
     An older snapshot may be used: it exists only if no segment was removed since. Raises Corruption if all snapshots
@@ -238,7 +238,7 @@ def read_snapshot(files: Files) -> Checkpoint | None:
     return None
 
 
-def _read(files: Files, path: str) -> Checkpoint:
+def _read(files: ReadableFiles, path: str) -> Checkpoint:
     """Read and verify a file. Raises BadUnit if it is damaged, and FileNotFoundError."""
     handle = files.open(path)
     try:
@@ -249,7 +249,7 @@ def _read(files: Files, path: str) -> Checkpoint:
         files.close(handle)
 
 
-def _units(files: Files, handle: int, end: int) -> Iterator[bytes]:
+def _units(files: ReadableFiles, handle: int, end: int) -> Iterator[bytes]:
     at = 0
     while at < end:
         size = unit_size(memoryview(files.read(handle, UNIT_HEADER_SIZE, at)), 0)

@@ -1,0 +1,58 @@
+"""What the commands that read a data directory share: the option, the lock, positions and progress."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duolog.bridge.cli.common import BadOption
+
+if TYPE_CHECKING:
+    from duolog.store.files import ReadOnlyFiles
+
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="the data directory")]
+
+
+@contextmanager
+def reading_files(data: Path) -> Iterator[tuple["ReadOnlyFiles", bool]]:
+    """Open a data directory for reading; yield its files, and whether a broker is using it.
+
+    If no broker uses it, none can start until the block ends. Raises BadOption.
+    """
+    from duolog.store.files import LOCK_PATH, ReadOnlyFiles
+
+    check_is_data(data)
+    files = ReadOnlyFiles(str(data))
+    try:
+        lock = files.lock_shared(LOCK_PATH)
+    except BlockingIOError:
+        yield files, True
+        return
+    except FileNotFoundError:  # A copy of a data directory may have been made without the lock.
+        yield files, False
+        return
+    try:
+        yield files, False
+    finally:
+        files.close(lock)
+
+
+def check_is_data(data: Path) -> None:
+    """Raise BadOption unless this is a data directory."""
+    from duolog.store.log.segment import LOG_DIRECTORY
+
+    if not (data / LOG_DIRECTORY).is_dir():
+        raise BadOption(f"--data {data}: not a data directory, because it has no directory {LOG_DIRECTORY}/")
+
+
+@contextmanager
+def progress(label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal's standard error; yield the function that adds bytes to it."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with typer.progressbar(length=total_bytes, label=label, file=sys.stderr) as bar:
+        yield bar.update

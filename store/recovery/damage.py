@@ -1,0 +1,257 @@
+"""Verifies the files of a log without opening a Store: which units are whole, and where data is damaged or missing.
+
+`scan_segment` reads a segment file unit by unit. After bytes that are no valid unit it searches for the next one: an
+aligned magic, whose header has the position at which it stands, and whose CRC is valid. So the segment is divided into
+units and *bad ranges*.
+
+A bad range is damage if the log was durable beyond its start, according to a later unit, the checkpoint or a snapshot.
+Otherwise it begins the torn end, which the next start of a broker truncates. Recovery applies the same rule
+(`store/recovery/recovery.py`), but reads only the log above the checkpoint.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from duolog.store.errors import Corruption
+from duolog.store.files import ReadableFiles
+from duolog.store.log.format import (
+    ALIGNMENT,
+    MAGIC_BYTES,
+    POSITION_AT,
+    UNIT_HEADER_SIZE,
+    BadUnit,
+    check_unit,
+    unit_size,
+)
+from duolog.store.log.log_reader import Unit
+from duolog.store.log.segment import LOG_DIRECTORY, Segment, read_chain
+from duolog.store.recovery.checkpoint import Checkpoint, read_checkpoint, read_snapshot
+
+BLOCK_BYTES: Final = 4 << 20  # Size of one read, unless a single unit is larger.
+
+
+class BadRange(NamedTuple):
+    """The positions from `start` to `end` contain no valid unit."""
+
+    path: str  # The path of the segment file that has these positions, or should have them.
+    start: int
+    end: int
+    reason: str
+
+
+# -- One segment
+
+
+class _Window:
+    """Reads one segment file by positions, in blocks of BLOCK_BYTES. `first` is the position of its first byte."""
+
+    def __init__(self, files: ReadableFiles, handle: int, first: int) -> None:
+        self._files, self._handle, self._first = files, handle, first
+        self._start = first
+        self._block = memoryview(b"")
+
+    def read(self, position: int, size: int) -> memoryview:
+        """Return the bytes from this position on; fewer than `size` at the end of the file."""
+        if not self._start <= position <= position + size <= self._start + len(self._block):
+            block = self._files.read(self._handle, max(size, BLOCK_BYTES), position - self._first)
+            self._start, self._block = position, memoryview(block)
+        at = position - self._start
+        return self._block[at : at + size]
+
+    def unit(self, position: int, end: int) -> Unit:
+        """Return the unit at this position, which ends at or below `end`. Raises BadUnit."""
+        size = unit_size(self.read(position, UNIT_HEADER_SIZE), 0)
+        if size > end - position:
+            raise BadUnit(f"the unit has {size} bytes, and only {end - position} bytes follow")
+        content = self.read(position, size)
+        return Unit(check_unit(content, 0, position), content)
+
+    def next_unit(self, position: int, end: int) -> int:
+        """Return the position of the first valid unit at or above `position`; `end` if there is none."""
+        while position < end:
+            block = bytes(self.read(position, min(BLOCK_BYTES, end - position)))
+            if not block:
+                return end
+            found = block.find(MAGIC_BYTES)
+            while found >= 0:
+                own = block[found + POSITION_AT : found + POSITION_AT + 8]
+                # The body of a message may contain the magic very often; comparing the position first is cheap.
+                if own == (position + found).to_bytes(8, "big") or len(own) < 8:
+                    try:
+                        self.unit(position + found, end)
+                        return position + found
+                    except BadUnit:
+                        pass
+                found = block.find(MAGIC_BYTES, found + 1)
+            position += len(block)
+        return end
+
+
+def scan_segment(
+    files: ReadableFiles, segment: Segment, end: int, start: int | None = None
+) -> Iterator[Unit | BadRange]:
+    """Yield the units and the bad ranges of a segment from `start` to `end`; `start` must be the start of a unit.
+
+    The content of a Unit is valid until the next one is requested. If the file is shorter than `end`, the last bad
+    range ends at `end`. Raises OSError.
+    """
+    handle = files.open(segment.path)
+    try:
+        file_end = min(end, segment.start + files.size(handle))
+        window = _Window(files, handle, segment.start)
+        position = segment.start if start is None else start
+        while position < end:
+            try:
+                unit = window.unit(position, file_end)
+            except BadUnit as reason:
+                after = window.next_unit(position + ALIGNMENT, file_end)
+                after = end if after >= file_end else after
+                yield BadRange(segment.path, position, after, str(reason))
+                position = after
+            else:
+                yield unit
+                position += unit.header.size
+    finally:
+        files.close(handle)
+
+
+# -- The whole log
+
+
+@dataclass(slots=True)
+class LogReport:
+    """What a verification has found."""
+
+    segments: int = 0
+    units: int = 0
+    entries: int = 0
+    read_bytes: int = 0
+    end: int = 0  # The position after the last unit that the next start keeps, damage below it included.
+    torn_bytes: int = 0  # Bytes from `end` to the last byte that is not zero; the next start truncates them.
+    damage: list[BadRange] = field(default_factory=list)
+    missing_state: str = ""  # Why the state in segments that were removed is lost; empty if it is not.
+    checkpoint_position: int = -1  # -1: there is no valid checkpoint, and a start reads the whole log.
+
+    @property
+    def is_intact(self) -> bool:
+        return not self.damage and not self.missing_state
+
+
+class Verification:
+    """Reads and verifies the log of one data directory.
+
+    With `is_served`, a broker is using the directory: only sealed segments are read, and a segment that retention
+    removes meanwhile is left out. Otherwise the caller must hold the lock of the directory.
+    """
+
+    def __init__(self, files: ReadableFiles, *, is_served: bool) -> None:
+        self._files, self._is_served = files, is_served
+        chain, _ = read_chain(files.list(LOG_DIRECTORY))
+        self.segments = [each for each in (chain[:-1] if is_served else chain) if not each.is_gap]
+        self.checkpoint = read_checkpoint(files)
+        self._snapshot, self._snapshot_damage = _read_snapshot(files)
+        self._is_complete = not (chain and chain[0].start) and not any(each.is_gap for each in chain)
+        found = self.checkpoint or self._snapshot
+        # The log was durable up to this position, according to what was read so far.
+        self.proven = 0 if found is None or is_served else found.position
+        self._report = LogReport(checkpoint_position=-1 if self.checkpoint is None else self.checkpoint.position)
+        self._bad: list[BadRange] = []
+
+    @property
+    def total_bytes(self) -> int:
+        """The number of bytes that `run` will read, reserved blocks included."""
+        return sum(self._file_size(segment) for segment in self.segments)
+
+    def run(self, note_bytes: Callable[[int], None] = lambda _: None) -> LogReport:
+        """Read the log. `note_bytes` is called with the number of bytes that were read since the last call."""
+        report = self._report
+        for segment in self.segments:
+            size = self._file_size(segment)
+            noted = 0
+            try:
+                for found in scan_segment(self._files, segment, self.end_of(segment)):
+                    noted += self._take(found, noted, size, note_bytes)
+            except FileNotFoundError:
+                if not self._is_served:
+                    raise
+                continue
+            report.segments += 1
+            report.read_bytes += size
+            note_bytes(max(0, size - noted))
+        self._judge()
+        return report
+
+    def end_of(self, segment: Segment) -> int:
+        """Return the position up to which the segment should have units, as far as it is known."""
+        if segment.end is not None:
+            return segment.end
+        return max(segment.start + self._file_size(segment), self.proven)
+
+    def _take(self, found: Unit | BadRange, noted: int, size: int, note_bytes: Callable[[int], None]) -> int:
+        if isinstance(found, BadRange):
+            self._bad.append(found)
+            count = min(found.end - found.start, size - noted)
+        else:
+            header = found.header
+            self._report.units += 1
+            self._report.entries += header.entry_count
+            self._report.end = header.position + header.size
+            self.proven = max(self.proven, header.durable)
+            count = header.size
+        if count:
+            note_bytes(count)
+        return count
+
+    def _judge(self) -> None:
+        """Divide the bad ranges into damage and the torn end."""
+        report = self._report
+        for bad in self._bad:
+            if self._is_served or bad.start < self.proven:
+                # Units that were written after the last proof may follow; nothing shows that bytes did.
+                is_last = bad is self._bad[-1] and bad.start >= report.end
+                report.damage.append(bad._replace(end=self.proven) if is_last and not self._is_served else bad)
+                report.end = max(report.end, report.damage[-1].end)
+        torn = next((bad for bad in self._bad if bad.start >= self.proven and not self._is_served), None)
+        if torn is not None:
+            report.end = torn.start
+            report.torn_bytes = self._last_byte_from(torn.start) - torn.start
+        if not self._is_complete and self._snapshot is None:
+            report.missing_state = self._snapshot_damage or (
+                f"{LOG_DIRECTORY}/ has neither the segments from position 0 on nor a snapshot of the state in them"
+            )
+
+    def _last_byte_from(self, position: int) -> int:
+        """Return the position after the last byte of the log that is not zero; at least `position`."""
+        last = position
+        for segment in self.segments:
+            if segment.end is not None and segment.end <= position:
+                continue
+            handle = self._files.open(segment.path)
+            try:
+                size = self._files.size(handle)
+                for at in range(max(0, position - segment.start), size, BLOCK_BYTES):
+                    block = self._files.read(handle, min(BLOCK_BYTES, size - at), at)
+                    if block != bytes(len(block)):
+                        last = segment.start + at + len(block.rstrip(b"\0"))
+            finally:
+                self._files.close(handle)
+        return last
+
+    def _file_size(self, segment: Segment) -> int:
+        try:
+            handle = self._files.open(segment.path)
+        except FileNotFoundError:
+            return 0
+        try:
+            return self._files.size(handle)
+        finally:
+            self._files.close(handle)
+
+
+def _read_snapshot(files: ReadableFiles) -> tuple[Checkpoint | None, str]:
+    """Return the newest whole snapshot, or None and why there is none that is whole; "" if there is none at all."""
+    try:
+        return read_snapshot(files), ""
+    except Corruption as error:
+        return None, str(error)
