@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
+from duolog.bridge.state.deleted_topics import CHECKED_IN_SLICE
 
 AT_ONCE_MS: Final = 0
 
-# Yields the number of entries that it processed since the last yield: LOOKED_AT_IN_SLICE at most.
+# Yields the number of entries that it processed since the last yield: CHECKED_IN_SLICE at most.
 Sweep = Iterator[int]
 
 
@@ -39,7 +39,7 @@ class ClockSetBack:
         looked_at = 0
         for count in self._slices or ():
             looked_at += count
-            if looked_at >= LOOKED_AT_IN_SLICE:
+            if looked_at >= CHECKED_IN_SLICE:
                 return
         self._slices = None
 

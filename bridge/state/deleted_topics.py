@@ -18,10 +18,10 @@ from duolog.store.entry import Slot
 from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
 
-LOOKED_AT_IN_SLICE: Final = 4096  # Processing an entry takes about a quarter of a microsecond.
+CHECKED_IN_SLICE: Final = 4096  # Processing an entry takes about a quarter of a microsecond.
 
 IsDeleted = Callable[[int], bool]  # Tells whether the queue with a queue key belongs to a deleted topic.
-# Yields the number of entries that it processed since the last yield: LOOKED_AT_IN_SLICE at most.
+# Yields the number of entries that it processed since the last yield: CHECKED_IN_SLICE at most.
 Sweep = Callable[[IsDeleted], Iterator[int]]
 K = TypeVar("K", bound=Hashable)
 
@@ -51,7 +51,7 @@ class DeletedTopics:
         looked_at = 0
         for count in self._slices:
             looked_at += count
-            if looked_at >= LOOKED_AT_IN_SLICE:
+            if looked_at >= CHECKED_IN_SLICE:
                 return
         self._slices = None
 
@@ -65,5 +65,5 @@ class DeletedTopics:
 def in_slices(names: Iterable[K]) -> Iterator[list[K]]:
     """Yield the keys of a table in lists of limited length; the table may change between two yields."""
     left = iter([*names])
-    while some := [*islice(left, LOOKED_AT_IN_SLICE)]:
+    while some := [*islice(left, CHECKED_IN_SLICE)]:
         yield some

@@ -47,7 +47,7 @@ class SidedCore(ManualCore):
         self.sides.side = before
 
     def work(self) -> None:
-        """Let threads work and the loop turn until nobody has anything to do."""
+        """Run the threads and the loop until neither has work."""
         self.settle()
         while self.threads.run_all():
             self.settle()

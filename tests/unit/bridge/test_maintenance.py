@@ -1,6 +1,6 @@
-"""Background duties and the sleeper that runs them: what is due when, in slices, and what if the store refuses.
+"""Background duties and the ticker that runs them: when they are due, their slices, and refusals of the store.
 
-A store that notes what it is asked, a clock that is moved by hand, a loop whose time jumps.
+The store records its calls, the test sets the clock, and the loop has virtual time.
 """
 
 import asyncio
@@ -239,7 +239,7 @@ def test_turns_of_one_millisecond_ask_for_deadlines_once_and_none_of_them_is_mis
         ticker.add("alarm", alarm.next_deadline_ms, alarm.run)
         for turn in range(10):
             if turn == 5:
-                alarm.at_ms = start_ms  # In a turn of a millisecond that was looked at already.
+                alarm.at_ms = start_ms  # In a millisecond that the ticker has processed already.
             ticker.arm(clock.mono_ms())
         assert len(asked) == 1
         await asyncio.sleep(0.1)

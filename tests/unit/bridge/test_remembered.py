@@ -1,4 +1,4 @@
-"""What the broker remembers of what clients said has a limit: the oldest make room, or new ones are refused."""
+"""All state that clients create is limited: at the limit the oldest is removed, or new state is refused."""
 
 import logging
 from collections.abc import Callable, Sized

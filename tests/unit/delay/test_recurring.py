@@ -1,4 +1,4 @@
-"""Proves schedules by tables of days on which clocks change, and against looking at every minute of such days."""
+"""Schedules on days with clock changes: tables of runs, and a comparison with a check of each minute of such days."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

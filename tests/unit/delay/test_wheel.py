@@ -120,7 +120,7 @@ def test_the_story_that_the_docstring_draws() -> None:
     assert wheel.advance(0x000100) == ["A"]
     assert wheel.next_deadline_ms() == 0x000103
     assert wheel.advance(0x010000) == ["B", "D"]
-    assert wheel.next_deadline_ms() == 0x010100, "the slot; its timers are looked at when it begins"
+    assert wheel.next_deadline_ms() == 0x010100, "the slot; its timers are moved when it begins"
     assert wheel.advance(0x010100) == []
     assert wheel.next_deadline_ms() == 0x010101
     assert wheel.advance(0x010101) == ["C"]

@@ -42,7 +42,7 @@ class History:
         self.boundaries = {0}  # positions where a unit ends
         self.kept_durable = 0  # promises kept: positions that power loss must not take
         self.kept_written = 0  # and kill -9 must not take
-        self.visible: dict[int, int] = {}  # what somebody saw of queues under sync
+        self.visible: dict[int, int] = {}  # The end of each synchronous queue that a reader has seen.
         self.topics = list(range(1, TOPICS + 1))
         self.next_topic = TOPICS + 1
         self.now_ms = 1_000
@@ -308,8 +308,8 @@ class FillingDisk(EachCut):
         super().reserve(file, size)
 
 
-def cut_everywhere(seed: int, stride: int, fate: int = 0) -> None:
-    disk = FillingDisk(stride, fate)
+def cut_everywhere(seed: int, stride: int, cut_seed: int = 0) -> None:
+    disk = FillingDisk(stride, cut_seed)
     history = History(seed, disk)
     disk.check = history.check
     history.run()
@@ -325,7 +325,7 @@ def test_power_cut_at_any_operation_loses_nothing_that_was_kept(seed: int, strid
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("fate", range(4))
+@pytest.mark.parametrize("cut_seed", range(4))
 @pytest.mark.parametrize("seed", range(4, 24))
-def test_power_cut_at_each_operation_of_many_histories(seed: int, fate: int) -> None:
-    cut_everywhere(seed, 1, fate)
+def test_power_cut_at_each_operation_of_many_histories(seed: int, cut_seed: int) -> None:
+    cut_everywhere(seed, 1, cut_seed)

@@ -40,7 +40,7 @@ def decide(verdict: HalfVerdict) -> Event:
 
 
 def look(halves: HalfMessages) -> str:
-    """Look at whatever is due next, as the caller would."""
+    """Check the half messages that are due next, as the caller does."""
     due_ms, found = halves.next_deadline_ms(), []
     while due_ms is not None and not (found := halves.due(due_ms, 10)):
         due_ms = halves.next_deadline_ms()  # Nothing was due before; now it is known better.

@@ -49,7 +49,7 @@ def test_marker_that_is_not_visible_ends_nothing_for_consumers(visible_end: int,
 
 @dataclass
 class History:
-    """A queue of records: `fates` has for each transaction its producer, offsets, and marker."""
+    """A queue of records: `outcomes` has for each transaction its producer, offsets, and marker."""
 
     queue: QueueIsolation = field(default_factory=QueueIsolation)
     records: list[tuple[int, int]] = field(default_factory=list)  # (producer, number of its transaction)

@@ -1,4 +1,4 @@
-"""The command line: everything that a user can get wrong ends with its status and one line on standard error."""
+"""The command line: each mistake of a user ends with its exit status and one line on standard error."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which URLs lie below the prefixes of `txn.check_urls` once they are normalised: a table of what gets through."""
+"""Which normalised URLs are below the prefixes of `txn.check_urls`: a table of allowed and refused URLs."""
 
 import pytest
 

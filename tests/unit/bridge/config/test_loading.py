@@ -1,4 +1,4 @@
-"""Settings: what wins over what, and that every bad one is named in one line. By tables; one file in a directory."""
+"""Settings: their precedence, and an error line for each invalid one; as tables, with one file in a directory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sizes and lengths of time with units: a table of what is read, and of what is left as it is."""
+"""Sizes and lengths of time with units: a table of values that are converted, and of values that are not."""
 
 from pathlib import Path
 

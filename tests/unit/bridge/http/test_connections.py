@@ -1,4 +1,4 @@
-"""What one HTTP client costs the others: rude connections, slow ones, large bodies, answers that nobody takes."""
+"""One HTTP client does not harm others: invalid and slow connections, large bodies, answers that are not read."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

@@ -32,7 +32,7 @@ class RefusingLog(MemoryLog):
 
 
 class Bench:
-    """A broker's parts as far as the port looks at them."""
+    """The parts of a broker that the port uses."""
 
     def __init__(self) -> None:
         self.log = RefusingLog()

@@ -1,6 +1,6 @@
 """Any request is answered, waits, or closes its connection; none raises an unexpected exception in a handler.
 
-Requests are made along the schemas, of values that are on the edge of something; one bench serves them all.
+Requests are made from the schemas with limit values of each type; one broker serves all.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""What the APIs that describe and change configs answer, case by case."""
+"""Answers of the APIs that describe and change configs, case by case."""
 
 from typing import Any
 

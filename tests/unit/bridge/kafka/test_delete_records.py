@@ -1,4 +1,4 @@
-"""What DeleteRecords answers, case by case."""
+"""Answers to DeleteRecords, case by case."""
 
 import pytest
 

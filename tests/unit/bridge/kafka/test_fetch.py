@@ -1,4 +1,4 @@
-"""What consumers are answered: which batches, within which budget, when they wait; and that waiting ends once."""
+"""Answers to Fetch: which batches, within which budget, when the request waits; and that a wait ends once."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the APIs of groups answer on a real broker core; groups/test_coordinator.py has the histories of groups."""
+"""Answers of the APIs of groups on a real broker core; groups/test_coordinator.py has the histories of groups."""
 
 import tracemalloc
 
@@ -146,7 +146,7 @@ def test_groups_that_rebalance_in_one_turn_are_limited_in_all(monkeypatch: pytes
 
 
 def test_requests_that_wait_for_a_group_do_not_keep_their_bodies() -> None:
-    """Followers may send assignments too; nobody needs them while the leader's are waited for."""
+    """Followers may send assignments too; the coordinator ignores them and waits for the leader's."""
     bench = KafkaBench(initial_rebalance_delay_ms=1000)
     clients = [bench.connect() for _ in range(5)]
     protocols = [{"name": "range", "metadata": b"m"}]

@@ -1,4 +1,4 @@
-"""What OffsetCommit, OffsetFetch and OffsetDelete answer, case by case."""
+"""Answers to OffsetCommit, OffsetFetch and OffsetDelete, case by case."""
 
 from typing import Any
 

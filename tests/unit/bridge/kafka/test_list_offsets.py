@@ -1,4 +1,4 @@
-"""What ListOffsets and OffsetForLeaderEpoch answer, case by case."""
+"""Answers to ListOffsets and OffsetForLeaderEpoch, case by case."""
 
 from dataclasses import replace
 from typing import Any

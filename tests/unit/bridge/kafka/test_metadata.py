@@ -1,4 +1,4 @@
-"""What Metadata and FindCoordinator answer, case by case."""
+"""Answers to Metadata and FindCoordinator, case by case."""
 
 from typing import Any
 

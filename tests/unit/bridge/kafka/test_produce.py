@@ -1,4 +1,4 @@
-"""What producers are answered: offsets, errors, repeats, nothing for acks=0; and only once the log keeps it."""
+"""Answers to Produce: offsets, errors, repeats, none for acks=0; and none before the log keeps the records."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A produced batch whose many records ask for something is sorted and parked in slices, and appended at once."""
+"""A produced batch with many delayed records is processed in slices, and appended as one unit."""
 
 from typing import Any
 

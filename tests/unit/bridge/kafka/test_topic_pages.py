@@ -51,7 +51,7 @@ def described(answer: Any) -> str:
         ("b a", 2000, ("aa", 2), "b!invalid_request a!invalid_request"),
         ("b a", 2000, ("z", 0), "b!invalid_request a!invalid_request"),
         ("", 2000, ("b", 1), "b:12"),
-        ("", 2000, ("aa", 1), "b:012"),  # Somebody has deleted it since the page before.
+        ("", 2000, ("aa", 1), "b:012"),  # The topic was deleted after the page before.
         ("zz a", 5, None, "a:01234 > zz 0"),
         ("zz a", 5, ("zz", 0), "zz!unknown_topic_or_partition"),
         ("a/b a", 2000, None, "a:01234 a/b!invalid_topic_exception"),

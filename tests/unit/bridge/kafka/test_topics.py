@@ -1,4 +1,4 @@
-"""What the APIs that create, change and delete topics answer, case by case."""
+"""Answers of the APIs that create, change and delete topics, case by case."""
 
 from typing import Any
 

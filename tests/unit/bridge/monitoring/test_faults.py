@@ -238,7 +238,7 @@ def test_fault_of_produce_is_answered_for_each_partition(monkeypatch: pytest.Mon
 
 
 def test_answer_that_comes_after_a_fault_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The handler raised, but somebody else had its slot already."""
+    """The handler raised, but another request had taken its slot."""
     slots = []
 
     def fails(broker: Any, connection: Any, request: Any) -> Any:

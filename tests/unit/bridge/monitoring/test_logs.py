@@ -1,4 +1,4 @@
-"""What a line of the log looks like, and how a flood of one kind of line is cut. Records with times of their own."""
+"""The format of log lines, and the limit on repeated lines. The tests set the times of the records."""
 
 import logging
 import sys

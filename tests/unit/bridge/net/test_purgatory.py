@@ -123,7 +123,7 @@ class PurgatoryHistory(RuleBasedStateMachine):
 
     @rule()
     def trim(self) -> None:
-        """Fewer records than before wake nobody."""
+        """A queue that loses records wakes no request."""
         self.visible.update(dict.fromkeys(KEYS, 0))
         self.purgatory.check(KEYS)
 

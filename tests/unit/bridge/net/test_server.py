@@ -449,7 +449,7 @@ def test_closing_tells_who_asked_to_know_once() -> None:
 
 @given(st.data())
 def test_sums_over_all_connections_return_to_zero(data: st.DataObject) -> None:
-    """Whatever peers send, read and leave undone: when all have gone, nothing is counted any more."""
+    """After any actions of the peers: when all connections are closed, all counters are zero."""
     bench = Bench(unsent_bytes_max=1024, request_bytes_max=1 << 20, answer_bytes_max=1 << 20)
     peers = [bench.connect() for _ in range(3)]
     stream = frames(b"?", b"!" * 3000, b"1", b"?", b"!x") + b"\0\0\0\x09half"

@@ -42,7 +42,7 @@ class Client:
 
 
 class Bug(Exception):
-    """Nobody expects it."""
+    """An unexpected exception."""
 
 
 class Busy(Exception):

@@ -1,4 +1,4 @@
-"""What most tests of RocketMQ's handlers begin with; a file that needs another broker says so itself."""
+"""The broker and the client of most tests of RocketMQ's handlers; a file may define others."""
 
 import pytest
 

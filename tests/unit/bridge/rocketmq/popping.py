@@ -1,4 +1,4 @@
-"""What tests do as POP consumers: pop, make receipts as Java's client does, and ack."""
+"""A POP consumer for tests: pops, makes receipts as Java's client does, and acknowledges."""
 
 from typing import Any
 

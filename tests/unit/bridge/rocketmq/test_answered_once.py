@@ -1,7 +1,7 @@
-"""Whatever clients ask, and whatever becomes of log, disk and connections meanwhile: each request is answered once.
+"""Each request is answered once, whatever happens to the log, the disk and the connections meanwhile.
 
-Random histories of requests of all kinds with small limits. In between the log stands still, reader threads are late,
-time passes, connections go. In the end nothing is in work any more, and nothing is held.
+Random histories of requests of all kinds with small limits. Between them the log stalls, reader threads are late,
+the clock advances, connections close. At the end no request is in work, and none is held.
 """
 
 from collections import Counter
@@ -118,7 +118,7 @@ class History:
     # -- What happens meanwhile
 
     def close_one(self) -> None:
-        """It says so, or is gone."""
+        """Return whether the client was answered or closed."""
         client = self.rng.choice([client for client in self.clients if not client.connection.closed])
         client.close() if self.rng.random() < 0.5 else client.connection.connection_lost(None)
         if len(self.clients) < CLIENTS_MAX:

@@ -1,4 +1,4 @@
-"""Any request with any fields: answered, held, or refused by its code; what is kept of it can be replayed."""
+"""Any request with any fields is answered, held, or refused with a code; its state records can be replayed."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""Popping in order: what Apache's PopOrderlyIT and LocalGrpcIT expect, in virtual time; and what a reset does to it."""
+"""Pops in order: the cases of Apache's PopOrderlyIT and LocalGrpcIT, in virtual time; and offset resets."""
 
 import base64
 from typing import Any

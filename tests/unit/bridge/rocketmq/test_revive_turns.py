@@ -1,4 +1,4 @@
-"""Proves that giving popped messages back takes a turn of the loop no longer than a slice, however large they are.
+"""Reviving popped messages never makes a turn of the loop longer than a slice, however large the messages are.
 
 The clock passes with each message whose copy is made, as it does where messages are large or lie in large batches.
 """

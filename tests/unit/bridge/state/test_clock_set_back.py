@@ -6,7 +6,7 @@ right. Work is counted in calls of functions, turn by turn, and at the end nothi
 
 from duolog.bridge.records.pop import PopTaken
 from duolog.bridge.records.transactions import TransactionalIdSettled, TransactionGrew
-from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
+from duolog.bridge.state.deleted_topics import CHECKED_IN_SLICE
 from duolog.txn.coordinator import State
 from duolog.txn.half_verdicts import HalfVerdict
 from tests.kit.core import ManualCore
@@ -14,8 +14,8 @@ from tests.unit.adversary.budget import counted
 
 NOW = 1_700_000_000_000
 AHEAD_MS = 365 * 86_400_000
-COUNT = 3 * LOOKED_AT_IN_SLICE
-UNITS_MAX = 24 * LOOKED_AT_IN_SLICE  # Some twenty calls for each pop; a whole table is three times that.
+COUNT = 3 * CHECKED_IN_SLICE
+UNITS_MAX = 24 * CHECKED_IN_SLICE  # Some twenty calls for each pop; a whole table is three times that.
 INVISIBLE_MS = 60_000
 TIMEOUT_MS = 60_000
 
@@ -53,7 +53,7 @@ def test_clock_set_forward_and_back_goes_through_large_tables_in_slices() -> Non
             core.clock_set_back.run()
         assert work.units < UNITS_MAX
         slices += 1
-    assert slices >= 3 * COUNT // LOOKED_AT_IN_SLICE
+    assert slices >= 3 * COUNT // CHECKED_IN_SLICE
     due_ms = core.rocketmq_context.pop.checkpoints.next_deadline_ms()
     assert due_ms is not None
     assert due_ms <= core.clock.now_ms() + INVISIBLE_MS
@@ -78,7 +78,7 @@ def test_pages_of_half_messages_that_are_joined_between_two_slices_are_not_misse
     next(sweep)
     for number in range(2 * page):
         if number % page >= 100:
-            state.decided(number, HalfVerdict.COMMITTED)  # The first two pages become one, whose half was looked at.
+            state.decided(number, HalfVerdict.COMMITTED)  # The first two pages become one, half of which was processed.
     assert len(state._pages) == 2
     list(sweep)
     assert max(half.due_ms for half in state.open()) < NOW + AHEAD_MS

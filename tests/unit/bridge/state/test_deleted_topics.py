@@ -1,4 +1,4 @@
-"""Proves that deleting a topic is one record, and that what belonged to it goes in slices of a counted size.
+"""Deleting a topic is one record; the state of the topic is removed in slices of a counted size.
 
 Each owner of such state has entries of a topic that is deleted and of one that stays, in more than one slice.
 """
@@ -12,12 +12,12 @@ from duolog.bridge.records.groups import CommittedOffset, GroupOffsetsCommitted
 from duolog.bridge.records.producers import ProducerBatch
 from duolog.bridge.records.transactions import TransactionalIdSettled, TransactionGrew
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, taken
-from duolog.bridge.state.deleted_topics import LOOKED_AT_IN_SLICE
+from duolog.bridge.state.deleted_topics import CHECKED_IN_SLICE
 from duolog.delay.rows import Timer
 from duolog.txn.coordinator import NO_EPOCH, NO_PRODUCER, State
 from tests.kit.core import ManualCore
 
-COUNT = LOOKED_AT_IN_SLICE + 10  # of each topic
+COUNT = CHECKED_IN_SLICE + 10  # of each topic
 NOW = 1_000_000
 
 
@@ -87,11 +87,11 @@ OWNERS: dict[str, tuple[Callable[[ManualCore, list[int]], None], Callable[[Manua
 def test_what_belonged_to_a_deleted_topic_goes_in_slices(name: str) -> None:
     fill, count = OWNERS[name]
     core = ManualCore()
-    gone, stays = core.topic("gone", 1), core.topic("stays", 1)
+    deleted, stays = core.topic("deleted", 1), core.topic("stays", 1)
     core.sweep()
-    fill(core, [gone.key(0), stays.key(0)])
+    fill(core, [deleted.key(0), stays.key(0)])
     before = count(core)
-    core.topics.delete(gone, NOW)
+    core.topics.delete(deleted, NOW)
     assert count(core) == before, "the deletion itself goes through no table"
     assert core.sweep() >= 1
     assert count(core) == before // 2
@@ -101,7 +101,7 @@ def test_what_belonged_to_a_deleted_topic_goes_in_slices(name: str) -> None:
 @pytest.mark.parametrize("name", OWNERS)
 def test_no_slice_looks_at_more_than_it_may(name: str) -> None:
     core = ManualCore()
-    OWNERS[name][0](core, [core.topic("gone", 1).key(0), core.topic("stays", 1).key(0)])
+    OWNERS[name][0](core, [core.topic("deleted", 1).key(0), core.topic("stays", 1).key(0)])
     asked = slices = 0
 
     def is_deleted(key: int) -> bool:
@@ -110,17 +110,17 @@ def test_no_slice_looks_at_more_than_it_may(name: str) -> None:
         return False
 
     for sweep in core.deleted_topics.sweeps:
-        for looked_at in sweep(is_deleted):
-            assert asked <= looked_at <= LOOKED_AT_IN_SLICE
+        for count in sweep(is_deleted):
+            assert asked <= count <= CHECKED_IN_SLICE
             asked, slices = 0, slices + 1
     assert slices >= 1
 
 
 def test_a_start_removes_what_the_log_brings_back_of_deleted_topics() -> None:
     core = ManualCore()
-    gone, stays = core.topic("gone", 1), core.topic("stays", 1)
-    fill_popped(core, [gone.key(0), stays.key(0)])
-    core.topics.delete(gone, NOW)
+    deleted, stays = core.topic("deleted", 1), core.topic("stays", 1)
+    fill_popped(core, [deleted.key(0), stays.key(0)])
+    core.topics.delete(deleted, NOW)
     core.settle()
     again = ManualCore(disk=core.disk.after_kill())
     assert len(again.rocketmq_context.pop.checkpoints) == 2 * COUNT

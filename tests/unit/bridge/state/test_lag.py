@@ -1,4 +1,4 @@
-"""How far groups are behind: the same figure over HTTP, for the command and in the metrics, whatever was committed."""
+"""The lag of groups: the same figure over HTTP, in the command and in the metrics, for any committed offsets."""
 
 import re
 from typing import Any

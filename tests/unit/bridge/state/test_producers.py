@@ -26,7 +26,7 @@ def header(first: int, count: int = 1, epoch: int = 0, producer_id: int = 1) -> 
 
 
 class Sender:
-    """Sends batches as the door does: check, then append and remember unless it is a repeat."""
+    """Publishes batches as `Publisher` does: check, then append and record, unless the batch is a repeat."""
 
     def __init__(self, state: State) -> None:
         self.producers, self.offset = state.producers, 0

@@ -207,8 +207,8 @@ def number_of(each: Any) -> int:
     return int(bytes(message.body_of(each.frame)).rstrip(b"\0"))
 
 
-def cut_everywhere(seed: int, stride: int, fate: int = 0) -> None:
-    disk = EachCut(stride, fate)
+def cut_everywhere(seed: int, stride: int, cut_seed: int = 0) -> None:
+    disk = EachCut(stride, cut_seed)
     history = History(seed, disk)
     disk.check = history.check
     history.run()
@@ -223,7 +223,7 @@ def test_power_cut_between_half_and_op_loses_none_and_decides_none_twice(seed: i
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("fate", range(2))
+@pytest.mark.parametrize("cut_seed", range(2))
 @pytest.mark.parametrize("seed", range(2, 12))
-def test_power_cut_at_each_operation_of_many_histories(seed: int, fate: int) -> None:
-    cut_everywhere(seed, 1, fate)
+def test_power_cut_at_each_operation_of_many_histories(seed: int, cut_seed: int) -> None:
+    cut_everywhere(seed, 1, cut_seed)

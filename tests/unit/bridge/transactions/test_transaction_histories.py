@@ -401,7 +401,7 @@ def committed_for_rocketmq(core: ManualCore, topic: Topic, queue: Queue) -> list
 
 
 def picture(core: ManualCore) -> object:
-    """The state of all transactions, in values that compare; what nobody can see any more is left out."""
+    """The state of all transactions, in values that compare; without the parts that no reader can see."""
     queues = {}
     for key, isolation in core.isolation:
         start = core.store.queue(key).start_offset

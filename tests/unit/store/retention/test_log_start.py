@@ -39,7 +39,7 @@ def entries_of(shape: Shape) -> list[Entry]:
 
 
 def queue_of(entries: list[Entry], disk: CrashDisk, *, hidden: int = 0, start_offset: int = 0) -> Queue:
-    """A queue of these entries, the last `hidden` of which nobody may see yet."""
+    """A queue of these entries, the last `hidden` of which are not visible."""
     index = QueueIndex(IndexFiles(disk), 1, 0)
     for number, entry in enumerate(entries):
         index.append(entry.base_offset, number * 100, entry.size, entry.count, -1, entry.stored_ms, 0, FORM)

@@ -1,4 +1,4 @@
-"""What the HTTP port says of groups as a whole, and does with them: on a whole core, beside RocketMQ clients."""
+"""The HTTP port describes, resets and deletes groups, on a whole core beside RocketMQ clients."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""/api/leases over the port of a whole core: what the plan names, who may touch a lease, and what it costs."""
+"""/api/leases over the port of a whole core: the files in a plan, the tokens that may change a lease, the cost."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who may read topics from the log's files: a table of callers and topics, and of files that are none."""
+"""Which tokens may read topics from the log's files: a table of tokens and topics, and of invalid token files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The JSON API of timers, where requests meet on their way; its verbs are tested on the wire."""
+"""The HTTP API of timers with concurrent requests; its commands are tested in tests/wire/test_timers.py."""
 
 import asyncio
 import json

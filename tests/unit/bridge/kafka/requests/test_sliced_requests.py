@@ -1,4 +1,4 @@
-"""Requests with much to do run in slices: what other requests see meanwhile, and what a request keeps and leaves."""
+"""Long requests run in slices: what other requests see between slices, and which state a request leaves."""
 
 import gc
 from typing import Any
@@ -49,7 +49,7 @@ def test_later_requests_of_a_connection_wait_for_the_end(bench: KafkaBench) -> N
     client = bench.connect()
     delete = {"topic_names": (f"t{NAMES - 1}",)}
     first, second = begin(client, (ApiKey.CREATE_TOPICS, 2, created(NAMES)), (ApiKey.DELETE_TOPICS, 1, delete))
-    assert client.connection.unanswered == 1, "the second one is not looked at"
+    assert client.connection.unanswered == 1, "the second request is not parsed"
     bench.loop.turn()
     assert client.answer_to(first).topics[-1].error_code is ErrorCode.none
     assert client.answer_to(second).responses[0].error_code is ErrorCode.none

@@ -1,4 +1,4 @@
-"""What tools look at, keep and change beside topics and groups: each figure is one that was put there."""
+"""The requests of tools about messages, connections and the key-value config: each figure was set by the test."""
 
 from typing import Any
 

@@ -1,5 +1,7 @@
-"""Messages by their keys: a search finds what a walk over all messages would, before and after blocks of keys are kept,
-whoever wrote the messages, whatever happens to the blocks."""
+"""QUERY_MESSAGE by key finds what a scan of all messages finds, with and without files of the key index.
+
+The messages are of both protocols, and the files of the index are removed and damaged.
+"""
 
 from functools import partial
 from random import Random

@@ -49,7 +49,7 @@ def test_what_may_not_be_read_is_not_found(broker: RocketMQBroker, client: Clien
     [("DELAY\x013\x02", "SCHEDULE_TOPIC_XXXX"), ("TIMER_DELAY_MS\x015\x02", "rmq_sys_wheel_timer")],
 )
 def test_what_is_still_delayed_is_found(broker: RocketMQBroker, client: Client, delay: str, waits_in: str) -> None:
-    """By its id; and by its keys in the topic where it waits, as at home."""
+    """A delayed message is found by its id; and by its keys in the topic where it waits, as in Apache RocketMQ."""
     broker.topic()
     sent = client.send(body=b"later", properties=f"KEYS\x01k\x02UNIQ_KEY\x01U\x02{delay}")
     position = int(sent.ext["msgId"][16:], 16)

@@ -1,4 +1,4 @@
-"""Messages that expire: who says when, who is given what, and that a group's dead letters have each of them once."""
+"""Expired messages: their times of expiry, what readers get, and one dead letter for each in a group."""
 
 from collections import Counter
 from itertools import pairwise
@@ -61,14 +61,14 @@ def release(broker: RocketMQBroker) -> None:
     broker.settle()
 
 
-# -- Who says when
+# -- The time of expiry
 
 FAR = 10**9
 LIVES, DIES = True, False
 
 
 @pytest.mark.parametrize(
-    ("wire", "expiry", "ttl_ms", "delay_ms", "wait_ms", "fate"),
+    ("wire", "expiry", "ttl_ms", "delay_ms", "wait_ms", "is_live"),
     [
         ("rocketmq", {}, -1, 0, FAR, LIVES),
         ("rocketmq", {"after": 50}, -1, 0, 49, LIVES),
@@ -109,7 +109,7 @@ def test_earliest_of_all_counts(
     ttl_ms: int,
     delay_ms: int,
     wait_ms: int,
-    fate: bool,
+    is_live: bool,
 ) -> None:
     broker.topic(message_ttl_ms=str(ttl_ms), delay_headers=str(wire != "kafka-plain").lower())
     now_ms = broker.clock.now_ms()
@@ -126,8 +126,8 @@ def test_earliest_of_all_counts(
     release(broker)
     broker.pass_ms(wait_ms)
     answer = client.pull(0)
-    assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"body"] if fate is LIVES else [], "1")
-    assert dead(broker) == ([] if fate is LIVES else [b"body"])
+    assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"body"] if is_live is LIVES else [], "1")
+    assert dead(broker) == ([] if is_live is LIVES else [b"body"])
 
 
 def test_dead_letter_says_why_and_expires_no_more(broker: RocketMQBroker, client: Client) -> None:
@@ -286,7 +286,7 @@ def test_held_pull_moves_on_over_what_comes_expired(broker: RocketMQBroker, clie
 
 
 def test_held_pull_that_finds_no_reader_free_is_refused() -> None:
-    """What came expired is looked at again when the log is written; then memory may have no more of it."""
+    """A message that was expired when it was sent is read again after the write, when memory may not have it."""
     broker = RocketMQBroker(store=StoreOptions(tail_bytes=1 << 12))
     topic, others, client = broker.topic(queues=1), broker.topic("others", queues=1), broker.connect()
     assert client.pull(0, sysFlag=4 | SUSPEND) is None
@@ -343,7 +343,7 @@ def give_back(client: Client, found: Message, **fields: object) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("configs", "raw", "wait_ms", "retry_wait_ms", "fate"),
+    ("configs", "raw", "wait_ms", "retry_wait_ms", "outcome"),
     [
         ({}, "EXPIRE_AFTER_MS\x0120000\x02", 0, 10_000, "given"),  # first retry after 10 s
         ({}, "EXPIRE_AFTER_MS\x0120000\x02", 0, 20_000, "dead"),
@@ -364,7 +364,7 @@ def test_what_expires_on_the_ladder_of_retries(
     raw: str,
     wait_ms: int,
     retry_wait_ms: int,
-    fate: str,
+    outcome: str,
 ) -> None:
     broker.topic(**configs)
     client.send(properties=raw)
@@ -372,15 +372,15 @@ def test_what_expires_on_the_ladder_of_retries(
     broker.pass_ms(wait_ms)
     assert give_back(client, found).code == 0
     broker.settle()
-    assert dead(broker) == ([b"body"] if fate == "dead at once" else [])
+    assert dead(broker) == ([b"body"] if outcome == "dead at once" else [])
     broker.pass_ms(retry_wait_ms)
     release(broker)
     retried = client.pull(0, RETRY) if retry_wait_ms else None
-    assert (bodies(retried) if retried is not None else []) == ([b"body"] if fate == "given" else [])
-    assert dead(broker) == ([b"body"] if fate.startswith("dead") else [])
+    assert (bodies(retried) if retried is not None else []) == ([b"body"] if outcome == "given" else [])
+    assert dead(broker) == ([b"body"] if outcome.startswith("dead") else [])
     if not retry_wait_ms:  # Who died before it committed reads it again.
         assert client.pull(0).code == AGAIN
-        assert dead(broker) == ([b"body"] if fate == "dead at once" else [])
+        assert dead(broker) == ([b"body"] if outcome == "dead at once" else [])
 
 
 # -- POP
@@ -547,7 +547,7 @@ def cut_everywhere(seed: int) -> None:
     disk.check = history.check
     history.run()
     assert disk.checks > 150
-    assert history.buried > 20
+    assert history.dead_letters > 20
 
 
 OPTIONS = Options(topics=TopicsOptions(queues=1))
@@ -563,7 +563,9 @@ class History:
         self.broker.topic("orders", 1)
         self.clients = [self.broker.connect(), self.broker.connect()]
         self.given: set[int] = set()  # and its member heard so
-        self.offset = self.heard = self.buried = 0  # `heard`: how far some member goes on from when the broker is back
+        self.offset = self.heard = self.dead_letters = (
+            0  # `heard`: the offset at which a member continues after a restart.
+        )
 
     def run(self) -> None:
         steps = [
@@ -571,7 +573,7 @@ class History:
         ]  # fmt: skip
         for _ in range(400):
             self.rng.choices([step for step, _ in steps], [weight for _, weight in steps])[0]()
-        self.buried = len(dead(self.broker))
+        self.dead_letters = len(dead(self.broker))
 
     def send(self) -> None:
         properties = f"EXPIRE_AFTER_MS\x01{self.rng.choice((5, 20, 80))}\x02" if self.rng.random() < 0.8 else ""

@@ -1,4 +1,4 @@
-"""Locks of queues: who holds what, after any history."""
+"""Locks of queues: the owner of each, after random histories."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Offsets of queues and positions of groups, as clients ask for them."""
+"""The requests about offsets of queues and committed offsets of groups."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_queue_that_is_not_there_is_empty(broker: RocketMQBroker, client: Client
     [(-1000, 1, 1), (0, 1, 1), (10, 1, 1), (11, 2, 1), (20, 2, 2), (25, 3, 2), (30, 3, 3), (31, 4, 3), (10**15, 4, 3)],
 )
 def test_offset_by_store_time(broker: RocketMQBroker, client: Client, at: int, lower: int, upper: int) -> None:
-    """Messages 0 to 3 are stored at 0, 10, 20 and 30 ms; the first is gone."""
+    """Messages 0 to 3 are stored at 0, 10, 20 and 30 ms; the first was removed."""
     topic, start_ms = broker.topic(), broker.clock.now_ms()
     for body in (b"a", b"b", b"c", b"d"):
         broker.publish(topic, body)

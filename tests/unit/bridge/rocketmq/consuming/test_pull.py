@@ -1,4 +1,4 @@
-"""Pulls against a real store: what each offset is answered with, and that a held pull ends once, by data or by time."""
+"""Pulls from a real store: the answer for each offset, and that a held pull ends once, by data or by time."""
 
 import pytest
 

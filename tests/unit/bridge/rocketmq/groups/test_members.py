@@ -1,4 +1,4 @@
-"""The table of members: compared, over any history of heartbeats and departures, with the plainest model of it."""
+"""The table of members equals a simple model, after random heartbeats and closed connections."""
 
 import re
 from collections.abc import Container

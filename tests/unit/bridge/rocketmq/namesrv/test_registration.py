@@ -1,4 +1,4 @@
-"""What a broker tells the name servers of its cluster: all topics, once for each version, and those that are gone."""
+"""A broker registers with the name servers of its cluster: all topics, once for each version, and deleted topics."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def test_a_new_version_comes_with_each_change_and_only_then() -> None:
     second = registered(fleet)
     assert (second["orders"], second["version"] == first["version"]) == (6, False)
     broker.topics.delete(topic, broker.clock.now_ms())
-    assert registered(fleet)["orders"] == 0, "it stays, and nobody may use it"
+    assert registered(fleet)["orders"] == 0, "the topic stays in the routes without permissions"
     broker.topic("orders")
     assert registered(fleet)["orders"] == 6
 

@@ -1,4 +1,4 @@
-"""What the name server says: routes byte for byte as clients take them apart, and lists of topics."""
+"""Answers of the name server: routes, byte for byte as clients parse them, and lists of topics."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What could be popped, looked at without popping: notifications, peeking, and how many pops are held."""
+"""Requests about messages that could be popped: NOTIFICATION, PEEK_MESSAGE and POLLING_INFO."""
 
 import gc
 import tracemalloc

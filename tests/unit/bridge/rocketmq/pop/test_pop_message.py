@@ -1,4 +1,4 @@
-"""Popping against a real store: what is popped, acked, given back and given up, and how much of it a crash undoes."""
+"""Pops from a real store: messages popped, acknowledged, revived and made dead letters, also over crashes."""
 
 import base64
 import itertools
@@ -354,7 +354,7 @@ STEPS = st.one_of(
 @settings(max_examples=12)
 @given(st.lists(STEPS, max_size=20))
 def test_each_message_comes_until_it_is_acked_and_never_after(history: list[tuple[str, int]]) -> None:
-    """Whatever happens between: at any moment one consumer at most has a message, and an acked one is gone for good."""
+    """At any time at most one consumer has a message, and an acknowledged message is never popped again."""
     broker = RocketMQBroker()
     broker.topic()
     config = SubscriptionGroupConfig(group_name="billing", retry_max_times=1000)

@@ -1,4 +1,4 @@
-"""Where pops take from: priorities from high to low with retries as the lowest, and retry topics under both names."""
+"""The queues of pops: priorities from high to low, retries last, and retry topics under both names."""
 
 from typing import Any
 
@@ -102,7 +102,7 @@ def test_priority_chooses_the_queue_on_any_topic(broker: RocketMQBroker, client:
 
 
 def test_pops_make_no_topics_before_something_comes_back(broker: RocketMQBroker, client: Client) -> None:
-    """Else every group name that anybody invents would be a topic for good."""
+    """Otherwise each group name in a request would create a topic."""
     broker.topic()
     count = len(broker.topics)
     for number in range(5):

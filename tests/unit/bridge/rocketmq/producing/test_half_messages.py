@@ -1,5 +1,4 @@
-"""Transactions of RocketMQ's producers, frame by frame: what lies in the log afterwards, what is answered, who is
-asked.
+"""Transactions of RocketMQ's producers: the stored frames, the answers, and which producers get check-backs.
 
 The broker's producers heartbeat as members of the group `broker`.
 """
@@ -37,7 +36,7 @@ class CheckBackBroker(RocketMQBroker):
         self.topic()
 
     def wait(self, ms: int) -> None:
-        """Let time pass, and look at what is due."""
+        """Advance the clock, and run the check-backs that are due."""
         self.pass_ms(ms)
         now_ms = self.clock.now_ms()
         self.delays.run(now_ms, self.clock.mono_ms())
@@ -189,7 +188,7 @@ def test_what_does_not_fit_changes_nothing(verdict: int, fields: dict, code: Res
 @pytest.mark.parametrize("verdict", [COMMIT, ROLL_BACK])
 @pytest.mark.parametrize("is_open", [True, False])
 def test_verdict_after_the_limit_changes_nothing(verdict: int, is_open: bool) -> None:
-    """Asked often enough, or open for so long that nobody is asked any more."""
+    """After the last check-back, or when the half message is too old for check-backs."""
     broker = CheckBackBroker(half_ms=1_000) if is_open else CheckBackBroker(check_max=1)
     client = broker.connect()
     sent = send_half(client)
@@ -245,7 +244,7 @@ def test_verdict_after_its_own_immunity_comes_too_late_unless_it_was_asked_for()
     assert broker.counts() == (1, 1, 1, 0)
 
 
-def test_topic_that_is_gone_keeps_it_open() -> None:
+def test_half_message_of_a_deleted_topic_stays_open() -> None:
     broker = CheckBackBroker()
     client = broker.connect()
     sent = send_half(client)

@@ -96,7 +96,7 @@ def test_only_so_many_of_our_requests_wait_for_one_client(broker: RocketMQBroker
     asked = client.asked(RequestCode.GET_CONSUMER_RUNNING_INFO)
     assert len(asked) == CALLS_MAX
     client.say(remoting.response(asked[3]))
-    client.say(remoting.response(asked[3]))  # Nobody waits for it a second time.
+    client.say(remoting.response(asked[3]))  # The second answer has no waiting request.
     assert [each and each.opaque for each in given] == [None, asked[3].opaque]
     broker.pass_ms(CALL_MS)
     assert given[2:] == [None] * (CALLS_MAX - 1)

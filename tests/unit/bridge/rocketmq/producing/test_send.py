@@ -1,4 +1,4 @@
-"""Sends against a real store: where a message goes, what is kept of it, what is refused, what the answer waits for."""
+"""Sends to a real store: the queue of a message, its stored fields, refusals, and what the answer waits for."""
 
 import pytest
 

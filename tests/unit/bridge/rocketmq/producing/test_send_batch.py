@@ -163,7 +163,7 @@ def test_batch_with_too_many_delayed_messages_is_refused(broker: RocketMQBroker)
     assert len(broker.delays.timers) == 0
 
 
-def test_batch_whose_client_or_topic_is_gone_is_not_stored(broker: RocketMQBroker) -> None:
+def test_batch_of_a_closed_connection_or_deleted_topic_is_not_stored(broker: RocketMQBroker) -> None:
     client, other = broker.connect(), broker.connect()
     begin(client, [part(number) for number in range(COUNT)])
     client.close()

@@ -1,4 +1,4 @@
-"""The connection and its table: every code is answered once, in the asker's form, whatever stands in the request."""
+"""The connection and its table: each code is answered once, in the client's encoding, whatever the request has."""
 
 import errno
 from functools import cache

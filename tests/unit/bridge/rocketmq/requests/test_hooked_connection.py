@@ -1,4 +1,4 @@
-"""Hooks around requests: what they see, change and refuse, and that one which fails or hangs costs nobody a message."""
+"""Hooks around requests: what they see, change and refuse, and that a hook which fails or hangs loses no message."""
 
 import threading
 from collections.abc import Callable, Sequence

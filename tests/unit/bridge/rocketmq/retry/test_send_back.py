@@ -1,4 +1,4 @@
-"""What consumers give back: to which topic it goes, what is kept of it, and how it comes back from the dead letters."""
+"""Messages that consumers send back: their topic, their fields, and redriving dead letters."""
 
 import asyncio
 from typing import Any
