@@ -71,7 +71,7 @@ def test_keys_outlive_restarts_checkpoints_and_the_timer() -> None:
         assert post(bench, "two", replaced) == (201, second)
         assert bench.ask("GET", f"/api/timers/{second['id']}")[0] == 200
         assert len(bench.core.delays.timers) == 1
-    assert bench.ask("DELETE", f"/api/timers/{second['id']}")[1] == {"verdict": "cancelled"}
+    assert bench.ask("DELETE", f"/api/timers/{second['id']}")[1] == {"outcome": "cancelled"}
     bench.ask("DELETE", "/api/topics/orders")
     assert post(restarted(bench), "two", replaced) == (201, second)
 
