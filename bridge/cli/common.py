@@ -171,6 +171,11 @@ def show_json(found: Any) -> None:
     typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
 
 
+def show_json_line(found: Any) -> None:
+    """Print an object as one line of JSON."""
+    typer.echo(json.dumps(found, ensure_ascii=False))
+
+
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table in full width, one line for each row; cells are not shortened."""
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]

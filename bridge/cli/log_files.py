@@ -3,7 +3,7 @@
 Exit status: 0 if the log is intact, 1 if it is damaged.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,29 @@ def verify(data: Data, as_json: AsJson = False) -> int:
     else:
         _show(found, report)
     return 0 if report.is_intact else REFUSED
+
+
+@log_app.command("dump", epilog="Example: duolog log dump --data duolog-data --topic orders --limit 20")
+def dump(
+    data: Data,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="only messages of this topic")] = None,
+    queue: Annotated[int | None, typer.Option(metavar="N", min=0, help="only messages of this queue")] = None,
+    start: Annotated[int, typer.Option("--from", metavar="POSITION", min=0, help="entries from here on")] = 0,
+    end: Annotated[int | None, typer.Option("--until", metavar="POSITION", min=0, help="entries below it")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="units at most")] = 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="a line of JSON for each unit")] = False,
+) -> None:
+    """Show the units, entries and records of the log with their positions.
+
+    Texts are shortened; --json has them in full. Beside a running broker, the newest segment is left out.
+    """
+    from duolog.bridge.cli.log_dump import Filter
+    from duolog.bridge.cli.log_dump import dump as show
+    from duolog.store.log.format import POSITION_MAX
+
+    wanted = Filter(start, POSITION_MAX if end is None else end, topic, queue)
+    with reading_files(data) as (files, is_served):
+        show(files, wanted, limit, is_served=is_served, as_json=as_json)
 
 
 def as_answer(report: "LogReport") -> dict[str, Any]:

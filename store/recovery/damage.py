@@ -152,11 +152,16 @@ class Verification:
         self.checkpoint = read_checkpoint(files)
         self._snapshot, self._snapshot_damage = _read_snapshot(files)
         self._is_complete = not (chain and chain[0].start) and not any(each.is_gap for each in chain)
-        found = self.checkpoint or self._snapshot
+        found = self.state
         # The log was durable up to this position, according to what was read so far.
         self.proven = 0 if found is None or is_served else found.position
         self._report = LogReport(checkpoint_position=-1 if self.checkpoint is None else self.checkpoint.position)
         self._bad: list[BadRange] = []
+
+    @property
+    def state(self) -> Checkpoint | None:
+        """The state of the newest checkpoint or, without one, of the newest snapshot."""
+        return self.checkpoint or self._snapshot
 
     @property
     def total_bytes(self) -> int:
