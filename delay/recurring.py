@@ -40,7 +40,7 @@ PERIOD_MIN_MS: Final = 10  # Each run is a unit of the log.
 MISSED_AFTER_MS: Final = 60_000  # The default of Quartz's misfireThreshold.
 EXPRESSION_CHARS_MAX: Final = 256
 COUNT_MAX: Final = (1 << 31) - 1
-TIME_MAX_MS: Final = 250_000_000_000_000  # the year 9892; calendars end with 9999
+TIME_MAX_MS: Final = 250_000_000_000_000  # In the year 9892. Python's calendar ends with the year 9999.
 
 AMQ_DELAY: Final = "AMQ_SCHEDULED_DELAY"
 AMQ_PERIOD: Final = "AMQ_SCHEDULED_PERIOD"
@@ -65,7 +65,7 @@ _FOREVER: Final = -1
 
 
 class BadSchedule(ValueError):
-    """What was asked for is no schedule; the message names the value and what is allowed."""
+    """The requested schedule is invalid; the message names the value and the allowed values."""
 
 
 class Missed(Enum):
@@ -75,12 +75,12 @@ class Missed(Enum):
 
 
 class Run(NamedTuple):
-    number: int  # counts the runs that were done, with this one; from 1
+    number: int  # The number of runs that were done, including this one.
     due_ms: int
 
 
 class Step(NamedTuple):
-    """What to do about a run that is due: do it or not, and then wait for `next` (None: the schedule has ended)."""
+    """The decision about a due run: `run` is done, or None is skipped; `next` is None if the schedule has ended."""
 
     run: Run | None
     next: Run | None
@@ -138,7 +138,7 @@ class Cron:
             return _ms(self._next_of_day(after, zone) if self._is_time_of_day else self._next_by_clock(after, zone))
         except CronSimError as error:
             raise BadSchedule(f"cron expression {self.expression!r}: {self._problem(str(error))}") from error
-        except (StopIteration, OverflowError, ValueError) as error:  # none in fifty years, or in no calendar
+        except (StopIteration, OverflowError, ValueError) as error:  # No run in fifty years, or beyond the calendar.
             raise BadSchedule(f"cron expression {self.expression!r} never comes true") from error
 
     def _next_of_day(self, after: datetime, zone: tzinfo) -> datetime:
@@ -146,11 +146,11 @@ class Cron:
         while True:
             wall_time = self._match(wall_time)
             found = _real(wall_time, zone)
-            if found > after:  # It is before where the wall time came twice, and where it was jumped over.
+            if found > after:  # It may be earlier, where the clock of the zone was changed.
                 return found
 
     def _next_by_clock(self, after: datetime, zone: tzinfo) -> datetime:
-        """Look on as if the clock never changed, and again from where it does."""
+        """Match with a constant offset of the zone, and again from the next change of the offset on."""
         while True:
             offset = _offset(after + _SECOND, zone)
             found = self._match(after.replace(tzinfo=None) + offset).replace(tzinfo=UTC) - offset
@@ -160,16 +160,16 @@ class Cron:
             after = change - _SECOND
 
     def _match(self, wall_time: datetime) -> datetime:
-        """Return the first wall time after this one that the expression names, on a clock that is never changed."""
+        """Return the first wall time after this one that matches the expression, without changes of the clock."""
         return next(CronSim(self._with_seconds, wall_time))
 
     def latest_ms(self, run_ms: int, now_ms: int) -> int:
         """Return the latest run up to now; `run_ms` is one of them.
 
-        By bisection: after a long pause, or a clock that jumped, there may be millions of runs between the two.
+        It is found by bisection, because after a long pause there may be millions of runs between the two.
         """
         latest_ms, none_after_ms = run_ms, now_ms  # No run is between `none_after_ms` and now.
-        back_ms = 60_000  # It is mostly not long ago.
+        back_ms = 60_000  # The search begins near now, because the latest run is usually not long ago.
         while none_after_ms - latest_ms >= 1000:  # Runs are at whole seconds.
             after_ms = max(now_ms - back_ms, (latest_ms + none_after_ms) // 2)
             found_ms = self.next_ms(after_ms)
@@ -207,7 +207,7 @@ Plan = Every | Cron
 
 @dataclass(frozen=True)
 class Burst:
-    """What one run of a cron entry starts, where ActiveMQ's properties ask for repeats as well."""
+    """The series of deliveries that each run of a cron expression starts, by ActiveMQ's DELAY, PERIOD and REPEAT."""
 
     delay_ms: int
     period_ms: int
@@ -216,13 +216,13 @@ class Burst:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When to run. Two are one if they are equal: `Every` without a start does not know when it was registered."""
+    """The rule of a schedule. A program that registers an equal rule again does not begin the schedule anew."""
 
     plan: Plan
-    until_ms: int | None = None  # no run is due later
+    until_ms: int | None = None  # No run is due after this time.
     count: int | None = None
     missed: Missed = Missed.ONCE
-    burst: Burst | None = None  # each run delivers nothing itself, but starts this one
+    burst: Burst | None = None  # If set, a run delivers nothing itself, and starts this series.
 
     def __post_init__(self) -> None:
         if self.until_ms is not None:
@@ -231,7 +231,7 @@ class Schedule:
             _check("count", self.count, 1, COUNT_MAX)
 
     def first(self, now_ms: int) -> Run | None:
-        """Return the first run of a schedule that is registered now; None: it ends before.
+        """Return the first run of a schedule that is registered now; None if it ends before its first run.
 
         Raises BadSchedule if the first series of a burst would begin beyond TIME_MAX_MS.
         """
@@ -242,7 +242,7 @@ class Schedule:
         return run
 
     def step(self, run: Run, now_ms: int) -> Step:
-        """Say what to do about a run that is due, at or after its time."""
+        """Decide about a run, at or after its due time."""
         latest_ms = run.due_ms
         if self.missed is not Missed.ALL and self.plan.next_ms(run.due_ms) <= now_ms:
             latest_ms = self.plan.latest_ms(run.due_ms, min(now_ms, self._end_ms))
@@ -264,10 +264,11 @@ class Schedule:
 
 
 def activemq(properties: Mapping[str, str], zone: str, now_ms: int) -> "Schedule | int | None":
-    """Read what a message's AMQ_SCHEDULED_ properties ask for: a schedule, a delay in ms, or nothing.
+    """Read a message's AMQ_SCHEDULED_ properties; return a schedule, a delay in ms, or None. Raises BadSchedule.
 
-    PERIOD and REPEAT: so many times again, -1 for ever. The first run is after DELAY, or else after one PERIOD. With
-    CRON each time of it starts such a series, if there is one to be started. Raises BadSchedule.
+    REPEAT is the number of deliveries after the first one, at intervals of PERIOD; -1 means for ever. The first
+    delivery is after DELAY, or after one PERIOD if there is no DELAY. With CRON each of its times starts such a series,
+    or delivers the message once if the other properties are missing.
     """
     if not any(name in properties for name in AMQ_NAMES):
         return None
@@ -317,9 +318,9 @@ def _zone(name: str) -> tzinfo:
 
 
 def _real(wall_time: datetime, zone: tzinfo) -> datetime:
-    """Return the moment of a wall time: the first if it comes twice, the end of the jump if the clock jumps over it."""
+    """Return the moment of a wall time: the first if it occurs twice, the end of the gap if it does not occur."""
     while not _exists(found := wall_time.replace(tzinfo=zone)):
-        wall_time = wall_time.replace(second=0) + timedelta(minutes=1)  # jumps end at whole minutes, within a day
+        wall_time = wall_time.replace(second=0) + timedelta(minutes=1)  # Gaps end at whole minutes, within a day.
     return found.astimezone(UTC)
 
 
@@ -332,7 +333,7 @@ def _offset(moment: datetime, zone: tzinfo) -> timedelta:
 
 
 def _next_change(start: datetime, until: datetime, zone: tzinfo) -> datetime | None:
-    """Return the first second after `start` and up to `until` at which the zone's offset is another."""
+    """Return the first second in (start, until] with another offset of the zone than `start`; None if there is none."""
     offset = _offset(start, zone)
     while start < until:
         day_later = min(start + timedelta(days=1), until)

@@ -32,11 +32,14 @@ from duolog.store.state_log import StateLog
 from duolog.store.unit import FrameRun
 
 DELIVERED_IN_SLICE: Final = 256
-SHARE_OF_TOPIC_MIN: Final = 64  # Of a slice, while a topic has so many: delivering fewer at a time costs more for each.
-DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # Unless the first message alone has more.
-MOVED_IN_SLICE: Final = 1024  # Rows, at half a microsecond each.
-GATHER_MS: Final = 2  # Between two deliveries: one of ten messages costs as much as two of three messages each.
-RETRY_MS: Final = 1_000  # When messages could not be read.
+# The smallest share of a topic in a slice, while so many of its messages are due. Smaller deliveries cost more for each
+# message.
+SHARE_OF_TOPIC_MIN: Final = 64
+DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # One message may be larger.
+MOVED_IN_SLICE: Final = 1024  # Rows that become ready in one slice, at half a microsecond each.
+# The time between two deliveries. A delivery of ten messages costs as much as two of three messages each.
+GATHER_MS: Final = 2
+RETRY_MS: Final = 1_000  # The time until messages that could not be read are read again.
 
 _address_of: Final = attrgetter("address")
 _form_of: Final = attrgetter("form")
@@ -56,16 +59,18 @@ class Deliveries:
         self._state_log, self._topics = state_log, topics
         self._pending, self._tree = timers.pending, timers.tree
         self._metrics, self._poison = metrics, poison
-        self._unread: dict[int, int] = {}  # By topic whose messages could not be read: when the read is repeated.
-        self._was_read: list[tuple[Turn, list[Stored]]] = []  # Read by a thread; delivered by the next `run`.
-        self._run_ms = 0  # When `run` ran last.
-        self._delivered_ms = 0  # When messages were delivered last.
+        self._unread: dict[int, int] = {}  # The times of repeated reads, by topic.
+        self._was_read: list[
+            tuple[Turn, list[Stored]]
+        ] = []  # Messages that a thread has read and the next `run` delivers.
+        self._run_ms = 0  # The time of the last `run`.
+        self._delivered_ms = 0  # The time of the last delivery.
 
     def attach(self, store: TreeStore, frames: DeliveryFrames) -> None:
         self._store, self._frames = store, frames
 
     def next_deadline_ms(self) -> int | None:
-        """The wall time before which there is nothing to do."""
+        """Return a wall time before which `run` has nothing to do; None if no time is known."""
         if self._was_read:
             return 0
         deadline_ms = self._pending.next_ms()
@@ -77,7 +82,7 @@ class Deliveries:
         return deadline_ms
 
     def run(self, now_ms: int) -> None:
-        """Deliver one slice of what is due. Raises StoreError, and then it is still due."""
+        """Deliver one slice of the due messages. If it raises StoreError, they are still due."""
         self._run_ms = now_ms
         if self._unread:
             self._read_again(now_ms)
@@ -103,7 +108,7 @@ class Deliveries:
     # -- Turns
 
     def _take_turns(self, now_ms: int) -> list[Turn]:
-        """Take what is due for one slice: an equal share of each topic, as far as that goes."""
+        """Take the due messages of one slice, about equally many of each topic."""
         turns: list[Turn] = []
         share = max(SHARE_OF_TOPIC_MIN, DELIVERED_IN_SLICE // max(1, len(self._pending.turns)))
         count_left, bytes_left = DELIVERED_IN_SLICE, DELIVERED_BYTES_IN_SLICE
@@ -217,7 +222,7 @@ class Deliveries:
         self._metrics.timers["dropped"] += sum([len(timers) for _, timers in turns]) - delivered
 
     def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int, error: Exception) -> None:
-        """Deliver fewer at once, because together they do not fit into a segment, or one of them raised `error`."""
+        """Deliver fewer messages at once, because they do not fit into a segment, or one of them raised `error`."""
         if len(turns) > 1:
             for turn in turns:
                 self._deliver([turn], found, now_ms)
@@ -241,7 +246,7 @@ class Deliveries:
         self._poison.set_aside("delayed message", place, error)
 
     def _runs_of(self, turn: Turn, frames_at: Mapping[int, Buffer], now_ms: int) -> Iterator[FrameRun]:
-        """Make the frames of a topic's messages: a run for each queue, and a new one where the frame format changes."""
+        """Make the frames of a topic's messages: one FrameRun for each queue and frame format."""
         topic, mask = self._topics.by_number(turn.topic), (1 << QUEUE_ID_BITS) - 1
         assert topic is not None, f"topic {turn.topic} is deleted"
         queues: defaultdict[int, list[Timer]] = defaultdict(list)

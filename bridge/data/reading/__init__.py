@@ -1,1 +1,1 @@
-"""A message's way out: queues in the form of either client protocol, whichever of them wrote the messages."""
+"""A message's way out: reads queues in the format of either client protocol, whichever protocol wrote the messages."""

@@ -1,4 +1,4 @@
-"""Reads that may have to wait for the disk, or for a thread: what they give comes at once, or as a `Later`."""
+"""The class Later: the result of a read that must wait for the disk or for a thread."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -13,13 +13,13 @@ U = TypeVar("U")
 
 
 class Reading(Protocol):
-    """What a thread does: `start` has `done` called in the loop with what it found, or the StoreError."""
+    """Work of a thread. `start` begins it; `done` is called in the loop with the result or a StoreError."""
 
     def start(self, done: Callable[[Any], None]) -> None: ...
 
 
 class InThread:
-    """Work on what is in memory that would take long in the loop: to inflate a batch, and to look at its records."""
+    """Work without the disk that would take long in the loop, such as inflating a batch and reading its records."""
 
     def __init__(self, readers: Executor, run: Callable[[], Any]) -> None:
         self._readers, self._run = readers, run
@@ -29,7 +29,7 @@ class InThread:
 
 
 class Later(Generic[T]):
-    """A read that waits for a thread. Start it once; `done` is called in the loop with what it gives, or why not."""
+    """A read that waits for a thread. `start` is called once; `done` gets the result or a StoreError in the loop."""
 
     __slots__ = ("_cold", "_then")
 
@@ -58,12 +58,12 @@ class Later(Generic[T]):
 
 
 def then(found: list[Stored] | ColdRead, go_on: "Callable[[list[Stored]], U | Later[U]]") -> "U | Later[U]":
-    """Give what `go_on` makes of the entries, now or when they were read."""
+    """Return what `go_on` makes of the entries, or a Later for it if the entries must be read first."""
     return Later(found, go_on) if isinstance(found, ColdRead) else go_on(found)
 
 
 def listed(found: Stored | ColdRead | None) -> list[Stored] | ColdRead:
-    """Give the entry that was found as a list, for `then`; none if there is none."""
+    """Return the found entry as a list, for `then`; an empty list if there is none."""
     if found is None:
         return []
     return found if isinstance(found, ColdRead) else [found]

@@ -37,7 +37,7 @@ from duolog.store.index.queue import Queue
 from duolog.store.store import Store
 from duolog.txn.isolation import Isolation
 
-CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # of one batch made of RocketMQ's records, unless one alone is larger
+CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # A batch made of RocketMQ's records. One record may be larger.
 
 _FORM: Final = attrgetter("form")
 
@@ -59,7 +59,7 @@ class QueueReader:
         return self._rocketmq.store_host
 
     def listen(self, store_host: bytes) -> None:
-        """Take the packed address of the RocketMQ port, which records that are converted have."""
+        """Set the packed address of the RocketMQ port, which is the store host of converted records."""
         self._rocketmq.store_host = store_host
 
     # -- For Kafka
@@ -67,7 +67,7 @@ class QueueReader:
     def kafka(
         self, queue: Queue, topic: Topic, offset: int, max_bytes: int, until: int
     ) -> "list[Buffer] | Later[list[Buffer]]":
-        """Give whole batches from the one that covers `offset` on, at least one unless that is the end.
+        """Return whole batches from the one that has `offset` on: at least one, unless `offset` is the end.
 
         Raises `OffsetOutOfRange` and other `StoreError`.
         """
@@ -95,22 +95,22 @@ class QueueReader:
     def _made_batches(
         self, queue: Queue, topic: Topic, run: list[Stored], room: int, *, is_first: bool
     ) -> tuple[list[Buffer], int, bool]:
-        """Make batches of a run of RocketMQ's records: (batches, records taken, whether there is room for more)."""
+        """Convert a run of RocketMQ's records; return (batches, number of converted records, whether to continue)."""
         made: list[Buffer] = []
         at = 0
         while at < len(run) and (room > 0 or not made):
             batch, taken, met_fault = self._batch_of(queue, topic, run[at:], min(room, CONVERTED_BATCH_BYTES_MAX))
             if len(batch) > room and (made or not is_first):
-                return made, at, False  # Inflated it is larger than it was in the log.
+                return made, at, False  # The batch is inflated, so it may be larger than the records in the log.
             made.append(batch)
             room -= len(batch)
             at += taken
             if met_fault:
-                return made, at, False  # It was dear to find: the next read goes on behind it.
+                return made, at, False  # The search for the faulty record took long, so this read ends here.
         return made, at, at == len(run)
 
     def _batch_of(self, queue: Queue, topic: Topic, run: list[Stored], max_bytes: int) -> Batched:
-        """Make a batch of the first records of a run."""
+        """Convert the first records of a run to one batch; a record that cannot be converted has its own batch."""
         offset = run[0].base_offset
         epoch, ends_at = topic.epoch_at(queue.queue_id, offset)
         frames = [entry.frame for entry in run if ends_at is None or entry.base_offset < ends_at]
@@ -124,7 +124,7 @@ class QueueReader:
                 log_append_time=topic.settings.log_append_time,
             )
         except ProtocolError as error:
-            if len(run) > 1:  # One of them: find it by taking them one at a time.
+            if len(run) > 1:  # One of the records is faulty, so they are converted one at a time.
                 return self._batch_of(queue, topic, run[:1], max_bytes)
             logger.warning("no message offset=%d queue=%s reason=%r", offset, queue, str(error))
             builder = BatchBuilder()
@@ -145,7 +145,7 @@ class QueueReader:
         until: int,
         wanted: Filter | None = None,
     ) -> "Records | Later[Records]":
-        """Give up to `max_count` records from `offset` on; none if none is wanted of those looked at.
+        """Return up to `max_count` records from `offset` on. There may be none if the filter wants none of those read.
 
         Raises `OffsetOutOfRange` and other `StoreError`.
         """
@@ -161,7 +161,7 @@ class QueueReader:
     def find_time(
         self, queue: Queue, topic: Topic, timestamp_ms: int, until: int
     ) -> "FoundTime | Later[FoundTime | None] | None":
-        """Find for Kafka the first record of at least that timestamp: (its offset, its timestamp)."""
+        """Find for Kafka the first record with this timestamp or a later one: (its offset, its timestamp)."""
 
         def find(stored: list[Stored]) -> "FoundTime | Later[FoundTime | None] | None":
             return self._find_time_in(stored[0], topic, timestamp_ms) if stored else None
@@ -182,7 +182,7 @@ class QueueReader:
         return then(found, find)
 
     def find_stored(self, queue: Queue, stored_ms: int, until: int) -> int | Later[int]:
-        """Find for RocketMQ the first offset that was stored at that time or later; `until` if there is none."""
+        """Find for RocketMQ the first offset that was stored at this time or later; `until` if there is none."""
         found = listed(self._entries.find_by_store_time(queue, stored_ms, until))
         return then(found, lambda stored: stored[0].base_offset if stored else until)
 

@@ -1,9 +1,10 @@
-"""Reads records of a queue for RocketMQ clients: all, or those that a filter wants.
+"""The class RocketMQReader: reads records of a queue for RocketMQ clients, all or those that a filter wants.
 
-filter          what the store reads                             what is looked into
+filter          entries that the store reads                     entries that are decoded
 none            entries from the offset on                       Kafka's batches
-by tag          entries whose tag is wanted, by the index        Kafka's batches, and what a tag's hash let through
-by condition    a few entries at a time                          all
+by tag          Kafka's batches, and RocketMQ's entries whose    all of these, because tags may have the same hash
+                tag hash in the index matches
+by condition    a few entries at a time                          all of these
 """
 
 import logging
@@ -29,29 +30,30 @@ from duolog.store.log.entry_reader import EntryReader
 from duolog.store.log.format import entry_size
 from duolog.txn.isolation import QueueIsolation
 
-FILTERED_RECORDS_MAX: Final = 800  # opened in one pull to see whether they are wanted; at home as many index rows
+# Records that one pull decodes for a filter. Apache RocketMQ reads as many index rows (`maxFilterMessageSize`).
+FILTERED_RECORDS_MAX: Final = 800
 FILTERED_BYTES_MAX: Final = 4 << 20
-INFLATED_BYTES_MAX: Final = 8 << 20  # of the batches opened in one read, after which it ends; one may be larger
-FEWEST_ENTRIES: Final = 64  # taken at a time for a condition, at first
+INFLATED_BYTES_MAX: Final = 8 << 20  # Inflated bytes after which a read ends. One batch may be larger.
+FEWEST_ENTRIES: Final = 64  # Entries of the first read for a condition; the later reads have up to MOST_ENTRIES.
 MOST_ENTRIES: Final = 512
-PASSED_ENTRIES_MAX: Final = 1000  # looked at in one pull where some were aborted
+PASSED_ENTRIES_MAX: Final = 1000  # Entries of one pull, if some of them may be aborted.
 
 logger = logging.getLogger("bridge")
 
 
 class Records(NamedTuple):
-    """What a RocketMQ client gets: one buffer for each record, and where it goes on."""
+    """The result of a read: one buffer for each record, and the offset of the next read."""
 
     buffers: list[Buffer]
     next_offset: int
 
 
 class PullLimits(NamedTuple):
-    """The queue of a read, and how much the read returns at most."""
+    """The queue of a read, and the limits of the result."""
 
     queue: Queue
     topic: Topic
-    # As of the start of the read, like `until`: while a thread reads, the topic may be deleted.
+    # Taken at the start of the read, like `until`, because the topic may be deleted while a thread reads.
     isolation: QueueIsolation | None
     max_count: int
     max_bytes: int
@@ -71,7 +73,7 @@ class RocketMQReader:
     # -- Without a filter
 
     def read(self, limits: PullLimits, offset: int) -> "Records | Later[Records]":
-        """Give the records from `offset` on."""
+        """Return the records from `offset` on."""
         isolation = limits.isolation
         is_sparse = isolation is not None and isolation.has_aborted_from(offset)
         found = self._entries.read(
@@ -115,7 +117,7 @@ class RocketMQReader:
     # -- With a filter
 
     def read_tagged(self, limits: PullLimits, offset: int, wanted: Filter) -> "Records | Later[Records]":
-        """Give the records from `offset` on that a filter by tag wants; none if none of those looked at is wanted."""
+        """Return the records from `offset` on that match a tag filter. There may be none among those that are read."""
         scan = TagScan(frame_formats.ROCKETMQ, wanted.codes)
         found = self._entries.read(
             limits.queue,
@@ -128,7 +130,7 @@ class RocketMQReader:
         return then(found, lambda stored: self._wanted(limits, stored, offset, wanted, scan))
 
     def read_by_condition(self, limits: PullLimits, offset: int, wanted: Filter) -> "Records | Later[Records]":
-        """Look into entries, a few at a time, until enough are wanted or the disk would have to be waited for."""
+        """Return records that match a condition. Reads a few entries at a time, until enough match or one is cold."""
         queue, until, max_count = limits.queue, limits.until, limits.max_count
         start, buffers, room = offset, list[Buffer](), limits.max_bytes
         entries = max(max_count, FEWEST_ENTRIES)
@@ -147,14 +149,14 @@ class RocketMQReader:
             is_enough = len(buffers) >= max_count or room <= 0 or self._opened.inflated_bytes >= inflated_until
             if is_enough or is_stuck or offset >= until or offset - start >= FILTERED_RECORDS_MAX:
                 return Records(buffers, offset)
-            # As many more as will do, if they are like those before; each one that is fetched costs.
+            # As many entries as suffice if the same share of them matches, because each entry that is read costs time.
             per_wanted = (offset - start) / max(len(buffers), 1)
             entries = min(max(int((max_count - len(buffers)) * per_wanted) + 1, max_count), MOST_ENTRIES)
 
     def _wanted(
         self, limits: PullLimits, stored: list[Stored], offset: int, wanted: Filter, scan: TagScan | None = None
     ) -> Records:
-        """Give those of the records that a filter wants; what it passed over is passed for good."""
+        """Return the records that match a filter. `next_offset` is behind the records that do not match."""
         buffers: list[Buffer] = []
         room, max_count, is_wanted = limits.max_bytes, limits.max_count, wanted.wants
         opened_until = offset + FILTERED_RECORDS_MAX
@@ -168,7 +170,7 @@ class RocketMQReader:
                     buffers.append(entry.frame)
                 offset = entry.base_offset + entry.count
             else:
-                offset = max(offset, entry.base_offset)  # The scan may have passed over what lies before it.
+                offset = max(offset, entry.base_offset)  # The scan may have skipped the entries before this one.
                 found = self._wanted_records(limits, entry, offset, max_count - len(buffers), wanted)
                 if found is None:
                     offset = entry.next_offset
@@ -200,7 +202,7 @@ class RocketMQReader:
     def _wanted_records(
         self, limits: PullLimits, entry: Stored, offset: int, max_count: int, wanted: Filter
     ) -> tuple[list[Record], int] | None:
-        """Give up to `max_count` records of a batch that a filter wants; returns what `_opened_records` returns."""
+        """Return up to `max_count` records of a batch that match a filter, as `_opened_records` does."""
         found = self._opened_records(limits, entry, offset, FILTERED_RECORDS_MAX, FILTERED_BYTES_MAX)
         if found is None:
             return None
@@ -214,10 +216,10 @@ class RocketMQReader:
     def _opened_records(
         self, limits: PullLimits, entry: Stored, offset: int, max_count: int, max_bytes: int
     ) -> tuple[list[Record], int] | None:
-        """Read records of a batch: (records, the offset to go on from); None: the next one is faulty.
+        """Return (records of a batch, the offset of the next read); None if the next record is faulty.
 
-        That was dear to find, so the read ends there, and the next one goes on behind the batch. A marker, and what was
-        aborted, has no records.
+        Then the read of the queue ends, because finding this took long, and the next read begins behind the batch. A
+        marker and an aborted batch have no records.
         """
         if is_hidden(entry.frame, entry.base_offset, limits.isolation):
             return [], entry.next_offset
@@ -235,14 +237,14 @@ class RocketMQReader:
 
 
 def place_of(topic: Topic, queue: Queue, entry: Stored, store_host: bytes) -> Place:
-    """Say what RocketMQ's records tell of the entry that their batch lies in."""
+    """Return the fields of RocketMQ's records that come from the queue and from the entry of their batch."""
     last_position = entry.position + entry_size(len(entry.frame), 0, entry.count) - 1
     name = topic.rocketmq_name.encode()
     return Place(name, queue.queue_id, entry.base_offset, entry.position, last_position, entry.stored_ms, store_host)
 
 
 def is_hidden(frame: Buffer, base_offset: int, isolation: QueueIsolation | None) -> bool:
-    """Tell whether a batch of Kafka is a marker, or was aborted."""
+    """Return whether a Kafka batch is a marker or was aborted."""
     if not marker.is_transactional(frame):
         return False
     if marker.is_marker(frame):

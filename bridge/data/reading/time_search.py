@@ -1,4 +1,4 @@
-"""Finds the record of a timestamp inside a batch: at once in a small one, in a reader thread in any other."""
+"""Finds the record with a timestamp in a batch: in the loop if the batch is small, otherwise in a reader thread."""
 
 import logging
 from collections.abc import Callable
@@ -13,8 +13,9 @@ from duolog.protocol.kafka import record_batch, record_reader
 from duolog.store.entry import Stored
 from duolog.store.workers import Executor
 
-TIMES_AT_ONCE_MAX: Final = 256  # Records of a batch that are looked at for a time in the loop,
-INFLATED_AT_ONCE_MAX: Final = 256 << 10  # if they are not longer than this.
+# A batch with at most so many records and inflated bytes is searched in the loop.
+TIMES_AT_ONCE_MAX: Final = 256
+INFLATED_AT_ONCE_MAX: Final = 256 << 10
 
 FoundTime = tuple[int, int]  # Offset and timestamp.
 
@@ -24,7 +25,7 @@ logger = logging.getLogger("bridge")
 def find_time_in(
     entry: Stored, timestamp_ms: int, readers: Executor, *, log_append_time: bool, inflate_bytes_max: int
 ) -> "FoundTime | Later[FoundTime | None]":
-    """Find the first record of the entry with at least that timestamp; the start of its batch if there is none."""
+    """Find the first record of the entry with this timestamp or a later one; the batch's first if there is none."""
     if entry.form == frame_formats.ROCKETMQ:
         return entry.base_offset, entry.stored_ms if log_append_time else entry.timestamp_ms
     if entry.count <= TIMES_AT_ONCE_MAX and len(entry.frame) <= INFLATED_AT_ONCE_MAX:
@@ -36,7 +37,7 @@ def find_time_in(
 
 
 def _start_of(entry: Stored) -> FoundTime:
-    """Give the start of a batch: retention took the record that was looked for, or the header lied; never later."""
+    """Return (base offset, base timestamp) of a batch, for a timestamp that no record has: an offset never too high."""
     return entry.base_offset, record_batch.read_header(entry.frame).base_timestamp
 
 
