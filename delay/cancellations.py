@@ -1,7 +1,7 @@
-"""Which timers were cancelled: remembered for a time, so that a repeated request gets the same answer.
+"""The class Cancelled: the ids of timers that were cancelled lately, so that a repeated request gets the same answer.
 
-A timer that is neither pending nor cancelled was delivered: so only cancelled timers take memory, about 150 bytes each.
-The oldest are forgotten at the limit, and after the time for which they are kept.
+A timer that is neither pending nor cancelled was delivered. So only cancelled timers take memory, about 150 bytes each.
+The oldest ids are removed at `count_max`, and all ids after `keep_ms`.
 """
 
 from collections.abc import Iterator

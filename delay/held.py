@@ -10,7 +10,7 @@ class HeldTimers:
 
     def __init__(self) -> None:
         self._timers: dict[int, list[Timer]] = {}
-        self.total = 0  # Of all producers.
+        self.total = 0  # The number of timers of all producers.
 
     def count(self, producer_id: int) -> int:
         """Return the number of delayed records in a producer's open transaction."""
@@ -37,7 +37,7 @@ class HeldTimers:
         return [*self._timers]
 
     def drop(self, producer_id: int, is_dropped: Callable[[int], bool]) -> int:
-        """Remove the timers of a producer whose queue key says so; return how many timers were examined."""
+        """Remove the timers of a producer whose queue key `is_dropped` accepts; return the number examined."""
         timers = self._timers.get(producer_id, [])
         kept = [timer for timer in timers if not is_dropped(timer.key)]
         self.total -= len(timers) - len(kept)

@@ -1,6 +1,6 @@
 """The ids of rescheduled timers: an id is the first key of a timer, and it stays when the key changes.
 
-The id and the key of all other timers are equal, so these take no memory here.
+The id and the key of any other timer are equal, and take no memory here.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from duolog.delay.rows import (
 
 class Ids:
     def __init__(self) -> None:
-        self._ids: dict[int, TimerId] = {}  # By address, which is unique.
+        self._ids: dict[int, TimerId] = {}  # By the address in the key, which is unique.
         self._keys: dict[TimerId, TimerKey] = {}
 
     def key_of(self, timer_id: TimerId) -> TimerKey:

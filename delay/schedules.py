@@ -1,16 +1,16 @@
-"""Delivery schedules: their messages, their next runs, and what is to be done about a run that is due.
+"""The class DeliverySchedules: schedules with their messages and next runs, and the decision about a due run.
 
     event                                             next state of a schedule
     registered                                        waiting for its first run
     registered again, with another message or rule    replaced: waiting for the first run of the new one
     a run is due                                      due; while its topic is paused it stays due
     stepped: a run was done or skipped                waiting for the next run, or ended
-    removed, or its topic was deleted                 (forgotten)
+    removed, or its topic was deleted                 removed
 
-A schedule is identified by its name. A schedule that has ended is remembered, so that a program which registers it at
-every start does not begin it anew; the oldest ended schedules are forgotten at `count_max`. Messages are in memory, so
-their bytes are limited, too. `due`, `decide` and `earlier_runs` change nothing that the log says; the methods under
-"Following the log" do, live and at recovery.
+A schedule is identified by its name. A schedule that has ended is kept, so that a program which registers it at every
+start does not begin it again. With more than `count_max` ended schedules, the oldest are removed. Messages are in
+memory, so their bytes are limited, too. `due`, `decide` and `earlier_runs` do not change which schedules exist, or
+their runs. The methods under "Following the log" do, live and at recovery.
 """
 
 from collections import deque
@@ -33,21 +33,21 @@ class TooManySchedules(StoreError):
 class RecurringMessage(NamedTuple):
     """The message that each run delivers: a frame in its pending form, and its destination."""
 
-    key: int  # Of the queue.
+    key: int  # The key of its queue.
     form: int
     frame: bytes
 
 
 @dataclass(slots=True)
 class DeliverySchedule:
-    """A schedule with its message and its next run; without a run it has ended."""
+    """A schedule with its message and its next run. A schedule without a run has ended."""
 
     name: str
     schedule: Schedule
     message: RecurringMessage
     run: Run | None
-    is_kept: bool  # Whether it is remembered when it has ended.
-    runs: int = 0  # Runs that took place; missed ones that were skipped do not count.
+    is_kept: bool  # Whether it is kept after its end.
+    runs: int = 0  # The number of runs that took place, without those that were skipped.
     timer: WheelTimer[str] | None = None
 
     @property
@@ -56,10 +56,10 @@ class DeliverySchedule:
 
 
 class DueRun(NamedTuple):
-    """What is to be done about a run that is due."""
+    """The decision about a run that is due."""
 
     schedule: DeliverySchedule
-    run: Run | None  # To be delivered; None: it was missed, and is skipped.
+    run: Run | None  # The run to deliver; None: the run was missed and is skipped.
     next: Run | None  # None: the schedule has ended.
 
     @property
@@ -69,7 +69,7 @@ class DueRun(NamedTuple):
 
     @property
     def series(self) -> DeliverySchedule | None:
-        """The schedule that the run starts, where it delivers nothing itself (`Burst`)."""
+        """The schedule that the run starts, if its schedule has a `Burst`; otherwise None."""
         burst = self.schedule.schedule.burst
         if burst is None or self.run is None:
             return None
@@ -86,7 +86,7 @@ class DeliverySchedules:
         self._count_max, self._bytes_max = count_max, bytes_max
         self._all: dict[str, DeliverySchedule] = {}
         self._of_topic: dict[int, dict[str, None]] = {}  # Invariant: the names in `_all`, by topic.
-        self._ended: dict[str, None] = {}  # The longest ended first.
+        self._ended: dict[str, None] = {}  # The names of ended schedules, the oldest first.
         self._bytes = 0
         self._wheel: Wheel[str] = Wheel()
         self._due: deque[str] = deque()
@@ -102,10 +102,10 @@ class DeliverySchedules:
     def all(self) -> Iterable[DeliverySchedule]:
         return self._all.values()
 
-    # -- Deciding
+    # -- Decisions
 
     def first_run(self, name: str, schedule: Schedule, message: RecurringMessage, now_ms: int) -> Run | None:
-        """Return the first run of a schedule that is to be registered; None if it is registered already.
+        """Return the first run of a new schedule; None if an equal schedule is registered under this name.
 
         Raises BadSchedule.
         """
@@ -122,7 +122,7 @@ class DeliverySchedules:
         return run
 
     def check_room(self, frame_sizes: Iterable[tuple[str, int]]) -> None:
-        """Raise TooManySchedules unless schedules of these names, with frames of these sizes, together have room."""
+        """Raise TooManySchedules if schedules with these (name, frame size) together exceed a limit."""
         coming = [*frame_sizes]
         replaced = [schedule for name, _ in coming if (schedule := self._all.get(name)) is not None]
         running = len(self) - sum(schedule.run is not None for schedule in replaced)
@@ -141,12 +141,12 @@ class DeliverySchedules:
         return 0 if self._due else self._wheel.next_deadline_ms()
 
     def due(self, now_ms: int) -> deque[str]:
-        """Return the names of schedules with a run that is due; the caller removes each whose run was done."""
+        """Return the names of schedules with a due run. The caller removes each name whose run it has handled."""
         self._due.extend(self._wheel.advance(now_ms))
         return self._due
 
     def decide(self, name: str, now_ms: int) -> DueRun | None:
-        """Decide about the run of a name that `due` has returned; None: there is nothing to do now."""
+        """Decide about the due run of a schedule that `due` has returned; None if there is nothing to do now."""
         found = self._all.get(name)
         if found is None or found.run is None or found.timer is None or found.timer.is_pending:
             return None  # The schedule was removed or replaced since its run was due.
@@ -158,7 +158,10 @@ class DeliverySchedules:
         return DueRun(found, *found.schedule.step(found.run, now_ms))
 
     def earlier_runs(self, now_ms: int) -> list[tuple[str, Run]]:
-        """Return the schedules whose next run would be earlier if it were the first after now, with that run."""
+        """Return (name, run) of each schedule whose first run after `now_ms` is earlier than its next run.
+
+        The clock was set back, so the next runs are too late.
+        """
         found = []
         for name, schedule in self._all.items():
             if schedule.run is not None:
@@ -201,7 +204,7 @@ class DeliverySchedules:
         self._paused.add(topic)
 
     def resumed(self, topic: int) -> None:
-        """Make the runs due that came while the topic was paused."""
+        """Make the runs due again that became due while the topic was paused."""
         self._paused.discard(topic)
         for name in self._of_topic.get(topic, ()):
             timer = self._all[name].timer

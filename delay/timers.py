@@ -1,6 +1,6 @@
-"""All delayed messages of a broker: the pending ones, those of open transactions, and those that were cancelled.
+"""The class Timers: all pending messages, those of open transactions, and the ids of cancelled ones.
 
-    the log says                                      `Timers` follows with
+    entry or record in the log                        method that replays it
     a pending entry                                   stored
     a pending entry that was in a sorted table        stored_again
     an entry of an open transaction, and its end      held.add, transaction_ended
@@ -8,8 +8,8 @@
     a topic was paused, resumed, deleted              tree.pause, tree.resume, topic_deleted
     a manifest                                        tree.replay_manifest
 
-Only these methods change which messages are pending, live and at recovery. A *timer* is a pending message as this
-package knows it: when it is due, where its entry lies, and to which queue it goes.
+Only these methods change which messages are pending, live and at recovery. A *timer* is what this package stores of a
+pending message: its due time, the address of its entry, and the queue to which it is delivered.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from duolog.delay.tree.tree import TimerTree
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
 
-IN_MEMORY_MAX: Final = 4_000_000  # 32 bytes each.
-WAITING_MAX: Final = 1_000_000  # Of those that are to be flushed.
+IN_MEMORY_MAX: Final = 4_000_000  # Timers in the memtable, of 32 bytes each.
+WAITING_MAX: Final = 1_000_000  # Timers in the memtable that wait for a flush.
 
 
 class TooManyTimers(StoreError):
@@ -35,7 +35,7 @@ class TooManyTimers(StoreError):
 
 
 class Timers:
-    """Belongs to the loop. `topic_exists` says whether a topic of this number exists."""
+    """All timers; used in the loop only. `topic_exists` says whether the topic with a number exists."""
 
     def __init__(
         self,
@@ -51,11 +51,12 @@ class Timers:
         self.tree = TimerTree(self.pending, commit, topic_exists, near_ms)
         self.held = HeldTimers()
         self.cancelled_ids = Cancelled(cancelled_max, cancelled_keep_ms)
-        self.sweep = Sweep()  # Of deleted topics, which would keep segments of the log for years.
+        # Removes timers of deleted topics, because their entries would keep segments of the log for years.
+        self.sweep = Sweep()
         self._topic_exists, self._pending_max = topic_exists, pending_max
 
     def begin(self, now_ms: int, files: Files) -> None:
-        """Set the time and the disk, before the log is recovered: what was due before then needs no wheel."""
+        """Set the time and the disk, before the log is recovered. Timers that are due by then become ready at once."""
         self.pending.begin(now_ms)
         self.tree.begin(files)
 
@@ -66,7 +67,7 @@ class Timers:
             if not self._topic_exists(topic):
                 self.sweep.begin(self.pending.memtable, topic)
 
-    # -- Asking
+    # -- Reading
 
     def __len__(self) -> int:
         """Return the number of pending messages and of those in open transactions."""
@@ -83,7 +84,7 @@ class Timers:
             )
 
     def find(self, timer_id: TimerId | None) -> Timer | None:
-        """Return the timer of this id if it is in memory (`tree.lookups`); a timer of a deleted topic is none."""
+        """Return the timer of this id if it is in memory and its topic exists. `tree.lookups` loads it before."""
         timer = None if timer_id is None else self.pending.find(timer_id)
         return None if timer is None or not self._topic_exists(timer.topic) else timer
 
@@ -102,7 +103,7 @@ class Timers:
         return self.pending.named(topic, name)
 
     def first_kept(self) -> int | None:
-        """Return a position of the log before which no entry is pending; None if no entry is."""
+        """Return a position of the log below which no entry is needed for a delivery; None if none is needed at all."""
         positions = (self.pending.memtable.counts.pinned_from(), self.held.first_address())
         return min((each for each in positions if each is not None), default=None)
 
@@ -144,7 +145,7 @@ class Timers:
             self.cancelled_ids.add(timer_id, at_ms)
 
     def topic_deleted(self, topic: int) -> None:
-        """Hide the timers of a topic; they are dropped by the sweep, or when they are due."""
+        """Leave out the timers of a deleted topic. The sweep drops them, or the delivery when they are due."""
         self.tree.resume(topic)
         self.tree.deletions.forget_topic(topic)
         self.sweep.begin(self.pending.memtable, topic)

@@ -37,16 +37,16 @@ class Waiting(Protocol):
     """One request that waits."""
 
     def try_complete(self) -> bool:
-        """A queue that the request watches has changed: answer if there is enough. True: the request waits no more."""
+        """Answer if there is enough now, because a queue that the request watches has changed. False: wait on."""
 
     def expire(self) -> None:
-        """The time is up; the request waits no more."""
+        """Answer, because the time of the request is up. It is no longer held."""
 
     def deleted(self) -> None:
-        """A queue that the request watches was deleted; the request waits no more."""
+        """Answer, because a queue that the request watches was deleted. It is no longer held."""
 
     def fail(self, error: Exception) -> None:
-        """A method above raised this: report it, and answer if possible; the request waits no more."""
+        """Report an error that another method raised, and answer if possible. The request is no longer held."""
 
 
 class Owner(Protocol):
@@ -65,7 +65,7 @@ class Held:
         self.keys = keys
         self.owner = owner
         self.size = size  # The bytes that count towards the limits.
-        self.weight = 1 + len(keys) // QUEUES_OF_REQUEST  # As how many requests it counts when it is notified.
+        self.weight = 1 + len(keys) // QUEUES_OF_REQUEST  # It counts as so many requests of NOTIFIED_AT_ONCE.
         self.timer: WheelTimer[Held] | None = None  # None: not held any more.
 
 
@@ -82,11 +82,10 @@ class Purgatory:
         self._bytes_max, self._owner_bytes_max = bytes_max, owner_bytes_max
         self.held_bytes = 0  # Invariant: the sum over held requests.
         self._wheel: Wheel[Held] = Wheel()
-        self._due: deque[Held] = deque()  # Out of the wheel, and not expired yet.
+        self._due: deque[Held] = deque()  # Due requests that are not expired yet.
         self._watchers: dict[int, dict[Held, None]] = {}  # Only keys of queues that a request watches.
-        self._to_check: dict[
-            int, Iterator[Held]
-        ] = {}  # By key: requests that were not checked since the queue changed.
+        # By queue key: the requests that were not checked since the queue changed.
+        self._to_check: dict[int, Iterator[Held]] = {}
         self._changed_again: dict[int, None] = {}  # Keys in `_to_check` that changed after some requests were checked.
         self._to_end: deque[Held] = deque()  # Requests that watch a deleted queue.
         self._heavy_count = 0  # Invariant: the number of held requests with a weight above 1.
@@ -97,7 +96,7 @@ class Purgatory:
     def hold(
         self, waiting: Waiting, keys: Iterable[int], deadline_ms: int, owner: Owner, *, extra_bytes: int = 0
     ) -> Held | None:
-        """Let a request wait; None if that exceeds a limit: then the caller answers at once.
+        """Hold a request. Returns None if that exceeds a limit; then the caller must answer at once.
 
         `extra_bytes` is the memory of the request besides itself and the queues that it watches.
         """
@@ -121,18 +120,18 @@ class Purgatory:
         return [held.waiting for held in self._watchers.get(key, ())]
 
     def release(self, held: Held) -> None:
-        """Remove a request without calling it; nothing happens if the request has ended."""
+        """Remove a request without calling its methods. Does nothing if the request has ended."""
         if held.timer is not None:
             self._wheel.cancel(held.timer)
             self._forget(held)
 
     def on_visible(self, queues: Iterable[Queue]) -> None:
-        """Records of these queues became visible (`Store.on_visible`)."""
+        """Check the requests that watch these queues, whose records became visible (`Store.on_visible`)."""
         if self._watchers:
             self.check([queue.key for queue in queues])
 
     def check(self, keys: Iterable[int]) -> None:
-        """These queues have changed: try each request that watches any of them, once."""
+        """Let each request that watches any of these queues check once whether it has enough now."""
         found: dict[Held, None] = {}
         for key in keys:
             watchers = self._watchers.get(key, {})
@@ -168,7 +167,7 @@ class Purgatory:
         return left
 
     def on_deleted(self, keys: Iterable[int]) -> None:
-        """These queues were deleted: end each request that watches any of them."""
+        """End each request that watches any of these queues, because they were deleted."""
         for key in keys:
             self._to_end.extend(self._watchers.get(key, ()))
         self._end_some(NOTIFIED_AT_ONCE)
@@ -204,7 +203,7 @@ class Purgatory:
         return AT_ONCE_MS if self._due or self._to_check or self._to_end else self._wheel.next_deadline_ms()
 
     def advance(self, mono_ms: int) -> None:
-        """Expire some of the requests whose time is up, and go on with those that earlier turns left."""
+        """Notify requests that earlier turns left, and expire requests whose time is up, up to NOTIFIED_AT_ONCE."""
         left = self._check_some(self._end_some(NOTIFIED_AT_ONCE))
         if not self._due:
             self._due.extend(self._wheel.advance(mono_ms, NOTIFIED_AT_ONCE))
