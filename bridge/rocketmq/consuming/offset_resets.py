@@ -59,11 +59,7 @@ logger = logging.getLogger("bridge")
 def reset_offset(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     request = ResetOffsetRequest.parse(command.ext)
     topic = _topic(context, request.topic)
-    if context.groups.configs.get(request.group) is None:
-        remark = f"Group {request.group[:200]} not exist"
-        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    if not context.groups.client_protocols.admits(group_of_rocketmq(request.group), ClientProtocol.ROCKETMQ):
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the group {request.group} is active in Kafka")
+    _check_group(context, request.group)
     queues = _queues(topic, request)
     reset = _Reset(context, command, request, topic, queues, _finder(context, request, queues))
     return answer_in_steps(connection, command, reset.steps(), outlives_connection=True)
@@ -80,6 +76,14 @@ def _finder(
     if request.timestamp < 0:
         return stable_end
     return lambda queue: reader.find_stored(queue, request.timestamp, stable_end(queue))
+
+
+def _check_group(context: RocketMQContext, group: str) -> None:
+    """Raise RequestRefused if the group does not exist, or is active in Kafka; each turn of a reset checks it."""
+    if context.groups.configs.get(group) is None:
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group[:200]} not exist")
+    if not context.groups.client_protocols.admits(group_of_rocketmq(group), ClientProtocol.ROCKETMQ):
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the group {group} is active in Kafka")
 
 
 def _topic(context: RocketMQContext, name: str) -> Topic:
@@ -143,6 +147,7 @@ class _Reset:
         context, request = self._context, self._request
         if context.topics.by_number(self._topic.number) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic[:300]} not exist")
+        _check_group(context, request.group)
         group, now_ms = group_of_rocketmq(request.group), context.clock.now_ms()
         positions = [CommittedOffset(queue.key, offset) for queue, offset in found.items()]
         keys = [queue.key for queue in found]

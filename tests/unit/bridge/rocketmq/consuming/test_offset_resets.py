@@ -10,6 +10,7 @@ from duolog.protocol.rocketmq.bodies import ConsumerStatus, ResetOffsetBody, Sub
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.json.fastjson import MessageQueue, QueueTable
+from tests.kit.threads import ManualThreads
 from tests.unit.adversary.budget import counted
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, bodies
 
@@ -265,3 +266,32 @@ def test_positions_of_many_queues_are_moved_in_turns_of_the_loop(
     assert max(turns) < 100 * 50  # All queues would be eight times as many.
     assert len(broker.group_offsets.all_of("billing")) == many.queue_count
     assert all(broker.rocketmq_context.groups.reset_marks.find("billing", queue.key) == 0 for queue in many.queues)
+
+
+@pytest.mark.parametrize("reads_disk", [False, True])
+def test_group_that_becomes_active_in_kafka_during_a_reset_is_moved_no_further(
+    broker: RocketMQBroker, monkeypatch: pytest.MonkeyPatch, reads_disk: bool
+) -> None:
+    monkeypatch.setattr(offset_resets, "QUEUES_AT_ONCE", 1)
+    client = member(broker)
+    commit(client, 5)
+    if reads_disk:
+        broker.group_offsets.advance(broker.clock.mono_ms(), broker.clock.now_ms())
+        broker.settle()
+        broker = RocketMQBroker(broker.disk.after_kill())
+        broker.disk.cached = False
+        threads = broker.store.executors.readers = ManualThreads()
+        client = member(broker)
+    tool, run_turns = broker.connect(), broker.loop.turn
+    broker.loop.turn = lambda: None  # type: ignore[method-assign]
+    fields = {"topic": "orders", "group": "billing", "timestamp": 0, "isForce": True}
+    assert tool.ask(RESET, **fields) is None
+    broker.kafka_groups_with_members.add("billing")
+    broker.loop.turn = run_turns  # type: ignore[method-assign]
+    if reads_disk:
+        threads.run()
+    broker.settle()
+    answer = tool.last_answer()
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert position(client) == (5 if reads_disk else 0), "the first queue was moved before"
