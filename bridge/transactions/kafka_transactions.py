@@ -205,7 +205,7 @@ class Transactions:
         return self._end(transaction, next_producer, marker_epoch, before, now_ms, is_commit=is_commit)
 
     def fence(self, transaction: Transaction, now_ms: int) -> Promise:
-        """Abort a transaction, if it is open, without a request of its producer, which is fenced."""
+        """Abort a transaction, if it is open, and fence its producer, which has not asked for it."""
         if transaction.judge(TransactionRequest.FENCE) is RequestOutcome.NOTHING:
             return self._state_log.barrier()
         producer = self._next_producer(transaction, now_ms)

@@ -276,7 +276,7 @@ class ResponseTypes:
         self._module = module
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        # Called once for each name, because the constructor is then stored as an attribute.
+        # Python calls this method once for each name, because the constructor is an attribute afterwards.
         constructor = _constructor(getattr(self._module, name))
         setattr(self, name, constructor)
         return constructor

@@ -1,10 +1,10 @@
-"""The delivery of pending messages that are due, in slices: each slice is one read of the log and one unit.
+"""The class Deliveries: delivers due messages in slices. Each slice is one read of the log and one unit.
 
     PendingTimers.advance, take --> frames read --> one unit: the messages in their queues, TimersDelivered
 
-A slice takes one or two milliseconds, and the loop turns in between. Topics take turns, so that one with many due
-messages does not hold up the others. Messages that lie neither in the write buffer nor in the page cache are read by a
-thread; until they are there the topic waits, and the others go on.
+A slice takes one or two milliseconds, and the loop turns after it. Topics take turns, so that a topic with many due
+messages does not hold up the others. Messages that are neither in the write buffer nor in the page cache are read by a
+thread. The topic waits for this read, and the deliveries of other topics continue.
 """
 
 import logging

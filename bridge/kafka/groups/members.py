@@ -130,7 +130,7 @@ class ClassicMembers:
         return self._ids_by_instance.get(instance_id, "")
 
     def check_identity(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check that there is such a member, and that no other one has taken over its instance id."""
+        """Return an error if there is no such member, or if its instance id belongs to another member now."""
         if instance_id is not None:
             owner = self._ids_by_instance.get(instance_id)
             if owner is not None and owner != member_id:

@@ -153,7 +153,10 @@ def _element_of(field: "Field[Any]") -> Any:
 
 @cache
 def _names(entity_type: Any) -> tuple[str, ...]:
-    """Return the fields without a default, except arrays, durations and errors; the first one is the name."""
+    """Return the fields of a response's item that have no default and are no array, duration or error.
+
+    The first of them is the name of the item, such as the topic or the group.
+    """
     return tuple(
         field.name
         for field in fields(entity_type)
