@@ -1,4 +1,4 @@
-"""The expiry of messages: what a message and its topic say, and which queues hold messages with an expiry of their own.
+"""The expiry of messages: the settings of messages and topics, and the queues that have messages with their own expiry.
 
     EXPIRE_AFTER_MS    Milliseconds from the time when the broker received the message.
     EXPIRE_AT_MS       Wall time in milliseconds.
@@ -53,7 +53,7 @@ class ExpiringQueues:
         self._snapshot_copy = state_log.on_copied_snapshot(lambda: self._topics, self._records_of)
 
     def __contains__(self, key: int) -> bool:
-        """Tell whether messages of the queue with this key may have an expiry of their own."""
+        """Return whether messages of the queue with this key may have an expiry of their own."""
         return key in self._topics.get(key >> QUEUE_ID_BITS, ())
 
     def records_for(self, key: int) -> list[Record]:
@@ -103,7 +103,7 @@ class ExpiryParser:
         return _earliest(asked, now_ms)
 
 
-# -- Stored messages, of which no time is refused
+# -- Stored messages, whose times are not checked
 
 
 def expiry_of(raw: bytes, stored_ms: int, settings: TopicSettings) -> int | None:

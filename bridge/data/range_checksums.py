@@ -17,7 +17,7 @@ from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.kafka.record_reader import FIRST, OpenBatch, read_records, records_in_slice
 
 SUMS_MAX: Final = 1000  # In one answer.
-ABSENT_MAX: Final = 1000  # Ranges in one answer, which ends there.
+ABSENT_MAX: Final = 1000  # The maximum of ranges without records in an answer; the answer ends there.
 BYTES_IN_SLICE: Final = 1 << 20
 RECORDS_IN_SLICE: Final = 64  # This takes about half a millisecond.
 
@@ -45,7 +45,7 @@ class RangeChecksums:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether the whole range is added up, or the answer has reached its greatest length."""
+        """Return whether the whole range is summed, or the answer has its maximum length."""
         steps = (self.at - self._start) // self._step
         return self.at >= self._end or steps >= SUMS_MAX or len(self.absent) >= ABSENT_MAX
 

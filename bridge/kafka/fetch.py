@@ -194,7 +194,7 @@ class _Reading:
         return PartitionFetched(asked.topic, asked.partition, error)
 
     def is_enough(self) -> bool:
-        """Say whether the records that were read are an answer before the request's max_wait_ms is over."""
+        """Return whether the records that were read are an answer before the request's max_wait_ms is over."""
         return self.has_error or self.found_bytes >= self.wanted_bytes or not self.queues
 
     def seen_bytes(self) -> int:
@@ -204,7 +204,7 @@ class _Reading:
         return sum(_bytes_below(queue, end) for queue, end in zip(self.queues, self._ends, strict=True))
 
     def may_be_enough(self, seen_bytes: int) -> bool:
-        """Say whether another pass may find enough, because a queue that the request watches has changed.
+        """Return whether another pass may find enough, because a queue that the request watches has changed.
 
         `seen_bytes` is what the method `seen_bytes` returned after this pass. Records that were appended before the
         pass and became visible after it count as well.
@@ -216,7 +216,7 @@ class _Reading:
         )
 
     def has_missed(self, seen_bytes: int) -> bool:
-        """Say whether another pass may find enough, because of changes during this pass, which took several turns."""
+        """Return whether another pass may find enough, because of changes during this pass over several turns."""
         if not self.may_be_enough(seen_bytes):
             return False
         is_committed = self._asked.isolation_level == _READ_COMMITTED
@@ -227,7 +227,7 @@ class _Reading:
         )
 
     def _any_record_is_enough(self) -> bool:
-        """Say whether a single record may be enough; a marker makes any number of records stable."""
+        """Return whether a single record may be enough; a marker makes any number of records stable."""
         return self.wanted_bytes <= 1 or self._asked.isolation_level == _READ_COMMITTED
 
 

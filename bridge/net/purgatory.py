@@ -12,7 +12,7 @@ costs no work unless a queue that it watches changes. The idea and the name are 
 
 `try_complete` and `expire` may call `hold`, `release` and `check`, also for requests that are being processed.
 
-One turn of the loop notifies at most NOTIFIED_AT_ONCE requests. A request that watches many queues looks at all of
+One turn of the loop notifies at most NOTIFIED_AT_ONCE requests. A request that watches many queues checks all of
 them, so it counts as several. `advance` notifies the others in later turns. The requests that watch a queue which
 changes again meanwhile are notified once more afterwards.
 """

@@ -20,7 +20,7 @@ from duolog.store.state_log import StateLog
 
 CHECKED_IN_SLICE: Final = 4096  # Processing an entry takes about a quarter of a microsecond.
 
-IsDeleted = Callable[[int], bool]  # Tells whether the queue with a queue key belongs to a deleted topic.
+IsDeleted = Callable[[int], bool]  # Returns whether the queue with a queue key belongs to a deleted topic.
 # Yields the number of entries that it processed since the last yield: CHECKED_IN_SLICE at most.
 Sweep = Callable[[IsDeleted], Iterator[int]]
 K = TypeVar("K", bound=Hashable)

@@ -53,8 +53,8 @@ def kafka_batch(
 
     The batch has at least one record, and further ones up to `bytes_max` decompressed bytes. A body that cannot be
     decompressed is copied unchanged and ends the batch, because up to `inflate_bytes_max` bytes may have been
-    decompressed in vain. With `log_append_time` the timestamp of the batch is the store time of the first record, and
-    the batch ends before a record with another store time.
+    decompressed for nothing. With `log_append_time` the timestamp of the batch is the store time of the first record,
+    and the batch ends before a record with another store time.
     """
     builder = BatchBuilder()
     append = builder.append_encoded

@@ -93,7 +93,7 @@ class DelayCommands:
         return Decision(TimerOutcome.RESCHEDULED, self._reschedule([timer_id], due_ms, now_ms))
 
     def view(self, text: str, done: Callable[[TimerView | StoreError | None], None]) -> None:
-        """Give a pending message to `done`, at once or after a read; None if no message of this id is pending."""
+        """Call `done` with the pending message of this id, or None if there is none, at once or after a read."""
         timer = self._timers.find(self.text_ids.id_of(text))
         topic = None if timer is None else self._topics.by_number(timer.topic)
         if timer is None or topic is None:

@@ -70,7 +70,7 @@ class DeliveryFrames:
         return FrameRun(queue, form, records, times_ms, codes, ROCKETMQ_STAMP)
 
     def _is_expired(self, form: int, pending_frame: Buffer, now_ms: int) -> bool:
-        """Tell whether a message that is about to be delivered has expired, by its own properties."""
+        """Return whether a message that is about to be delivered has expired, by its own properties."""
         if form == frame_formats.KAFKA:
             raw = properties_of_batch(pending_frame)
         else:

@@ -94,7 +94,7 @@ class Schedules:
         return Registered(outcome, self._state_log.commit(records, now_ms).promise)
 
     def remove(self, name: str, now_ms: int) -> Registered:
-        """End a schedule, and forget it."""
+        """Remove a schedule, which has no further runs."""
         if self.state.get(name) is None:
             return Registered(Outcome.NOT_FOUND, self._state_log.barrier())
         records = [ScheduleStepped(name, is_removed=True)]

@@ -1,4 +1,4 @@
-"""The way of a message into its queue: every message that becomes visible comes through here.
+"""The way of a message into its queue: this package appends every message that becomes visible.
 
     produced_batches    checks a batch of a Produce request, and sorts its records by what their headers ask for
     kafka_plan          plans what Kafka records become: frames and state records, without appending anything

@@ -62,7 +62,7 @@ REQUEST_NAMES: Final = frozenset({*TIMER_NAMES, *AMQ_NAMES, *expiry.NAMES, half_
 
 
 class BatchOrigin(NamedTuple):
-    """What the request of a batch says about it."""
+    """The fields of a Produce request that apply to its batches."""
 
     sender: Sender | None = None  # The connection of the producer; None if the broker itself made the batch.
     transactional_id: str | None = None
@@ -83,7 +83,7 @@ class RequestedRecords(NamedTuple):
 
     @property
     def needs_plan(self) -> bool:
-        """Tell whether the batch cannot be appended as it came, because records of it are not visible at once."""
+        """Return whether the batch must be split, because some of its records are not visible at once."""
         return bool(self.delayed or self.half)
 
 

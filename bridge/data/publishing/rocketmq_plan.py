@@ -314,7 +314,7 @@ def _text_of(raw: bytes) -> str:
 
 
 def _may_have_request(text: str) -> bool:
-    """Tell whether properties may ask for a delay, an expiry or a transaction."""
+    """Return whether properties may ask for a delay, an expiry or a transaction."""
     for mark in _REQUEST_MARKS:  # noqa: SIM110  # `any` of a generator takes three times as long.
         if mark in text:
             return True

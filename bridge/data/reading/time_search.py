@@ -29,7 +29,7 @@ def find_time_in(
     if entry.form == frame_formats.ROCKETMQ:
         return entry.base_offset, entry.stored_ms if log_append_time else entry.timestamp_ms
     if entry.count <= TIMES_AT_ONCE_MAX and len(entry.frame) <= INFLATED_AT_ONCE_MAX:
-        with suppress(ProtocolError):  # The thread inflates more, and reports what is wrong.
+        with suppress(ProtocolError):  # The thread inflates more, and logs the error.
             found = record_reader.find_timestamp(entry.frame, timestamp_ms, INFLATED_AT_ONCE_MAX)
             return found or _start_of(entry)
     run = partial(record_reader.find_timestamp, entry.frame, timestamp_ms, inflate_bytes_max)

@@ -1,1 +1,1 @@
-"""The families of the HTTP API: a module and a class of routes for each."""
+"""The routes of the HTTP API: a module and a class for each kind of object."""

@@ -9,7 +9,7 @@ DescribeLogDirs below 3        the error for the log directory
 Metadata of all topics         no topic and no broker: clients take that for a failed update, and ask again
 the others for "all" (null)    none: an empty answer would look like success, so the connection is closed
 
-The schemas tell what a request names: the array of the response whose elements have an error code belongs to the array
+Schemas define what a request names: the array of the response whose elements have an error code belongs to the array
 of the request with the same name, or else to the request's only array. The elements of the response take the values of
 fields with the same names. An item that is a plain string or number becomes the first field behind the error code.
 """

@@ -1,4 +1,4 @@
-"""NOTIFY_CONSUMER_IDS_CHANGED (40): the broker tells the members of a group to rebalance now instead of within 20 s.
+"""NOTIFY_CONSUMER_IDS_CHANGED (40): the broker notifies the members of a group to rebalance now instead of within 20 s.
 
     notify(groups) ──> pending groups ──> the group's connections, CONNECTIONS_AT_ONCE of them in each turn of the loop
 

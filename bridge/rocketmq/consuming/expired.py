@@ -67,7 +67,7 @@ class ReadWithoutExpired(NamedTuple):
 
 
 def may_expire(context: RocketMQContext, group: str, topic: Topic, queue: Queue) -> bool:
-    """Say whether messages that the group reads from the queue may have expired."""
+    """Return whether messages that the group reads from the queue may have expired."""
     if topic.settings.ttl_ms < 0 and queue.key not in context.messages.expiring_queues:
         return False
     return topic.may_produce and not topic.rocketmq_name.startswith(DLQ_PREFIX) and group not in SYSTEM_GROUPS

@@ -48,7 +48,7 @@ class Locks:
             self._tables.pop(group, None)
 
     def is_any_held(self, group: str, mono_ms: int) -> bool:
-        """Say whether the group consumes in order now, so that its failed messages become dead letters."""
+        """Return whether the group consumes in order now, so that its failed messages become dead letters."""
         return any(until > mono_ms for _, until in self._tables.get(group, {}).values())
 
     def unlock_all(self, group: str, client_id: str) -> None:

@@ -127,7 +127,7 @@ def _commit(context: RocketMQContext, topic: Topic, request: PullRequest) -> Non
     if request.commit_offset < 0:
         return
     if context.groups.reset_marks.find(request.consumer_group, topic.key(request.queue_id)) is not None:
-        return  # A tool has moved the group, and the member has not been told yet.
+        return  # A tool has moved the group, and the member does not know the new offset yet.
     commit_one_way(context, group, CommittedOffset(topic.key(request.queue_id), request.commit_offset))
 
 
@@ -221,7 +221,7 @@ class _Pull:
         if offset is None:
             return None
         if offset != self._offset:
-            # An older push consumer is told by RESET_CONSUMER_CLIENT_OFFSET, and drops what it pulls until then.
+            # An older push consumer gets RESET_CONSUMER_CLIENT_OFFSET, and drops the messages that it pulls until then.
             is_lite = request.sys_flag & flags.PULL_LITE
             if self._command.version < TOLD_BY_PULL_VERSION and not is_lite:
                 return None

@@ -177,7 +177,7 @@ def delete_value(context: RocketMQContext, connection: RocketMQConnection, comma
 
 
 def wipe_write_perm(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
-    """Answer WIPE_WRITE_PERM_OF_BROKER: routes from now on tell producers not to write, which they learn within 30 s.
+    """Answer WIPE_WRITE_PERM_OF_BROKER: routes from now on have no write permission, which producers learn within 30 s.
 
     Messages that are sent nevertheless are stored. The effect ends with the process, as with a Java name server.
     """

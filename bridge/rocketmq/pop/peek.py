@@ -163,7 +163,7 @@ class _Notification:
         return False
 
     def _is_blocked(self, queue: Queue) -> bool:
-        """Say whether a pop in order must wait until the messages of an earlier pop are acknowledged."""
+        """Return whether a pop in order must wait until the messages of an earlier pop are acknowledged."""
         request, context = self._request, self._context
         before = context.pop.checkpoints.in_order(group_of_rocketmq(request.consumer_group), queue.key)
         return before is not None and not before.may_be_popped_again(context.clock.now_ms(), request.attempt_id)

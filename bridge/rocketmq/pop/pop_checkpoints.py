@@ -108,7 +108,7 @@ class PopCheckpoint:
         return max((self.later.get(offset, self.due_ms) for offset in self.pending), default=self.due_ms)
 
     def may_be_popped_again(self, now_ms: int, attempt_id: str | None) -> bool:
-        """Say whether messages popped in order may be popped again: they are due, or the same attempt asks again."""
+        """Return whether messages popped in order may be popped again: they are due, or the same attempt asks again."""
         return self.is_attempt(attempt_id) or self.next_due_ms <= now_ms
 
     def is_attempt(self, attempt_id: str | None) -> bool:

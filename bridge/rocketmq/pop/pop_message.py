@@ -215,7 +215,7 @@ class _Pop:
         return max(1, min(BYTES_MAX, self._context.server.connections.answer_room_bytes()))
 
     def _take_cold(self, cold: _ColdQueue) -> WaitingSteps[Answer]:
-        """Have a reader thread read a queue, and take its messages; no other pop of the group reads it meanwhile."""
+        """Read a queue in a reader thread, and take its messages; no other pop of the group reads it meanwhile."""
         self._move_on()  # Others pop the queues that were read before.
         context, source = self._context, cold.source
         place, fetch = (self._group, source.queue.key), context.groups.group_offsets.fetch

@@ -57,7 +57,7 @@ class _Unit:
         self.frames: list[Frame] = []  # Dead letters of messages that have expired.
         self.positions = positions
         self.refusals: list[Exception] = []  # Of queues that cannot be popped.
-        self.is_awaited = False  # The answer tells of dead letters, so it waits for the unit.
+        self.is_awaited = False  # Set if the unit has dead letters: the answer waits until it is stored.
 
 
 def take(

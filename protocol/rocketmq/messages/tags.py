@@ -50,7 +50,7 @@ def hash_code(text: str) -> int:
 
 
 def parse_expression(expression: str | None) -> frozenset[str]:
-    """Give the tags that a subscription names; none of them means all messages. Raises IllegalExpression."""
+    """Return the tags that a subscription names; none of them means all messages. Raises IllegalExpression."""
     if not expression or expression == ALL:
         return frozenset()
     if len(expression) > EXPRESSION_CHARACTERS_MAX:
@@ -64,7 +64,7 @@ def parse_expression(expression: str | None) -> frozenset[str]:
 
 
 def codes_of(tags: frozenset[str]) -> frozenset[int]:
-    """Give the hash of each tag: what the index is searched for."""
+    """Return the hash of each tag, for which the index is searched."""
     return frozenset(map(hash_code, tags))
 
 
