@@ -86,7 +86,7 @@ class Names:
         """Remove all but the newest rows of timers that are not pending any more."""
         rows = list(_ROW.iter_unpack(self._parts[number]))
         past = [row for row in rows if not self._is_pending((row[1], row[2]))]
-        gone = set(past[: max(0, len(past) - self._past_max)])
-        kept = bytearray(b"".join([_ROW.pack(*row) for row in rows if row not in gone]))
+        dropped = set(past[: max(0, len(past) - self._past_max)])
+        kept = bytearray(b"".join([_ROW.pack(*row) for row in rows if row not in dropped]))
         self._parts[number] = kept
         self._sweep_at[number] = max(_SWEPT_FROM * _ROW.size, 2 * len(kept))

@@ -89,7 +89,7 @@ class Timers:
         return None if timer is None or not self._topic_exists(timer.topic) else timer
 
     def outcome_of(self, timer_id: TimerId | None) -> TimerOutcome:
-        """Say why `find` finds no timer of this id."""
+        """Return why `find` returns no timer of this id."""
         if timer_id is None or self.pending.is_pending(timer_id):  # In the second case its topic is deleted.
             return TimerOutcome.NOT_FOUND
         return TimerOutcome.CANCELLED if timer_id in self.cancelled_ids else TimerOutcome.DELIVERED

@@ -36,10 +36,10 @@ class ClockSetBack:
 
     def run(self) -> None:
         """Run one slice."""
-        looked_at = 0
+        checked = 0
         for count in self._slices or ():
-            looked_at += count
-            if looked_at >= CHECKED_IN_SLICE:
+            checked += count
+            if checked >= CHECKED_IN_SLICE:
                 return
         self._slices = None
 

@@ -48,10 +48,10 @@ class DeletedTopics:
         if self._slices is None:
             self._is_wanted = False
             self._slices = chain.from_iterable(sweep(self._is_deleted) for sweep in self.sweeps)
-        looked_at = 0
+        checked = 0
         for count in self._slices:
-            looked_at += count
-            if looked_at >= CHECKED_IN_SLICE:
+            checked += count
+            if checked >= CHECKED_IN_SLICE:
                 return
         self._slices = None
 

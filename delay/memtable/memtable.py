@@ -1,13 +1,13 @@
 """The memtable: all pending timers whose messages are in the log, 32 bytes for each and no object.
 
-    add -> windows -------- the hand reaches their time --------> ready, by topic --- delivered ---> (gone)
+    add -> windows -------- the hand reaches their time --------> ready, by topic --- delivered ---> (removed)
 
            [ 18h ][ 4.6h ]..[ 65s ]..[ 256ms ]..[1ms][1ms]        orders   [row row row]
            rows, by address (windows.py)                          billing  [row]         by due time and address
               |                                                      |
               `-- far ------------> frozen (frozen.py) <-------------' its topic is paused
                                        |
-                                       `--> written to a sorted table, then forgotten; after a failure put back
+                                       `--> written to a sorted table, then removed; after a failure put back
 
 A ready row stays until it is delivered or deleted. The time to add or delete a timer does not depend on the number of
 timers, except for the bisection of one array. If the clock is set back, ready rows wait until they are due again. A

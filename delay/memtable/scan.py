@@ -103,7 +103,7 @@ class Sweep:
         self._cursor: SweepCursor | None = None  # None: all windows were searched.
 
     @property
-    def is_under_way(self) -> bool:
+    def is_running(self) -> bool:
         return self._cursor is not None
 
     def begin(self, memtable: Memtable, topic: int) -> None:

@@ -57,12 +57,12 @@ class Deletions:
             self._positions.setdefault(key, log_position)
 
     def flushed(self, keys: bytes) -> None:
-        """Forget older deletions under these keys, because a new table has pending timers with them."""
+        """Remove older deletions under these keys, because a new table has pending timers with them."""
         for at in range(0, len(keys) if self._positions else 0, KEY_SIZE):
             self._positions.pop(KEY.unpack_from(keys, at), None)
 
     def counted(self, to_position: int) -> None:
-        """Forget the deletions below this position of the log, because the tables' files have them."""
+        """Remove the deletions below this position of the log, because the tables' files have them."""
         while self._positions:
             key = next(iter(self._positions))
             if self._positions[key] >= to_position:

@@ -51,14 +51,14 @@ class PendingLists:
         count_max: int,
         done: Callable[[list[Timer] | StoreError], None],
     ) -> None:
-        """Give `done` the first timers from the key `start` on, in due order; `prepare` must have returned false."""
+        """Call `done` with the first timers from the key `start` on, in due order, after `prepare` returned false."""
         in_memory = memtable_scan.due(self._context.pending.memtable, topic, start, until_ms)
         first = [*islice((timer for timer in in_memory if self._topic_exists(timer.topic)), count_max)]
-        gone = frozenset(self._context.deletions.deleted_topics)
+        deleted_topics = frozenset(self._context.deletions.deleted_topics)
 
         def read(view: TablesView, deleted: frozenset[TimerKey]) -> list[Timer]:
             found = view.scan(start, until_ms, topic)
-            pending = (timer for timer in found if timer.key not in deleted and timer.topic not in gone)
+            pending = (timer for timer in found if timer.key not in deleted and timer.topic not in deleted_topics)
             return sorted([*first, *map(row_of, islice(pending, count_max))])[:count_max]
 
         self._read(read, done)
@@ -66,21 +66,21 @@ class PendingLists:
     def histogram(
         self, topic: int | None, edges_ms: Sequence[int], done: Callable[[list[int] | StoreError], None]
     ) -> None:
-        """Give `done` the number of timers between each two neighbours of these times, which must be ascending.
+        """Call `done` with the number of timers between each two neighbours of these times, which must be ascending.
 
         `prepare` must have returned false.
         """
         in_memory = memtable_scan.histogram(self._context.pending.memtable, topic, edges_ms)
         for hidden in self._hidden() if topic is None else ():
             in_memory = _without(in_memory, memtable_scan.histogram(self._context.pending.memtable, hidden, edges_ms))
-        gone = frozenset(self._context.deletions.deleted_topics)
+        deleted_topics = frozenset(self._context.deletions.deleted_topics)
 
         def read(view: TablesView, deleted: frozenset[TimerKey]) -> list[int]:
             counts = view.histogram(edges_ms, topic)
-            for hidden in gone if topic is None else ():
+            for hidden in deleted_topics if topic is None else ():
                 counts = _without(counts, view.histogram(edges_ms, hidden))
             for ref in _without_tombstone(view, sorted(deleted)):
-                is_counted = ref.topic not in gone if topic is None else ref.topic == topic
+                is_counted = ref.topic not in deleted_topics if topic is None else ref.topic == topic
                 if is_counted and edges_ms[0] <= ref.key[0] < edges_ms[-1]:
                     counts[bisect_right(edges_ms, ref.key[0]) - 1] -= 1
             return [count + far for count, far in zip(in_memory, counts, strict=True)]

@@ -38,7 +38,7 @@ class TombstoneJob:
     """
 
     def __init__(self, context: Context) -> None:
-        self.is_under_way = False
+        self.is_running = False
         self._context = context
         self._marks: _Marks | None = None
         self._begun_mono_ms = 0
@@ -50,16 +50,16 @@ class TombstoneJob:
 
     @property
     def is_urgent(self) -> bool:
-        return not self.is_under_way and len(self._context.deletions) >= TOMBSTONES_MIN
+        return not self.is_running and len(self._context.deletions) >= TOMBSTONES_MIN
 
     @property
     def is_wanted(self) -> bool:
         is_late = self._context.mono_ms - self._begun_mono_ms >= TOMBSTONES_MS
-        return not self.is_under_way and is_late and len(self._context.deletions) > 0
+        return not self.is_running and is_late and len(self._context.deletions) > 0
 
     def begin(self) -> None:
         context = self._context
-        self.is_under_way, self._begun_mono_ms = True, context.mono_ms
+        self.is_running, self._begun_mono_ms = True, context.mono_ms
         counted_to, low = context.store.next_position, context.cursors.low(context.deletions.by_topic)
         compacting, view, keys = context.tables.compacting, context.tables.view(), context.deletions.keys()
 
@@ -80,7 +80,7 @@ class TombstoneJob:
         for _ in range(min(MARKED_IN_SLICE, len(marks.tombstones))):
             table, ref = marks.tombstones.pop()
             if not tables.has(table):  # The table was compacted meanwhile, so the job begins again.
-                self._marks, self.is_under_way = None, False
+                self._marks, self.is_running = None, False
                 return
             tables.delete(table, ref)
         if not marks.tombstones:
@@ -99,7 +99,7 @@ class TombstoneJob:
         self._end(outcome)
 
     def _end(self, outcome: Failure | None) -> None:
-        self.is_under_way = False
+        self.is_running = False
         if outcome is None:
             self._context.wake()  # A cursor may wait, because no cursor reads while tombstones are written.
         else:

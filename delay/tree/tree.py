@@ -158,7 +158,7 @@ class TimerTree:
             if self._tombstones.is_wanted and not self._is_reading:
                 self._tombstones.begin()
             self.flush.begin()
-            if not self._tombstones.is_under_way:
+            if not self._tombstones.is_running:
                 self._compaction.begin()
 
     def set_back(self) -> None:
@@ -182,7 +182,7 @@ class TimerTree:
             self.cursors.skip_to(until_ms, may_join=flush_ms is None)
             self.pending.turns.unblock(None)
             return
-        if self._is_reading or self._tombstones.is_under_way or len(self.deletions) >= DELETIONS_MAX:
+        if self._is_reading or self._tombstones.is_running or len(self.deletions) >= DELETIONS_MAX:
             return
         read = self.cursors.next_read(now_ms, self._ahead_ms, until_ms, may_read_own=not self.flush.has_paused)
         if read is not None:

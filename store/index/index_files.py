@@ -170,11 +170,11 @@ class IndexFiles:
 
     def release_all(self, directories: Iterable[str]) -> None:
         """Close all files in these directories, because their queues were deleted."""
-        gone = {*directories}
-        for directory in gone:
+        removed = {*directories}
+        for directory in removed:
             self._unsynced.pop(directory, None)
         for paths in (self._open.keys(), self._opening):
-            for path in [path for path in paths if path.rpartition("/")[0] in gone]:
+            for path in [path for path in paths if path.rpartition("/")[0] in removed]:
                 directory, _, name = path.rpartition("/")
                 self.release(directory, [int(name)])
 

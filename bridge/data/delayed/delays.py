@@ -147,11 +147,11 @@ class Delays:
 
     def next_deadline_ms(self) -> int | None:
         """Return the wall time before which `run` has nothing to do."""
-        return 0 if self.timers.sweep.is_under_way else self._deliveries.next_deadline_ms()
+        return 0 if self.timers.sweep.is_running else self._deliveries.next_deadline_ms()
 
     def run(self, now_ms: int, mono_ms: int) -> None:
         """Deliver one slice of what is due. Raises StoreError, and what was due is still due."""
-        if self.timers.sweep.is_under_way:
+        if self.timers.sweep.is_running:
             self.timers.sweep.step(
                 self.timers.pending.memtable, SWEPT_IN_SLICE, lambda found: self._deliveries.drop(found, now_ms)
             )

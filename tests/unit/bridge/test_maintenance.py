@@ -122,7 +122,7 @@ def test_what_somebody_still_needs_is_kept() -> None:
     assert bench.store.trimmed == [1, 1, 4]
 
 
-def test_many_queues_are_looked_at_in_slices() -> None:
+def test_many_queues_are_checked_in_slices() -> None:
     bench = Bench(2 * QUEUES_IN_SLICE)
     bench.run_until(RETENTION_INTERVAL_MS - 1)
     bench.maintenance.run(0, RETENTION_INTERVAL_MS)
@@ -138,7 +138,7 @@ def test_compacted_topic_keeps_everything() -> None:
     assert bench.store.trimmed == []
 
 
-def test_checkpoint_begins_when_due_and_the_disk_is_looked_at_every_second() -> None:
+def test_checkpoint_begins_when_due_and_the_disk_is_checked_every_second() -> None:
     bench = Bench()
     bench.run_until(3 * CHECK_INTERVAL_MS)
     assert (bench.store.disk_checks, bench.store.checkpoints) == (4, 0), "the first look is at once"

@@ -472,7 +472,7 @@ def test_sweep_finds_all_of_a_topic_however_little_it_looks_at_and_whatever_is_r
             assert timers.remove((timer.due_ms, timer.address)) == timer
             found.add(timer.address)
 
-    while sweep.is_under_way:
+    while sweep.is_running:
         with suppress(StoreError):
             sweep.step(timers.memtable, 100, drop)
     assert found == wanted

@@ -58,7 +58,7 @@ def test_first_bytes_name_their_protocol(first: bytes, name: str) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_are_looked_at(first: bytes) -> None:
+def test_any_bytes_are_classified(first: bytes) -> None:
     assert isinstance(looks_like(first), str)
 
 

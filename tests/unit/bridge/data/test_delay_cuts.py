@@ -1,9 +1,9 @@
-"""Proves that a power cut loses no delayed message, delivers none twice and none early, whenever it comes.
+"""A power cut at any moment loses no delayed message, delivers none twice and none early.
 
-A long random history of parks, deliveries, cancels, moves, checkpoints and removed segments runs on a disk in memory.
-What is due in more than a tenth of a second goes to sorted tables, which are compacted; all of that is cut as well.
-At each operation of the disk it is taken as it might be found afterwards; a broker recovers from it and runs to the end
-of time. What was promised before the cut is compared with what lies in the queue then.
+A long random history of delayed messages, deliveries, cancellations, changes of due times, checkpoints and removed
+segments runs on a disk in memory. Messages due in more than a tenth of a second go to sorted tables, which are
+compacted. At each operation of the disk, a broker recovers from a state in which a power cut may leave the disk, and
+delivers all messages. The test compares the queue with the answers from before the cut.
 """
 
 from collections import Counter
@@ -34,20 +34,20 @@ FOREVER_MS = NOW + 10**12
 
 
 class History:
-    """Random steps against a core, and what each one promised."""
+    """Random steps against a core, and the answers to them."""
 
     def __init__(self, seed: int, disk: EachCut) -> None:
         self.rng = Random(seed)
         self.core = ManualCore(FEW, disk, SMALL)
         self.core.topic("orders", 1)
         self.core.settle()
-        self.due: dict[bytes, int] = {}  # of all that were parked, by body; as of the last promise that was kept
+        self.due: dict[bytes, int] = {}  # Due times by body, as of the last durable change.
         self.timers: dict[bytes, str] = {}
-        self.kept: set[bytes] = set()  # parked, and the sender heard so
-        self.cancelled: set[bytes] = set()  # and somebody heard so
-        self.touched: set[bytes] = set()  # cancelled or moved, and perhaps nobody heard so
-        self.seen = 0  # of the queue, by a reader
-        self.archived: dict[int, tuple[bytes, int]] = {}  # what retention took of the queue
+        self.kept: set[bytes] = set()  # Messages whose send was answered.
+        self.cancelled: set[bytes] = set()  # Messages whose cancellation was answered.
+        self.touched: set[bytes] = set()  # Messages with a command that may not have been answered.
+        self.seen = 0  # The offset up to which a reader has read.
+        self.archived: dict[int, tuple[bytes, int]] = {}  # Messages that retention removed.
         self.removed = 0
         self.spilled = self.merged = self.passed = 0
 
@@ -55,7 +55,7 @@ class History:
 
     def run(self) -> None:
         steps = [
-            (self.park, 10), (self.park_batch, 3), (self.cancel, 4), (self.move, 3), (self.deliver, 20),
+            (self.send, 10), (self.send_batch, 3), (self.cancel, 4), (self.move, 3), (self.deliver, 20),
             (self.settle, 10), (self.write, 6), (self.pause_or_resume, 3), (self.move_far, 40),
             (self.checkpoint, 2), (self.remove, 2), (self.pass_time, 10),
         ]  # fmt: skip
@@ -81,7 +81,7 @@ class History:
     def some_delay(self) -> int:
         return self.rng.choice((5, 40, 300, 3_000, 30_000))
 
-    def park(self) -> None:
+    def send(self) -> None:
         due_ms = self.now_ms() + self.some_delay()
         body = self.new_body(due_ms)
         one = message(body, b"TIMER_DELIVER_MS\x01%d\x02" % due_ms)
@@ -90,7 +90,7 @@ class History:
         self.timers[body] = self.core.delays.commands.text_ids.text_of((due_ms, slots[0].position))
         self.when(promise, lambda: self.kept.add(body))
 
-    def park_batch(self) -> None:
+    def send_batch(self) -> None:
         delay = self.some_delay()
         due_ms = self.now_ms() + delay
         bodies = [self.new_body(due_ms) for _ in range(self.rng.randint(1, 4))]
@@ -118,17 +118,19 @@ class History:
             assert error is None
             outcome = self.core.delays.commands.reschedule(self.timers[body], due_ms, self.now_ms()).outcome
             if outcome is TimerOutcome.RESCHEDULED:
-                self.due[body] = min(self.due[body], due_ms)  # Until it is durable either may be what counts.
+                self.due[body] = min(
+                    self.due[body], due_ms
+                )  # Until the change is durable, a cut may leave either due time.
 
         self.core.delays.commands.load(self.timers[body], decide)
 
     def any_timer(self) -> bytes:
         if not self.timers:
-            self.park()
+            self.send()
         return self.rng.choice([*self.timers][-40:])
 
     def move_far(self) -> None:
-        """Let timers go to tables and come back, one slice at a time."""
+        """Run one slice of flushes and reads of tables."""
         before = len(self.core.delays.timers.tree.context.tables.manifest)
         self.core.delays.timers.tree.run(self.now_ms(), self.core.clock.mono_ms())
         now = len(self.core.delays.timers.tree.context.tables.manifest)
@@ -145,7 +147,7 @@ class History:
         self.core.delays.run(self.now_ms(), self.core.clock.mono_ms())
 
     def pause_or_resume(self) -> None:
-        """So that what is due waits in its topic, through checkpoints too, and goes to tables."""
+        """Let due messages wait for a paused topic, over checkpoints and in tables."""
         delays, topic = self.core.delays, self.core.topic("orders", 1)
         change = delays.resume if delays.is_paused(topic) else delays.pause
         change(topic, self.now_ms())
@@ -161,7 +163,7 @@ class History:
             self.core.store.checkpoint(self.core.clock.mono_ms())
 
     def remove(self) -> None:
-        """Let retention take all that is behind, and the dead segments."""
+        """Let retention remove all records that were read, and the dead segments."""
         for topic in self.core.topics.all():
             for queue in topic.queues:
                 limit = self.core.delays.first_kept(queue)
@@ -175,14 +177,14 @@ class History:
         self.core.settle()
         self.checkpoint()
 
-    # -- What should be there
+    # -- Invariants
 
     def check(self, disk: CrashDisk) -> None:
         core = ManualCore(FEW, disk, SMALL, self.now_ms())
         topic = core.topics.get("orders")
         assert topic is not None
         found = self.archived | delivered(core)
-        assert len(found) >= self.seen, "what a reader saw is gone"
+        assert len(found) >= self.seen, "a record that a reader saw is missing"
         for body, stored_ms in found.values():
             assert stored_ms >= self.due[body], "early"
         pending = len(core.delays.timers)
@@ -201,7 +203,7 @@ class History:
 
 
 def delivered(core: ManualCore) -> dict[int, tuple[bytes, int]]:
-    """The bodies in the queue, by offset, with the time at which each was stored."""
+    """Return the bodies in the queue by offset, each with its store time."""
     topic = core.topic("orders", 1)
     queue = topic.queues[0]
     records = now(core.reader.rocketmq(queue, topic, queue.start_offset, 1 << 20, 1 << 30, queue.visible_end))

@@ -285,7 +285,7 @@ def test_large_batch_with_a_delayed_record_is_refused_as_too_large() -> None:
 # -- Order and clock
 
 
-def test_due_order_and_arrival_order_among_equals_whatever_the_family() -> None:
+def test_due_order_and_arrival_order_among_equals_in_both_protocols() -> None:
     bench = Bench()
     topic = bench.topic()
     bench.send(topic, b"4", deliver_at(NOW + 200))
@@ -363,7 +363,7 @@ def test_topics_that_are_due_together_are_delivered_in_one_unit() -> None:
     assert len(bench.delays.timers) == 0
 
 
-# -- Verbs
+# -- Commands
 
 
 def test_outcomes_are_what_happened_and_survive_a_restart() -> None:
@@ -374,12 +374,12 @@ def test_outcomes_are_what_happened_and_survive_a_restart() -> None:
     assert bench.delays.commands.cancel(second, NOW).outcome is TimerOutcome.CANCELLED
     bench.run_until(NOW + 300)
     assert bench.bodies(topic) == [b"first"]
-    for door in (bench, bench.restarted()):
-        assert door.delays.commands.cancel(first, NOW).outcome is TimerOutcome.DELIVERED
-        assert door.delays.commands.cancel(second, NOW).outcome is TimerOutcome.CANCELLED
-        assert door.delays.commands.reschedule(second, NOW + 900, NOW).outcome is TimerOutcome.CANCELLED
+    for each in (bench, bench.restarted()):
+        assert each.delays.commands.cancel(first, NOW).outcome is TimerOutcome.DELIVERED
+        assert each.delays.commands.cancel(second, NOW).outcome is TimerOutcome.CANCELLED
+        assert each.delays.commands.reschedule(second, NOW + 900, NOW).outcome is TimerOutcome.CANCELLED
         for unknown in ("", "x" * 24, first[:-1] + ("A" if first[-1] != "A" else "B"), first + "=", "ä" * 24):
-            assert door.delays.commands.cancel(unknown, NOW).outcome is TimerOutcome.NOT_FOUND
+            assert each.delays.commands.cancel(unknown, NOW).outcome is TimerOutcome.NOT_FOUND
 
 
 def test_outcome_waits_for_what_it_reports() -> None:

@@ -1,4 +1,4 @@
-"""Proves what far timers take when very many are due at once: of the disk, and of memory."""
+"""The reads and memory of far timers when very many are due at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ class CountingDisk(CrashDisk):
 
 
 def with_many(disk: CrashDisk, first_ms: int, step_ms: int) -> Bench:
-    """A bench with so many far timers, the first due in `first_ms`, each batch of them `step_ms` later."""
+    """Return a bench with many far timers, the first due in `first_ms`, each further batch `step_ms` later."""
     bench = Bench(disk)
     topic, start_ms = bench.core.topic("orders", 1), bench.now_ms()
     for at in range(0, MANY, IN_BATCH):
@@ -112,7 +112,7 @@ def test_verbs_about_more_of_one_key_than_the_loop_may_read_are_refused(monkeypa
 
 
 class LongMerges(Inline):
-    """Runs all at once, but a merge is not heard of before the test says so."""
+    """Runs tasks at once, but calls back for a compaction only when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Proves that far timers outlive a failure of the disk at any operation on their files.
+"""No far timer is lost by a failure of the disk at any operation on table files.
 
-Each is delivered once, in due order; what failed is not counted, and leaves no file open.
+Each is delivered once, in due order; a failed table is not current, and no file stays open.
 """
 
 import errno
@@ -18,12 +18,12 @@ from tests.unit.bridge.data.test_far_timers import NEAR_MS, Bench
 
 T = TypeVar("T")
 
-ROUNDS = 9  # As many tables: enough for a compaction.
+ROUNDS = 9  # One table for each round: enough for a compaction.
 OF_ROUND = 4
 
 
 class FailingTimers(CrashDisk):
-    """One operation on files of timers fails: the n-th, 0 for none."""
+    """A disk on which the n-th operation on table files fails; 0: none."""
 
     def __init__(self, nth: int = 0) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def again(ask: Callable[[], T]) -> T:
 
 
 def lived(nth: int) -> FailingTimers:
-    """A life of far timers: tables, a compaction, cancels, moves, tombstones, reads, a pause, deliveries."""
+    """Run far timers through tables, a compaction, commands, tombstones, reads, a pause and deliveries."""
     disk = FailingTimers()
     bench = Bench(disk)
     disk.calls, disk.nth = 0, nth
@@ -98,10 +98,10 @@ def lived(nth: int) -> FailingTimers:
         assert again(cancel) == {"outcome": "cancelled"}
         bench.turn(20 * NEAR_MS)
     again(lambda: bench.call("_reschedule", {"at_ms": start_ms + 99}, ids["08"]))
-    add("99", start_ms + 100, "k9")  # instead of 09
+    add("99", start_ms + 100, "k9")  # It replaces 09.
     bench.turn_until_idle()
     assert len(bench.core.delays.timers) == len(ids)
-    bench.core.clock.set_now_ms(start_ms - NEAR_MS // 4)  # All of them are loaded.
+    bench.core.clock.set_now_ms(start_ms - NEAR_MS // 4)  # All are read ahead.
     bench.turn_until_idle()
     for value in ("97", "98"):
         add(value, start_ms + 101, f"k{value}")
@@ -121,7 +121,7 @@ def lived(nth: int) -> FailingTimers:
     return disk
 
 
-CALLS_MAX = 150  # that a life has
+CALLS_MAX = 150  # Of one run.
 
 
 def test_each_call_of_a_life_fails_in_one_test() -> None:
@@ -140,7 +140,7 @@ def test_a_failure_of_the_disk_at_any_operation_loses_nothing(nth: int) -> None:
 
 
 def test_a_disk_that_goes_on_to_fail_is_not_tried_each_second() -> None:
-    """To write a table in vain costs as much as to write one."""
+    """A failed attempt costs as much as a table."""
     disk = FailingTimers()
     bench = Bench(disk)
     bench.core.topic("orders", 1)
@@ -154,7 +154,7 @@ def test_a_disk_that_goes_on_to_fail_is_not_tried_each_second() -> None:
     assert len(bench.tree.context.tables.manifest) == 1
 
 
-@pytest.mark.parametrize("damage", ["gone", "a byte of the footer", "a byte of a message"])
+@pytest.mark.parametrize("damage", ["removed", "a byte of the footer", "a byte of a message"])
 def test_a_damaged_table_costs_what_it_held_and_the_broker_starts(
     damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_damaged_table_costs_what_it_held_and_the_broker_starts(
         bench.turn_until_idle()
     disk = bench.core.disk.after_kill()
     first, _ = (path for path in disk.paths() if path.endswith(".table"))
-    if damage == "gone":
+    if damage == "removed":
         disk.remove(first)
     else:
         content = disk.contents()[first]
@@ -178,7 +178,7 @@ def test_a_damaged_table_costs_what_it_held_and_the_broker_starts(
     assert "timers=1" in caplog.text
     if damage != "a byte of a message":
         assert bench.core.metrics.timers["lost"] == 1
-        assert (first + ".damaged" in bench.core.disk.paths()) == (damage != "gone")
+        assert (first + ".damaged" in bench.core.disk.paths()) == (damage != "removed")
     caplog.clear()
     bench = bench.restarted()
     assert not len(bench.core.delays.timers)

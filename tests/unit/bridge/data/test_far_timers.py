@@ -1,7 +1,7 @@
-"""Proves that timers in sorted tables behave as those in memory do: random histories against a dict, by the API.
+"""Timers in sorted tables behave like those in memory: random histories of API requests, compared with a dict.
 
-What is due in more than a second lies in a table; clocks step, brokers are killed, tables are compacted, topics go, or
-are paused, and what is due of them goes to tables too.
+Timers that are due in more than a second are in tables; clocks step, brokers are killed, tables are compacted, topics
+are deleted or paused, and due timers of paused topics go to tables.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def read(request: Any) -> bytes:
 
 
 class Bench:
-    """A core, and its API of timers."""
+    """A core with the HTTP API of timers."""
 
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW) -> None:
         disk = disk or CrashDisk()
@@ -72,7 +72,7 @@ class Bench:
         return self.core.clock.now_ms()
 
     def turn(self, mono_ms: int = 0) -> None:
-        """Do one slice of everything, perhaps after some time that no date notices."""
+        """Run one slice of each job, after `mono_ms` of monotonic time."""
         now_ms = self.now_ms()
         self.core.clock.pass_ms(mono_ms)
         self.core.clock.set_now_ms(now_ms)
@@ -96,7 +96,7 @@ class Bench:
 
 
 def bodies(core: ManualCore, name: str) -> list[bytes]:
-    """What lies in the only queue of a topic."""
+    """Return the bodies in the only queue of a topic."""
     topic = core.topic(name, 1)
     queue = topic.queues[0]
     found: list[bytes] = []
@@ -231,7 +231,7 @@ class History:
         ]
         assert not late, f"due and not delivered at {self.bench.now_ms()}"
 
-    # -- What must hold
+    # -- Invariants
 
     def note_delivered(self) -> None:
         for topic in TOPICS:
@@ -253,7 +253,7 @@ class History:
                 return rows
 
     def look(self) -> None:
-        """Every look, at a random window, finds what the model has."""
+        """A listing of a random range returns what the model has."""
         topic = self.rng.choice((None, *TOPICS))
         key = self.rng.choice((None, None, *KEYS)) if topic else None
         start_ms = self.bench.now_ms() + self.rng.randrange(-1_000, 5_000)
@@ -287,7 +287,7 @@ def test_senders_are_refused_while_too_much_waits_for_the_disk() -> None:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_rows_of_a_deleted_topic_are_seen_by_nobody_and_dropped_when_due(is_restarted: bool) -> None:
+def test_rows_of_a_deleted_topic_are_hidden_and_dropped_when_due(is_restarted: bool) -> None:
     bench, hour_ms = Bench(), 3_600_000
     ids = {}
     for name in TOPICS:
@@ -297,10 +297,10 @@ def test_rows_of_a_deleted_topic_are_seen_by_nobody_and_dropped_when_due(is_rest
             ids.setdefault(name, []).append(bench.call("_add", wanted)["id"])
     bench.turn_until_idle()
     assert len(bench.tree.context.tables.manifest), "they are far"
-    assert bench.call("_cancel", match=ids["refunds"][1])["outcome"] == "cancelled"  # no tombstone says so yet
+    assert bench.call("_cancel", match=ids["refunds"][1])["outcome"] == "cancelled"  # It has no tombstone yet.
     bench = bench.restarted() if is_restarted else bench
     bench.core.topics.delete(bench.core.topic("refunds"), bench.now_ms())
-    gone, cancelled = ids["refunds"]
+    hidden, cancelled = ids["refunds"]
 
     def look(left: list[str], *, outcome: str) -> None:
         span = {"from_ms": NOW, "until_ms": NOW + 10 * hour_ms}
@@ -308,17 +308,17 @@ def test_rows_of_a_deleted_topic_are_seen_by_nobody_and_dropped_when_due(is_rest
         assert bench.call("_count") == bench.call("_count", **span) == {"count": len(left)}
         assert sum(bench.call("_histogram", bins=7, **span)["counts"]) == len(left)
         for verb, body in (("_cancel", None), ("_now", None), ("_reschedule", {"delay_ms": 1})):
-            assert bench.call(verb, body, gone) == {"outcome": outcome}, verb
+            assert bench.call(verb, body, hidden) == {"outcome": outcome}, verb
             assert bench.call(verb, body, cancelled) == {"outcome": "cancelled"}, verb
         with pytest.raises(HTTPNotFound):
-            bench.call("_view", match=gone)
+            bench.call("_view", match=hidden)
 
     look(ids["orders"], outcome="not_found")
     bench = bench.restarted()
     look(ids["orders"], outcome="not_found")
     bench.core.clock.pass_ms(hour_ms - NEAR_MS // 4)
     bench.turn_until_idle()
-    look(ids["orders"], outcome="not_found")  # in memory again
+    look(ids["orders"], outcome="not_found")  # They are in memory again.
     bench.core.clock.pass_ms(NEAR_MS)
     bench.turn_until_idle()
     look(ids["orders"][1:], outcome="cancelled")

@@ -1,4 +1,4 @@
-"""Half messages of Kafka's producers: what a batch of them leaves in the log, and what a verdict makes of it."""
+"""Half messages of Kafka's producers: their stored frames, and the effects of verdicts."""
 
 import asyncio
 from typing import Any
@@ -33,7 +33,7 @@ def core(disk: Any = None) -> ManualCore:
 
 
 def send(made: ManualCore, *ids: str | None, url: str = "", producer: Any = (-1, -1, -1), **headers: str) -> int:
-    """Send one batch with a record for each id; None: a plain one."""
+    """Send one batch with a record for each id; None: an ordinary record."""
     builder = batch_builder.BatchBuilder()
     for number, id in enumerate(ids):
         own = [("TRAN_MSG_ID", id.encode())] if id is not None else []
@@ -53,7 +53,7 @@ def seen(made: ManualCore, name: str = "orders") -> list[Any]:
 
 
 def decide(made: ManualCore, id: str, verdict: str, topic: str = "orders") -> Any:
-    """The answer of the HTTP port: (status, what it says)."""
+    """Return the answer of the HTTP port: (status, text)."""
     try:
         answer, promise = asyncio.run(
             decide_by_id(made.half_decisions, topic, id, b'{"verdict": "%s"}' % verdict.encode())
@@ -216,7 +216,7 @@ def test_delayed_it_is_seen_at_the_later_of_commit_and_due_time() -> None:
     assert [record.value for record in seen(made)] == [b"value a", b"value b"]
 
 
-def test_topic_that_is_gone_keeps_it_open() -> None:
+def test_half_message_of_a_deleted_topic_stays_open() -> None:
     made = core()
     send(made, "a")
     made.topics.delete(made.topic(), made.clock.now_ms())

@@ -1,7 +1,7 @@
-"""Proves that what waits for a paused topic costs neither memory nor segments of the log, and comes in order after it.
+"""Pending messages of a paused topic take neither memory nor segments of the log, and are delivered in order later.
 
-Messages are parked while their topic is paused, before and after they are due; the topic is resumed at any moment of
-their way to sorted tables and back, by a broker that may have been killed in between.
+Messages are sent while their topic is paused, before and after others are due; the topic is resumed at any moment of
+a flush or a read of sorted tables, by a broker that may have been killed before.
 """
 
 from random import Random
@@ -16,7 +16,7 @@ COUNT = 60 * IN_BATCH
 
 
 def parked_while_paused(bench: Bench) -> None:
-    """Park much for a paused topic, near and far, and let all be due; values say in which order they are to come."""
+    """Send near and far messages to a paused topic, until all are due; values have the expected order."""
     topic, rng = bench.core.topic("orders", 1), Random(4)
     bench.call("_pause", match="orders")
     for number in range(0, COUNT, IN_BATCH):
@@ -74,13 +74,15 @@ def test_what_is_due_of_a_paused_topic_takes_no_memory_and_lets_segments_go(is_r
 def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
     monkeypatch: pytest.MonkeyPatch, turns: int, load_rows: int, own_max: int
 ) -> None:
-    """What is parked meanwhile is due later than all the rest, and comes after it."""
-    monkeypatch.setattr("duolog.delay.tree.cursors.OWN_MAX", own_max)  # 0: the shared cursor goes back.
+    """Messages that are sent meanwhile are due later than all others, and are delivered after them."""
+    monkeypatch.setattr(
+        "duolog.delay.tree.cursors.OWN_MAX", own_max
+    )  # 0: the topic uses the shared cursor, which goes back.
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", load_rows)
     for name in (
         "duolog.delay.tree.tree.DELETIONS_MAX",
         "duolog.delay.tree.tombstone_job.TOMBSTONES_MIN",
-    ):  # Deletions are written half way.
+    ):  # The tombstone job has written half of the deletions.
         monkeypatch.setattr(name, 100)
     bench = Bench()
     parked_while_paused(bench)

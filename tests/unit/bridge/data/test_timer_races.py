@@ -1,7 +1,7 @@
-"""Proves that outcomes are linearizable against delivery, wherever a timer is on its way to a table and back.
+"""Outcomes of commands are linearizable with delivery, also during flushes and reads of sorted tables.
 
-What workers do, and what comes of it, happens at random moments between steps of the loop: verbs meet flushes, reads,
-tombstones and compactions half way, and each other. An outcome that somebody has heard must fit all that is seen later.
+Tasks of workers and their callbacks run at random moments between steps of the loop, so commands meet flushes, reads,
+tombstones, compactions and each other. Each answered outcome must agree with all that is seen later.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ FOREVER_MS = NOW + 10**12
 
 
 class Late:
-    """An executor whose tasks are done when the test says so, in any order; their outcomes come later still."""
+    """An executor whose tasks run when the test calls `step`, in any order; callbacks run even later."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -44,7 +44,7 @@ class Late:
         self._tasks.append((run, done))
 
     def step(self) -> bool:
-        """Do something; false if there is nothing to do."""
+        """Run a task or a callback; return False if there is none."""
         if self._outcomes and (not self._tasks or self._rng.random() < 0.5):
             done, outcome = self._outcomes.pop(self._rng.randrange(len(self._outcomes)))
             done(outcome)
@@ -62,16 +62,18 @@ class Late:
 
 
 class Race:
-    """Random steps, and what somebody has heard of each message."""
+    """Random steps, and the answers about each message."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.ids: dict[bytes, str] = {}
         self.names: dict[bytes, bytes | None] = {}
-        self.due: dict[bytes, int] = {}  # the earliest time that may count
-        self.asked: Counter[bytes] = Counter()  # moves that are not answered
-        self.said: dict[bytes, TimerOutcome] = {}  # a last word that somebody has heard
-        self.maybe: set[bytes] = set()  # a cancel was under way when the broker died, or a replacement
+        self.due: dict[bytes, int] = {}  # The earliest possible due time.
+        self.asked: Counter[bytes] = Counter()  # Changes of due times without an answer.
+        self.said: dict[bytes, TimerOutcome] = {}  # The final outcome that was answered.
+        self.maybe: set[bytes] = (
+            set()
+        )  # Messages with a cancellation or replacement without an answer when the broker was killed.
         self.seen: set[bytes] = set()
         self.outcomes: Counter[TimerOutcome] = Counter()
         self.open(CrashDisk(), NOW)
@@ -127,7 +129,7 @@ class Race:
             return
         due_ms = self.now_ms() + self.rng.randrange(-5, self.rng.choice(SPANS))
         if self.rng.random() < 0.3 and (given := self.core.delays.commands.text_ids.id_of(self.ids[body])):
-            due_ms = given[0]  # back to where it was first
+            due_ms = given[0]  # Back to the first due time.
         self.due[body] = min(self.due[body], due_ms)
         self.asked[body] += 1
 
@@ -141,7 +143,7 @@ class Race:
         self.decide(body, reschedule, is_cancel=False)
 
     def decide(self, body: bytes, verb: Callable[[str], Decision], *, is_cancel: bool) -> None:
-        """Ask; what is heard must fit what was heard before the question, and what lies in the queue."""
+        """Run a command; its outcome must agree with earlier outcomes and with the queue."""
         core, text = self.core, self.ids[body]
         before = TimerOutcome.DELIVERED if body in self.look() else self.said.get(body)
         if is_cancel:
@@ -203,14 +205,14 @@ class Race:
         self.core.clock.set_now_ms(self.now_ms() + self.rng.choice((-30_000, 60_000)))
 
     def kill(self) -> None:
-        """What was asked and not answered may or may not have happened: nobody heard it."""
+        """Kill the broker. Commands without an answer may or may not have had their effect."""
         self.asked.clear()
         self.open(self.core.disk.after_kill(), self.now_ms())
 
-    # -- What must hold
+    # -- Invariants
 
     def look(self) -> set[bytes]:
-        """What lies in the queue: once, not early, and not if somebody heard that it never would."""
+        """Return the delivered messages: each once, not early, and none with an answered cancellation."""
         found = bodies(self.core, "orders")
         new = set(found) - self.seen
         assert len(found) == len(set(found)), "delivered twice"
@@ -221,7 +223,7 @@ class Race:
         return set(found)
 
     def finish(self) -> None:
-        """All that waits is delivered in the end, but for what was or may have been cancelled."""
+        """Deliver all pending messages; only those that were or may have been cancelled are missing."""
         while self.late.step():
             self.turn()
         self.core.delays.resume(self.topic, self.now_ms())
@@ -240,12 +242,12 @@ class Race:
 
 @pytest.fixture(autouse=True)
 def _short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that much happens while one is under way."""
+    """Small limits, so that much happens during each job."""
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 5)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_heard_of_a_timer_fits_what_becomes_of_it(seed: int) -> None:
+def test_outcomes_agree_with_deliveries(seed: int) -> None:
     race = Race(seed)
     race.run(500)
     assert race.outcomes[TimerOutcome.CANCELLED]
@@ -255,5 +257,5 @@ def test_what_is_heard_of_a_timer_fits_what_becomes_of_it(seed: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1000, 1200))
-def test_what_is_heard_fits_in_many_races(seed: int) -> None:
+def test_outcomes_agree_with_deliveries_in_many_races(seed: int) -> None:
     Race(seed).run(2_000)

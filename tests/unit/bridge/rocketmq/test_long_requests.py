@@ -173,7 +173,7 @@ def test_members_of_a_large_group_are_notified_in_slices_and_once_of_many_change
         ),
     ],
 )
-def test_long_lists_in_requests_are_refused_before_they_are_looked_at(
+def test_long_lists_in_requests_are_refused_before_they_are_parsed(
     broker: RocketMQBroker, code: int, body: BatchAckRequest, says: str
 ) -> None:
     answer = broker.connect().ask(code, body)

@@ -211,7 +211,7 @@ def test_an_open_transaction_has_its_time_whatever_the_clock_does(jump_ms: int) 
     assert open_ones() == []
 
 
-def test_half_messages_are_given_up_and_looked_at_in_time(jump_ms: int) -> None:
+def test_half_messages_are_checked_and_given_up_in_time(jump_ms: int) -> None:
     core = Watched()
 
     def prepare() -> None:

@@ -106,7 +106,7 @@ def test_a_step_back_that_was_wrong_makes_nothing_older() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_history_of_clocks_is_searched_as_if_one_had_looked_at_every_entry(seed: int) -> None:
+def test_any_history_of_clocks_is_searched_like_a_scan_of_all_entries(seed: int) -> None:
     rng = Random(seed)
     clocked, now_ms = Clocked(), NOW
     steps: list[tuple[int, int, int]] = []  # (entries before, since, before) of those that count

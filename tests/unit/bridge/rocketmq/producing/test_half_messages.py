@@ -557,7 +557,7 @@ def test_asked_in_vain_it_is_put_aside(is_there: bool) -> None:
         assert broker.counts() == (1, 1, 0, 1)
 
 
-def test_many_are_looked_at_in_turns_of_the_loop() -> None:
+def test_many_are_checked_in_slices() -> None:
     broker = CheckBackBroker()
     client = broker.connect()
     for _ in range(READS_AT_ONCE + 5):
