@@ -7,7 +7,7 @@ May import `store`. The main names:
     PendingTimers            delay/pending.py    what is in memory, merged and in turns of topics
     TimerTree                delay/tree/         the log-structured merge tree: flush, cursors, compaction
     Memtable                 delay/memtable/     timers whose messages are in the log, 32 bytes for each
-    Tables, SortedTable      delay/tables/       timers that are due late, in files; the manifest, tombstones
+    Tables, SortedTable      delay/tables/       far timers, in files; the manifest, tombstones
     DeliverySchedules        delay/schedules.py  recurring messages and their next runs
     Schedule                 delay/recurring.py  the rule that says when a message recurs
 
