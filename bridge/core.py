@@ -287,7 +287,7 @@ class Core(Owners):
 
     @property
     def rocketmq_address(self) -> tuple[str, int]:
-        """The host and port to which RocketMQ clients are told to connect."""
+        """Return the advertised host and port of the RocketMQ listener."""
         return self.addresses.rocketmq
 
 

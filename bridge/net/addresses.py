@@ -16,17 +16,17 @@ class StartError(Exception):
 class Addresses:
     """`listening` has the address of each port: kafka, rocketmq, namesrv, http."""
 
-    advertised_host: str  # The host that clients are told to connect to.
+    advertised_host: str  # The host in answers to clients.
     listening: Mapping[str, tuple[str, int]]
 
     @property
     def kafka(self) -> tuple[str, int]:
-        """The address that Kafka clients are told to connect to."""
+        """Return the advertised address of the Kafka listener."""
         return self.advertised_host, self.listening["kafka"][1]
 
     @property
     def rocketmq(self) -> tuple[str, int]:
-        """The address that RocketMQ clients are told to connect to."""
+        """Return the advertised address of the RocketMQ listener."""
         return self.advertised_host, self.listening["rocketmq"][1]
 
 

@@ -51,7 +51,7 @@ def _files_in(text: str) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md"])  # MkDocs looks at the links of docs/.
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md"])  # MkDocs checks the links of docs/.
 def test_links_of_documents_outside_the_site_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", (ROOT / name).read_text())
     assert links

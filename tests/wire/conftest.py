@@ -1,4 +1,4 @@
-"""What the wire tests share: a broker for each module, for the whole run one Spark session and, of two workers each,
+"""Shared by the wire tests: a broker for each module, for the whole run one Spark session and, of two workers each,
 one JVM a classpath.
 """
 

@@ -93,7 +93,7 @@ def shop(broker: Broker, agents: Agents, tmp_path_factory: pytest.TempPathFactor
     java.call("close", name=group)
 
 
-# In the order in which they stand, for some change what others look at.
+# In this order, because some commands change what others print.
 CASES = [
     # -- Topics
     ("updateTopic -t {topic}-2 -b {broker} -r 2 -w 2", "create topic to .* success"),

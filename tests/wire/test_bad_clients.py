@@ -1,4 +1,4 @@
-"""Clients that send garbage, say nothing, never read, or come by the thousand: bounded, and nobody else notices."""
+"""Clients that send garbage, send nothing, never read, or connect by the thousand: limited, without harm to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever comes in is answered as its protocol names it, or closed; it costs little, and nobody else notices.
+"""Invalid input is answered with an error of its protocol, or closed; it costs little, and does not harm others.
 
 Tables of bad requests, then floods, all on one broker with small limits: its memory is read, and it has to serve sound
 clients of both protocols all the time.

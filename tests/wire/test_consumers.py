@@ -1,7 +1,7 @@
-"""Consumers work as they do at home: groups of both protocols with stock clients, and one group in both by turns.
+"""Consumers work as with Apache's brokers: groups of both protocols with stock clients, and one group in both by turns.
 
-Members live in the Java agents and poll all the time; the tests look at what they saw, what they own, and what their
-rebalance listeners were called with. `pytest --peers` runs the tests of one protocol against the Apache brokers.
+Members run in the Java agents and poll all the time; the tests read their messages, their queues, and the calls of
+their rebalance listeners. `pytest --peers` runs the tests of one protocol against the Apache brokers.
 """
 
 from __future__ import annotations
@@ -475,7 +475,7 @@ def seen_by_new_group(rocket: Agent, broker: Broker | Peers, topic: str, start: 
 
 
 def test_new_group_of_a_young_topic_begins_at_its_first_message(broker: Broker | Peers, rocket: Agent) -> None:
-    """Whatever it asks for, as at home: while nothing of a queue was deleted, a new group has missed nothing."""
+    """As in Apache RocketMQ, a new group reads a queue from the beginning while no message of the queue was removed."""
     topic = rocketmq_topic(broker, 1)
     push(rocket, broker, topic, ["a", "b"], 1)
     for start in STARTS:

@@ -123,7 +123,7 @@ def test_recalled_message_is_never_delivered(broker: Broker, agents: Agents, top
         delayed("kept", setDeliverTimeMs=start_ms + 5001),
     )
     agent = agents.rocketmq("5.5")
-    for _ in range(2):  # Whoever asks again hears the same.
+    for _ in range(2):  # A repeated request gets the same answer.
         assert agent.call("recall", namesrv=broker.namesrv, topic=topic, handle=sent[0][1]) == sent[0][0]
     assert texts(read(broker, topic, 1)) == ["kept"]
     with pytest.raises(AgentError, match="delivered already"):

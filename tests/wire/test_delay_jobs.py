@@ -1,4 +1,4 @@
-"""Jobs around delayed messages: `schedule` sends each row once whatever breaks, `lateness` says how late they came."""
+"""Jobs around delayed messages: `schedule` sends each row once, `lateness` reports delays of delivery."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_schedule_sends_each_row_once_whatever_breaks(broker: Broker, spark: Spa
         F.lit(topic).alias("topic"),
         F.when(F.col("id") % 2 == 0, F.concat(F.lit("k"), F.col("id"))).alias("key"),
         F.concat(F.lit("row "), F.col("id")).alias("body"),
-        # Every third is due at once, and never parked.
+        # Each third message is due at once, and never pending.
         F.timestamp_millis(F.when(F.col("id") % 3 == 0, F.lit(0)).otherwise(F.lit(due_ms) + F.col("id"))).alias(
             "deliver_at"
         ),

@@ -1,4 +1,4 @@
-"""Messages that expire, with stock clients: who is given what, and that each is among its group's dead letters once.
+"""Messages that expire, with stock clients: the messages that consumers get, and one dead letter for each other one.
 
 What has expired is sent expired, or its topic's life time is over long before anybody asks for it: nothing here depends
 on how fast the machine is.

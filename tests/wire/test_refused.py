@@ -1,4 +1,4 @@
-"""What is not there yet is refused in each protocol's own words."""
+"""Requests that are not supported are refused with the errors of each protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RocketMQ consumers do beyond reading: fail, give up, take dead letters back, broadcast, pause, reply, are moved.
+"""RocketMQ consumers beyond reading: failures, dead letters, redriving, broadcasting, pauses, replies, offset resets.
 
 Stock Java clients of 5.5.0 and 4.9.8, whose listeners fail for messages that begin with `b`, as often as a test sets.
 """
@@ -283,7 +283,7 @@ def test_live_group_is_reset_by_time(
 
 @pytest.mark.soak
 def test_live_group_of_an_old_client_is_reset_by_time(broker: Broker, agents: Agents, topic: str) -> None:
-    """It takes the client ten seconds, as at home."""
+    """The client needs ten seconds, as with Apache RocketMQ."""
     rocket = agents.rocketmq("4.9")
     with PushMember(rocket, broker.namesrv, fresh("group"), [topic], persist_ms=200) as member:
         push(rocket, broker, topic, ["a", "b"])
@@ -320,7 +320,7 @@ def test_nothing_is_lost_while_members_come_and_go(
 ) -> None:
     """Of two groups, one in order, one joins and one leaves every second, while messages are sent.
 
-    Some come twice, as at home. None is missed, and in order none comes before all that stand in front of it.
+    Some come twice, as with Apache RocketMQ. None is missed, and in order none comes before an earlier one.
     """
     rocket, load = agents.rocketmq(version), fresh("load")
     groups = [fresh("group"), fresh("in-order")]

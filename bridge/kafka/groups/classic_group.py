@@ -194,7 +194,7 @@ class ClassicGroup(Generic[Ticket]):
     # -- Staying and leaving
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Handle Heartbeat: renew the member's session, also if the member is told to rejoin."""
+        """Handle Heartbeat: renew the member's session, also if the answer makes the member rejoin."""
         error = self._check_member(member_id, instance_id, generation)
         if error is not ErrorCode.none:
             return error

@@ -26,7 +26,7 @@ class JoinRequest:
     protocols: Protocols
     instance_id: str | None = None
     member_id_required: bool = True  # From version 4 on, the client handles MEMBER_ID_REQUIRED.
-    can_skip_assignment: bool = True  # From version 9 on, a leader can be told not to assign.
+    can_skip_assignment: bool = True  # From version 9 on, an answer can make the leader skip the assignment.
 
     @property
     def held_bytes(self) -> int:

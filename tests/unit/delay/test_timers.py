@@ -280,7 +280,7 @@ def test_many_histories_deliver_what_a_sorted_list_would(seed: int) -> None:
 
 
 def work_of(do: Callable[[], object]) -> int:
-    """Count the calls that something makes: no row is looked at without one."""
+    """Count the calls of functions; each row that is read takes one."""
     calls = 0
 
     def count(frame: object, event: str, arg: object) -> None:
@@ -490,7 +490,7 @@ class Counted(RowsByAddress):
 
 @pytest.mark.parametrize("searches_each", [1, 100])
 def test_rows_out_of_order_are_merged_a_few_times_however_often_somebody_searches(searches_each: int) -> None:
-    """Loaded timers come between parked ones; sorting a window for each look took the loop for a tenth of a second."""
+    """Timers read ahead come between new ones; sorting a window for each search once took a tenth of a second."""
     rng = Random(7)
     array, count = Counted(), 1 << 13
     addresses = rng.sample(range(1, 1 << 40), count)

@@ -1,4 +1,4 @@
-"""Requests of both protocols, byte by byte: for what no client would send."""
+"""Requests of both protocols, byte by byte, which no client would send."""
 
 from __future__ import annotations
 

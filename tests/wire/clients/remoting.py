@@ -1,4 +1,4 @@
-"""The least of a RocketMQ client: one JSON command, one answer. For what the stock clients cannot be made to ask."""
+"""A minimal RocketMQ client: one JSON command, one answer. For requests that the stock clients do not send."""
 
 from __future__ import annotations
 

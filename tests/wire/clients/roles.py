@@ -1,4 +1,4 @@
-"""What the matrix asks of a client: to write messages to queues, or to read whole topics."""
+"""The roles of clients in the matrix: writers of messages to queues, and readers of whole topics."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PROFILE = "spark-4.0"
 REQUEST_BYTES_MAX = 8 << 20
 # As for the agents (jvm.py): with the second compiler, a session of a minute spends half of its time in compiling.
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-QUICK_START_OF_COMMANDS = {"SPARK_SUBMIT_OPTS": QUICK_START}  # In the environment of whoever starts one.
+QUICK_START_OF_COMMANDS = {"SPARK_SUBMIT_OPTS": QUICK_START}  # For the environment of a command that starts Spark.
 SINK_SCHEMA = """
     topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>
 """

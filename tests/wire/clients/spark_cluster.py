@@ -30,7 +30,7 @@ def home() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """Whoever runs Python for the cluster takes this one, and never a file of the current directory for a module."""
+    """The environment in which the cluster runs this Python, and imports no module from the current directory."""
     mine = {"SPARK_HOME": str(home()), "PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"}
     daemons = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_START}
     return os.environ | QUICK_START_OF_COMMANDS | mine | daemons
