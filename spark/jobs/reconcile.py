@@ -47,10 +47,10 @@ class Difference:
     repeated: list[int] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
     invented: list[int] = field(default_factory=list)
-    steps_not_looked_at: int = 0  # Further steps that differ and were not compared by offset.
+    steps_not_compared: int = 0  # Further steps that differ and were not compared by offset.
 
     def __bool__(self) -> bool:
-        return bool(self.missing or self.repeated or self.changed or self.invented or self.steps_not_looked_at)
+        return bool(self.missing or self.repeated or self.changed or self.invented or self.steps_not_compared)
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Report:
             if summary[kind]:
                 places = (f"{place}: {_few(offsets)}" for place, offsets in found.items() if offsets)
                 summary[f"{kind} at"] = "; ".join(places)
-        if unseen := sum(each.steps_not_looked_at for each in self.differences):
+        if unseen := sum(each.steps_not_compared for each in self.differences):
             summary["further steps that differ"] = unseen
         return summary
 
@@ -171,7 +171,7 @@ def _compare(
     report.absent += absent_count
     report.records += sum(sum_.records for number, sum_ in stored.items() if archived.get(number) == sum_)
     differ = sorted(number for number in archived.keys() | stored.keys() if archived.get(number) != stored.get(number))
-    difference = Difference(range_.topic, range_.queue, steps_not_looked_at=len(differ[DETAILED_MAX:]))
+    difference = Difference(range_.topic, range_.queue, steps_not_compared=len(differ[DETAILED_MAX:]))
     rows = _rows_of_steps(in_ranges, range_, differ[:DETAILED_MAX]) if differ else {}
     for number in differ[:DETAILED_MAX]:
         start = range_.start + number * step

@@ -245,10 +245,10 @@ def test_a_group_has_only_so_many_different_subscriptions() -> None:
     members.heartbeat(99, client("99"), beat("a", t=(1, "x7")), 0)
 
 
-WISHES = st.tuples(st.sampled_from(CHANNELS), st.sampled_from(["x", "y", "", None]), st.booleans())
+SUBSCRIPTIONS = st.tuples(st.sampled_from(CHANNELS), st.sampled_from(["x", "y", "", None]), st.booleans())
 
 
-@given(st.lists(WISHES, max_size=30))
+@given(st.lists(SUBSCRIPTIONS, max_size=30))
 def test_newest_of_the_live_members_counts_after_any_history(history: list[tuple[int, str | None, bool]]) -> None:
     members = new()
     live: dict[int, tuple[str, bool]] = {}
