@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog.bridge.cli.common import BadOption
+from duolog.bridge.cli.common import BadOption, Refused
 
 if TYPE_CHECKING:
-    from duolog.store.files import ReadOnlyFiles
+    from duolog.store.files import ReadOnlyFiles, RealFiles
 
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="the data directory")]
 
@@ -36,6 +36,23 @@ def reading_files(data: Path) -> Iterator[tuple["ReadOnlyFiles", bool]]:
         return
     try:
         yield files, False
+    finally:
+        files.close(lock)
+
+
+@contextmanager
+def changing_files(data: Path) -> Iterator["RealFiles"]:
+    """Open a data directory that no broker may use until the block ends. Raises BadOption and Refused."""
+    from duolog.store.files import LOCK_PATH, RealFiles
+
+    check_is_data(data)
+    files = RealFiles(str(data))
+    try:
+        lock = files.lock(LOCK_PATH)
+    except BlockingIOError as error:
+        raise Refused(f"--data {data}: a broker is using the directory; stop it first") from error
+    try:
+        yield files
     finally:
         files.close(lock)
 

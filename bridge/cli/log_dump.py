@@ -76,7 +76,7 @@ def _rows(files: ReadOnlyFiles, verification: Verification, wanted: Filter) -> I
     """Yield a row for each unit and each bad range that is wanted."""
     known = verification.state
     for payload in () if known is None else known.records:
-        _learn_name(payload, wanted.names)
+        learn_name(payload, wanted.names)
     # Without a state that names the topics, the records that name them are read from the beginning of the log.
     read_from = wanted.start if known is not None or not wanted.is_of_queues else 0
     for segment in verification.segments:
@@ -106,7 +106,7 @@ def _unit_row(unit: "Unit", wanted: Filter) -> Row | None:
     entries: list[Row] = []
     for entry in unit.entries():
         if entry.form == STATE_FORM:
-            _learn_name(bytes(entry.frame), wanted.names)
+            learn_name(bytes(entry.frame), wanted.names)
         if wanted.takes(entry):
             entries.append(_entry_row(entry, wanted.names))
     is_marker = not header.entry_count and not wanted.is_of_queues and wanted.start <= header.position < wanted.end
@@ -124,7 +124,7 @@ def _unit_row(unit: "Unit", wanted: Filter) -> Row | None:
     }
 
 
-def _learn_name(payload: bytes, names: dict[int, str]) -> None:
+def learn_name(payload: bytes, names: dict[int, str]) -> None:
     """Remember the name of a topic if the state record creates one."""
     if codec.tag_of(payload) == TopicCreated.__struct_config__.tag:
         with suppress(codec.Undecodable):

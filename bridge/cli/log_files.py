@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duolog.bridge.cli.common import REFUSED, AsJson, new_app, show_json, show_tree
-from duolog.bridge.cli.data_files import Data, progress, reading_files
+from duolog.bridge.cli.common import REFUSED, AsJson, Refused, new_app, show_json, show_tree
+from duolog.bridge.cli.data_files import Data, changing_files, progress, reading_files
 
 if TYPE_CHECKING:
     from duolog.store.recovery.damage import BadRange, LogReport
+    from duolog.store.recovery.repair import Placeholder, RepairPlan
 
 log_app = new_app("The log in a data directory; these commands need no broker.")
 
@@ -94,3 +95,85 @@ def show_damage(damage: list["BadRange"]) -> None:
     for bad in damage:
         size = bad.end - bad.start
         typer.echo(f"damage: {bad.path} positions {bad.start}..{bad.end} ({size} bytes): {bad.reason}")
+
+
+# -- Repair
+
+
+@log_app.command("repair", epilog="Example: duolog log repair --data duolog-data --dry-run")
+def repair(
+    data: Data,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be left out")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Replace damaged parts of the log, so that a broker serves the rest; report what is left out.
+
+    The old files are kept in a directory `repair-N` of the data directory. Nothing is changed in an intact log. With
+    --dry-run, the exit status is 1 if there is something to repair.
+    """
+    from duolog.store.recovery import repair as repairs
+
+    with changing_files(data) as files:
+        try:
+            plan = repairs.plan_repair(files, _placeholder)
+        except repairs.RepairRefused as error:
+            raise Refused(str(error)) from error
+        is_needed = not plan.report.is_intact
+        kept = None
+        if is_needed and not dry_run:
+            kept = repairs.repair(str(data), files, plan, _placeholder)
+    _show_repair(plan, kept, as_json=as_json)
+    return REFUSED if is_needed and dry_run else 0
+
+
+def _placeholder(base_offset: int, count: int, stored_ms: int) -> "Placeholder":
+    """Return a Kafka control batch that covers lost offsets; readers of both protocols and Spark skip it.
+
+    Its record is of Kafka's type LEADER_CHANGE (2), which belongs to no transaction, and its leader epoch is -1.
+    """
+    from duolog.bridge.records import frame_formats
+    from duolog.protocol.kafka.batch_builder import BatchBuilder
+    from duolog.store.recovery.repair import Placeholder
+
+    builder = BatchBuilder()
+    builder.append(0, stored_ms, b"\0\0\0\2", b"")
+    batch = builder.finish(base_offset, -1, is_control=True, last_offset_delta=count - 1)
+    return Placeholder(frame_formats.KAFKA, bytes(batch))
+
+
+def _show_repair(plan: "RepairPlan", kept: str | None, *, as_json: bool) -> None:
+    from duolog.bridge.cli.log_dump import learn_name
+    from duolog.store.index.queue import Queue
+
+    names: dict[int, str] = {}
+    for payload in () if plan.state is None else plan.state.records:
+        learn_name(payload, names)
+    lost: list[dict[str, Any]] = [
+        {"topic": names.get(number, f"number {number}"), "queue": queue_id, "start": each.start, "end": each.end}
+        for filling in plan.fillings
+        for each in filling.lost
+        for number, queue_id in [Queue.split(each.key)]
+    ]
+    found = as_answer(plan.report) | {
+        "lost_offsets": lost,
+        "lost_state": [bad._asdict() for bad in plan.lost_state],
+        "old_files": kept,
+    }
+    if as_json:
+        show_json(found)
+        return
+    if plan.report.is_intact:
+        typer.echo("The log is intact; nothing was changed.")
+        return
+    show_damage(plan.report.damage)
+    for row in lost:
+        typer.echo(
+            f"left out: offsets {row['start']}..{row['end'] - 1} of queue {row['queue']} of topic {row['topic']}"
+        )
+    for bad in plan.lost_state:
+        typer.echo(
+            f"state records in positions {bad.start}..{bad.end} are lost: topics, committed offsets and delayed "
+            "messages may be those of an earlier time"
+        )
+    typer.echo("The last messages of a queue leave no trace if they were damaged, and are not in this list.")
+    typer.echo("Nothing was changed." if kept is None else f"The log is repaired; the old files are in {kept}.")
