@@ -187,7 +187,7 @@ class Broker(Core):
             kind = ConfigError if error.errno in NO_DIRECTORY else StartError
             reason = "Not a directory" if error.errno == errno.EEXIST else error.strerror or error
             raise kind(f"store.directory: {directory}: {reason}") from error
-        self._flusher = Flusher(self.store, self._post)
+        self._flusher = Flusher(self.store, self._post, time.perf_counter, self.metrics.fsync_s.add)
         self._start_timer_workers()
         self._is_open = True
 

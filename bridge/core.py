@@ -210,6 +210,7 @@ class Core(Owners):
             rocketmq_members=self.rocketmq_state.members,
             rocketmq_groups=self.rocketmq_state.group_configs,
             rocketmq_pop_checkpoints=self.rocketmq_state.pop_checkpoints,
+            rocketmq_consume_counts=self.rocketmq_context.groups.consume_counts,
             unread_failures=partial(dead_letters.failed_of, self.rocketmq_context),
             position_in=partial(dead_letters.position_in, self.rocketmq_context),
             redrive=partial(redrive, self.rocketmq_context),

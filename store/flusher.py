@@ -8,6 +8,7 @@ Requests that arrive while one sync is in progress share the next sync; there is
 `store.flush_interval_ms`. The steps are methods of `Durability`, so a test can call them one by one without a thread.
 """
 
+from collections.abc import Callable
 from functools import partial
 from threading import Event
 
@@ -25,12 +26,14 @@ BACKGROUND_WAITING_MAX = 64  # Tasks of checkpoints and removals that may wait; 
 class Flusher:
     """Owns the threads of one store: for syncs, for checkpoints, for cold reads, and for searches by key."""
 
-    def __init__(self, store: Store, post: Post) -> None:
+    def __init__(self, store: Store, post: Post, seconds: Callable[[], float], took_s: Callable[[float], None]) -> None:
+        """Start the threads. `seconds` is a monotonic clock; `took_s` gets the time that each sync took."""
         options = store.options
         self._durability = store.durability
         self._interval_ms = options.flush_interval_ms
         self._next_sync_mono_ms = 0  # When the next background sync is due.
         self._is_stopped = False
+        self._seconds, self._took_s = seconds, took_s
         self._syncs = Workers("flusher", 1, post, 1, StoreError("a sync is already running"))
         too_many = StoreError(f"{BACKGROUND_WAITING_MAX} background tasks of the store wait already")
         self._background = Workers("checkpoints", 1, post, BACKGROUND_WAITING_MAX, too_many)
@@ -72,11 +75,20 @@ class Flusher:
         self._background.stop()
 
     def _start(self, task: SyncTask) -> None:
-        self._syncs.submit(task.run, partial(self._finish, task))
+        self._syncs.submit(partial(self._run, task), partial(self._finish, task))
 
-    def _finish(self, task: SyncTask, outcome: Failure | None) -> None:
+    def _run(self, task: SyncTask) -> float:
+        """Run a task in the thread, and return how many seconds it took."""
+        begun_s = self._seconds()
+        task.run()
+        return self._seconds() - begun_s
+
+    def _finish(self, task: SyncTask, outcome: float | Failure) -> None:
         if self._is_stopped:
             return
+        error = outcome if isinstance(outcome, Failure) else None
+        if not isinstance(outcome, Failure):
+            self._took_s(outcome)
         # A StoreError is a Fault of the thread: how much was synced is unknown, as after a failed fsync.
-        self._durability.synced(task, OSError(str(outcome)) if isinstance(outcome, StoreError) else outcome)
+        self._durability.synced(task, OSError(str(error)) if isinstance(error, StoreError) else error)
         self.wake()

@@ -1,4 +1,4 @@
-"""HTTP answers, which are JSON and are written in pieces, as fast as the client reads them.
+"""HTTP answers, most of which are JSON, and which are written in pieces, as fast as the client reads them.
 
     web.Response    the body exists already; its bytes count as held until the socket has taken them
     Listing         the body is made while it is written; only one piece is in memory, for any length of the body
@@ -39,10 +39,14 @@ class Listing(web.StreamResponse):
     """
 
     def __init__(
-        self, parts: Iterable[bytes | None], status: int = 200, *, undo: Callable[[], object] = lambda: None
+        self,
+        parts: Iterable[bytes | None],
+        status: int = 200,
+        *,
+        content_type: str = "application/json",
+        undo: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(status=status)
-        self.content_type = "application/json"
+        super().__init__(status=status, headers={"Content-Type": content_type})
         self.parts, self.undo = parts, undo
 
 

@@ -31,6 +31,7 @@ from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.server import Server
+from duolog.bridge.rocketmq.admin.consume_counts import ConsumeCounts
 from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
 from duolog.bridge.rocketmq.groups.members import GroupMembers
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
@@ -85,6 +86,7 @@ class GroupContext:
     rocketmq_members: GroupMembers[Any]
     rocketmq_groups: GroupConfigs
     rocketmq_pop_checkpoints: PopCheckpoints
+    rocketmq_consume_counts: ConsumeCounts
     # (group) -> the numbers of unread retries and unread dead letters.
     unread_failures: Callable[[str], tuple[int, int]]
     position_in: Callable[[str, Queue], int]  # (group, queue) -> the first offset that the group has not consumed.

@@ -1,20 +1,25 @@
 """Counters for operators. Requests increment plain integers; a scrape of `/metrics` reads them.
 
 Most metrics are not in this module: a scrape reads them from the part that owns them (log positions, connections,
-groups). `bridge/http/api/metrics.py` has the list of all metrics.
+groups). The modules of `bridge/http/metrics/` name all metrics.
 """
 
 import gc
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from duolog.bridge.monitoring.histogram import FSYNC_BOUNDS_S, LATENESS_BOUNDS_S, Histogram
 from duolog.bridge.monitoring.rates import Totals
 
 WIRES = ("kafka", "rocketmq")
 
 
 class Metrics:
-    """The counters. Keys are names from tables of the broker, never texts of clients, so their number is limited."""
+    """The counters. Keys are names from tables of the broker, never texts of clients, so their number is limited.
+
+    The class has more than 15 fields, because each is one metric, and they share no invariant that a part could keep.
+    """
 
     def __init__(self) -> None:
         # By (client protocol, name of the API or request code).
@@ -33,11 +38,24 @@ class Metrics:
         self.dead_letters = 0  # Messages that a RocketMQ group failed to consume and that became dead letters.
         # Delayed messages by what happened to them.
         self.timers = dict.fromkeys(("accepted", "delivered", "cancelled", "dropped", "recurred", "lost"), 0)
+        # Seconds from the time at which a delayed message was due to its append to its queue.
+        self.timer_lateness_s = Histogram(LATENESS_BOUNDS_S)
+        self.fsync_s = Histogram(FSYNC_BOUNDS_S)  # Seconds that the fsyncs of the log took.
+        self.check_backs = CheckCounts()
         self.gc_pauses = GcPauses()
 
     def totals(self) -> Totals:
         """Return how many messages were appended, and how many entries were read."""
         return Totals(sum(self.records_in.values()), sum(self.frames_out.values()))
+
+
+@dataclass(slots=True)
+class CheckCounts:
+    """The results of check-backs since the broker started."""
+
+    requests: int = 0  # Check-back requests sent to producers.
+    without_producer: int = 0  # Checks that were counted although no producer could be asked.
+    given_up: int = 0  # Half messages that were given up without a verdict.
 
 
 class GcPauses:

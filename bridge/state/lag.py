@@ -16,6 +16,8 @@ from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
 from duolog.bridge.state.topics import Topics
 from duolog.store.index.queue import Queue
 
+QUEUES_IN_SLICE = 256  # At two microseconds each.
+
 
 class QueueLag(NamedTuple):
     """The lag of a group in one queue."""
@@ -81,4 +83,6 @@ class GroupLags:
             for queue in () if topic is None else topic.queues:
                 assert topic is not None
                 yield QueueLag(topic, queue, self.group_offsets.fetch(group, queue.key))
+                if queue.queue_id % QUEUES_IN_SLICE == QUEUES_IN_SLICE - 1:
+                    yield None
             yield None

@@ -24,7 +24,7 @@ from duolog.bridge import kafka
 from duolog.bridge.cli.main import app as command_line
 from duolog.bridge.config.options import Options, settings
 from duolog.bridge.hooks import Hooks
-from duolog.bridge.http.api import metrics
+from duolog.bridge.http.metrics import exposition
 from duolog.bridge.http.openapi import document as openapi
 from duolog.bridge.http.openapi.operations import OPERATIONS
 from duolog.bridge.rocketmq import request_table
@@ -212,13 +212,26 @@ def openapi_file() -> str:
 
 
 def metrics_table() -> Iterator[str]:
-    yield from _head("metric", "type", "labels", "what it is")
+    yield from _head("metric", "type", "unit", "labels", "what it is")
     context = ManualCore().http_context()
     hooks = cast(Hooks, SimpleNamespace(skipped={}))  # The metric of hooks exists only if hooks are installed.
-    for family in metrics.families(replace(context, monitoring=replace(context.monitoring, hooks=hooks))):
+    for family in exposition.families(replace(context, monitoring=replace(context.monitoring, hooks=hooks))):
         suffix = "_total" if family.type == "counter" else ""
         labels = ", ".join(map(_code, getattr(family, "_labelnames", ())))
-        yield _row(_code(family.name + suffix), family.type, labels, family.documentation)
+        name = family.name + suffix
+        yield _row(_code(name), family.type, _unit_of(name), labels, family.documentation)
+
+
+def _unit_of(name: str) -> str:
+    """Return the unit of a metric's values, which its name gives."""
+    units = {
+        "bytes": "bytes",
+        "position": "bytes",
+        "storage_size": "bytes",
+        "throughput": "bytes",
+        "seconds": "seconds",
+    }
+    return next((unit for part, unit in units.items() if part in name), "number")
 
 
 PARTS: dict[str, Callable[[], Iterable[str]]] = {

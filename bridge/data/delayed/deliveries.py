@@ -219,6 +219,8 @@ class Deliveries:
             return
         delivered = sum([len(run.frames) for run in runs])
         self._metrics.timers["delivered"] += delivered
+        late_s = [(now_ms - timer.due_ms) / 1000 for _, timers in turns for timer in timers]
+        self._metrics.timer_lateness_s.add_all(late_s)
         self._metrics.timers["dropped"] += sum([len(timers) for _, timers in turns]) - delivered
 
     def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int, error: Exception) -> None:

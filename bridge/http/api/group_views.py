@@ -4,7 +4,7 @@ Offsets count records; `lag` is the number of records that a group has not read 
 milliseconds. At each None that a generator yields, the event loop may run.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from typing import Any
 
 from duolog.bridge.http.answers import object_with
@@ -15,11 +15,14 @@ from duolog.protocol.rocketmq.names import dead_letter_topic
 Json = dict[str, Any]
 
 
-def known_groups(context: HttpContext) -> set[str]:
-    """Return the groups that have committed offsets or members in either client protocol, by their Kafka names."""
+def known_groups(context: HttpContext) -> Collection[str]:
+    """Return the groups that have committed offsets or members in either client protocol, by their Kafka names.
+
+    Those with committed offsets come first, in the order of their first commits.
+    """
     kafka = (group.group_id for group in context.groups.kafka_groups.groups())
     rocketmq = map(group_of_rocketmq, context.groups.rocketmq_members.consumers)
-    return {*context.groups.group_offsets.groups(), *kafka, *rocketmq}
+    return dict.fromkeys((*context.groups.group_offsets.groups(), *kafka, *rocketmq))
 
 
 def has_group(context: HttpContext, name: str) -> bool:
@@ -47,7 +50,7 @@ def _group_summary(context: HttpContext, name: str) -> Generator[None, None, Jso
     return {
         "name": name,
         "active": active.value if active else None,
-        "members": _member_count(context, name),
+        "members": member_count(context, name),
         "topics": sorted(found.topics),
         "lag": found.lag,
         "lag_without_position": found.lag_without_position,
@@ -55,7 +58,8 @@ def _group_summary(context: HttpContext, name: str) -> Generator[None, None, Jso
     }
 
 
-def _member_count(context: HttpContext, name: str) -> int:
+def member_count(context: HttpContext, name: str) -> int:
+    """Return the number of members of a group in the client protocol in which it is active."""
     kafka = context.groups.kafka_groups.group(name)
     return (
         len(kafka.members)

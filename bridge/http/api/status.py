@@ -75,12 +75,10 @@ class StatusApi:
         reason = self._context.monitoring.not_ready_reason()
         return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
         # A thread imports prometheus-client at the first scrape, because the import takes 100 ms.
-        http_metrics = await asyncio.to_thread(import_module, "duolog.bridge.http.api.metrics")
-        lags = await http_metrics.group_lags(self._context)
-        body = http_metrics.render(self._context, lags)
-        return web.Response(body=body, headers={"Content-Type": http_metrics.CONTENT_TYPE})
+        exposition = await asyncio.to_thread(import_module, "duolog.bridge.http.metrics.exposition")
+        return Listing(exposition.parts(self._context, exposition.Scrape()), content_type=exposition.CONTENT_TYPE)
 
     async def _openapi(self, request: web.Request) -> web.Response:
         return answer(self._document())

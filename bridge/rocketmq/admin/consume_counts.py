@@ -50,6 +50,7 @@ class ConsumeCounts:
         self._keys_max = keys_max
         self._pending: dict[Key, int] = {}
         self._slots: dict[Key, tuple[_Slots, ...]] = {}  # In the order of the last read.
+        self._totals: dict[Key, int] = {}  # Since the start. Invariant: the keys of `_slots`.
         self._total: tuple[_Slots, ...] = ()  # The counts of all groups and topics together.
         self._due_mono_ms: int | None = None
 
@@ -73,6 +74,11 @@ class ConsumeCounts:
         self._settle(mono_ms)
         return _sums(self._total, mono_ms)
 
+    def totals(self, mono_ms: int) -> list[tuple[Key, int]]:
+        """Return the number of messages that each group was given of each topic, since the start or a dropped pair."""
+        self._settle(mono_ms)
+        return list(self._totals.items())
+
     # -- Time
 
     def next_deadline_mono_ms(self) -> int | None:
@@ -91,8 +97,10 @@ class ConsumeCounts:
         for key, count in pending.items():
             slots = self._slots.pop(key, None) or _new_slots(mono_ms)
             if len(self._slots) >= self._keys_max:
-                del self._slots[next(iter(self._slots))]
+                dropped = next(iter(self._slots))
+                del self._slots[dropped], self._totals[dropped]
             self._slots[key] = slots
+            self._totals[key] = self._totals.get(key, 0) + count
             for window in slots:
                 window.add(count, mono_ms)
 

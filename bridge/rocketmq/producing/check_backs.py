@@ -13,7 +13,6 @@ Source: AbstractTransactionalMessageCheckListener.java, TransactionalMessageServ
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -21,6 +20,7 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.data.half_frames import read_half
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading.later import Later
+from duolog.bridge.monitoring.metrics import CheckCounts
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.context import RocketMQContext
@@ -46,15 +46,6 @@ PAUSE_MS: Final = 10  # Between two such turns, so that checks take at most abou
 log = logging.getLogger("bridge")
 
 
-@dataclass(slots=True)
-class CheckCounts:
-    """The results of check-backs since the broker started."""
-
-    requests: int = 0  # Check-back requests sent to producers.
-    without_producer: int = 0  # Checks that were counted although no producer could be asked.
-    abandoned: int = 0  # Half messages that were given up without a verdict.
-
-
 class CheckBackLoop:
     """Checks the open half messages that are due. Deadlines are wall time."""
 
@@ -67,11 +58,12 @@ class CheckBackLoop:
         wall_time: WallTime,
         clock: Clock,
         poison: Poison,
+        counts: CheckCounts,
     ) -> None:
         self._halves, self._producers, self._callbacks, self._decisions = halves, producers, callbacks, decisions
         self._wall_time, self._clock, self._poison = wall_time, clock, poison
+        self._counts = counts
         self._not_before_ms = 0
-        self.counts = CheckCounts()
         self._last_abandoned: Half | None = None  # The last half message that was given up and not logged yet.
 
     def next_deadline_ms(self) -> int | None:
@@ -87,7 +79,7 @@ class CheckBackLoop:
         checked, postponed, to_read = self._choose(due, self._wall_time.careful_ms(now_ms, mono_ms))
         self._not_before_ms = now_ms + PAUSE_MS
         self._halves.record_checks(checked, postponed, now_ms)
-        self.counts.without_producer += len(checked) - len(to_read)
+        self._counts.without_producer += len(checked) - len(to_read)
         for half, is_last in to_read:
             self._read(half, self._abandon if is_last else self._ask, is_last=is_last)
         self._log_abandoned()
@@ -121,7 +113,7 @@ class CheckBackLoop:
         if last is not None:
             log.warning(
                 "half messages given up without a verdict in_all=%d last=%d group=%s",
-                self.counts.abandoned, last.offset, last.asker,
+                self._counts.given_up, last.offset, last.asker,
             )  # fmt: skip
 
     # -- Reading a half message
@@ -159,7 +151,7 @@ class CheckBackLoop:
     def _end_without_copy(self, half: Half) -> None:
         try:
             self._halves.end(half.offset, HalfDecision(HalfVerdict.GIVEN_UP, "", half.stored_ms), self._clock.now_ms())
-            self.counts.abandoned += 1
+            self._counts.given_up += 1
         except StoreError as error:
             log.warning("half message waits for its next check offset=%d reason=%r", half.offset, str(error))
 
@@ -168,9 +160,9 @@ class CheckBackLoop:
     def _ask(self, half: Half, stored: Stored) -> None:
         is_kafka = stored.form == frame_formats.KAFKA
         if self._call_back(half, stored) if is_kafka else self._producers.ask(half, stored):
-            self.counts.requests += 1
+            self._counts.requests += 1
         else:
-            self.counts.without_producer += 1
+            self._counts.without_producer += 1
 
     def _call_back(self, half: Half, stored: Stored) -> bool:
         """Ask a Kafka producer over HTTP; false if `txn.check_urls` forbids its URL or there is no room."""
@@ -206,7 +198,7 @@ class CheckBackLoop:
             copy.properties = properties.join(copy.properties, _check_times(half.checks))
             frame = self._halves.given_up_frame(copy, now_ms)
         self._halves.end(half.offset, HalfDecision(HalfVerdict.GIVEN_UP, topic, half.stored_ms, [frame]), now_ms)
-        self.counts.abandoned += 1
+        self._counts.given_up += 1
         self._last_abandoned = half
 
 
@@ -287,6 +279,7 @@ def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callback
         context.messages.wall_time,
         context.clock,
         context.poison,
+        context.metrics.check_backs,
     )
 
 

@@ -26,7 +26,7 @@ from tests.unit.adversary.http_side import HttpSide
 from tests.unit.adversary.world import Attacker, World
 
 # The port imports these modules at their first use, one of them in a thread, which the virtual clock does not wait for.
-import_module("duolog.bridge.http.api.metrics")
+import_module("duolog.bridge.http.metrics.exposition")
 import_module("duolog.bridge.http.openapi.document")
 
 KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]

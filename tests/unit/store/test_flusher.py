@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -26,6 +27,11 @@ from tests.unit.store.model import Notes, read_all
 
 OPTIONS = StoreOptions(segment_bytes=1 << 16, reserve_bytes=1 << 14, tail_bytes=1 << 12, checkpoint_bytes=1 << 14)
 KEY = queue_key(1, 0)
+
+
+def flusher_of(store: Store, loop: "Loop", took_s: Callable[[float], None] = lambda took_s: None) -> Flusher:
+    """Make a flusher; each reading of its clock is a second later than the one before."""
+    return Flusher(store, loop.post, partial(next, count()), took_s)
 
 
 class Loop:
@@ -59,7 +65,7 @@ def test_everything_works_on_real_files(tmp_path: Path, loop: Loop) -> None:
     store = Store.open(files, OPTIONS, Notes(), 1000)
     with pytest.raises(DataDirectoryInUse):
         Store.open(RealFiles(str(tmp_path)), OPTIONS, Notes(), 1000)
-    flusher = Flusher(store, loop.post)
+    flusher = flusher_of(store, loop)
     queue = store.queue(KEY)
     kept: list[StoreError | None] = []
     bodies = [bytes([number % 256]) * (number * 7 % 900) for number in range(500)]
@@ -95,9 +101,22 @@ def test_everything_works_on_real_files(tmp_path: Path, loop: Loop) -> None:
     store.close(3000)
 
 
+def test_each_sync_is_timed(store: Store, loop: Loop) -> None:
+    took_s: list[float] = []
+    flusher = flusher_of(store, loop, took_s.append)
+    kept: list[StoreError | None] = []
+    for number in range(3):
+        store.when(store.append([Frame(store.queue(KEY), FIRST_FRAME_FORM, b"x")], 1000).promise, kept.append)
+        store.write()
+        flusher.wake()
+        loop.run_until(lambda wanted=number + 1: len(kept) == wanted)
+    flusher.stop()
+    assert took_s == [1, 1, 1]
+
+
 def test_a_closed_store_has_kept_what_its_flusher_was_about_to_report(tmp_path: Path, loop: Loop) -> None:
     store = Store.open(RealFiles(str(tmp_path)), OPTIONS, Notes(), 1000)
-    flusher = Flusher(store, loop.post)
+    flusher = flusher_of(store, loop)
     kept: list[StoreError | None] = []
     store.when(store.append([Frame(store.queue(KEY), FIRST_FRAME_FORM, b"x")], 1000).promise, kept.append)
     store.write()
@@ -110,7 +129,7 @@ def test_a_closed_store_has_kept_what_its_flusher_was_about_to_report(tmp_path: 
 
 
 def test_under_async_a_sync_comes_in_the_background_at_intervals(store: Store, loop: Loop) -> None:
-    flusher = Flusher(store, loop.post)
+    flusher = flusher_of(store, loop)
     queue = store.queue(KEY)
     queue.durable = False
     flusher.advance(10_000)
@@ -162,7 +181,7 @@ def test_each_kind_of_work_of_the_threads_has_its_limit(
 ) -> None:
     options = replace(OPTIONS, cold_reads_max=3, reader_threads=1)
     store = Store.open(RealFiles(str(tmp_path)), options, Notes(), 1000)
-    flusher = Flusher(store, loop.post)
+    flusher = flusher_of(store, loop)
     threads: Executor = getattr(store.executors, name)
     is_running, may_go_on, outcomes = threading.Event(), threading.Event(), list[object]()
 

@@ -15,7 +15,9 @@ def committed(core: ManualCore, group: str, *positions: tuple[int, int]) -> None
 
 def metric(bench: HttpBench, name: str) -> dict[str, float]:
     text = bench.ask("GET", "/metrics")[1].decode()
-    found: list[tuple[str, str]] = re.findall(rf'^duolog_{name}{{group="(\w+)"}} (\S+)$', text, re.MULTILINE)
+    found: list[tuple[str, str]] = re.findall(
+        rf'^duolog_{name}{{group="(\w+)",topic="orders"}} (\S+)$', text, re.MULTILINE
+    )
     return {group: float(value) for group, value in found}
 
 
@@ -31,8 +33,8 @@ def test_queues_without_a_position_count_from_their_log_start() -> None:
         "lag": 9, "lag_without_position": 8, "queues_without_position": 2,
     }  # fmt: skip
     assert bench.ask("GET", "/api/groups") == (200, [summary])
-    assert metric(bench, "group_lag") == {"readers": 9}
-    assert metric(bench, "group_lag_without_position") == {"readers": 8}
+    assert metric(bench, "group_lag_messages") == {"readers": 9}
+    assert metric(bench, "group_lag_without_position_messages") == {"readers": 8}
     described = bench.ask("GET", "/api/groups/readers")[1]
     assert {name: described[name] for name in summary} == summary
     rows = [(row["queue"], row["position"], row["start"], row["end"], row["lag"]) for row in described["positions"]]

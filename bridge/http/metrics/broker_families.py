@@ -1,69 +1,42 @@
-"""The metrics for Prometheus, whose values are read from the parts that own them at each scrape."""
+"""The metrics whose number of series is fixed, because their labels are names from tables of the broker."""
 
 from collections.abc import Iterator, Mapping
-from heapq import nsmallest
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client.core import (
-    CollectorRegistry,
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
 
-from duolog.bridge.http.answers import in_slices
 from duolog.bridge.http.api.group_views import known_groups
 from duolog.bridge.http.api.status import resident_bytes
 from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.metrics.lines import gauge
+from duolog.bridge.http.metrics.topic_families import NODE_LABELS
+from duolog.bridge.kafka.metadata import NODE_ID
+from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.rocketmq.requests.admission import Kind
-from duolog.bridge.state.lag import GroupLag
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
-GROUPS_MAX = 1000  # The number of groups that have a metric of their own.
+from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE
 
 
-def render(context: HttpContext, lags: Mapping[str, GroupLag]) -> bytes:
-    """Return the metrics in the text format of Prometheus."""
-    registry = CollectorRegistry()
-    registry.register(_BrokerCollector(context, lags))
-    return generate_latest(registry)
+class Buckets(Protocol):
+    """A histogram."""
+
+    def buckets(self) -> list[tuple[str, int]]: ...
 
 
-def families(context: HttpContext) -> Iterator[Metric]:
-    """Yield all metrics except the lag of groups."""
-    return _BrokerCollector(context, {}).collect()
-
-
-async def group_lags(context: HttpContext) -> dict[str, GroupLag]:
-    """Return the lag of groups, computed in slices.
-
-    Of more than GROUPS_MAX groups, the first ones by name are included.
-    """
-    lags: dict[str, GroupLag] = {}
-
-    def steps() -> Iterator[None]:
-        for name in nsmallest(GROUPS_MAX, known_groups(context)):
-            lags[name] = yield from context.groups.lags.of_group(name)
-
-    await in_slices(steps(), context.clock.mono_ms)
-    return lags
-
-
-class _BrokerCollector(Collector):
-    def __init__(self, context: HttpContext, lags: Mapping[str, GroupLag]) -> None:
-        self._context, self._lags = context, lags
-
-    def collect(self) -> Iterator[Metric]:
-        yield from _requests(self._context)
-        yield from _traffic(self._context)
-        yield from _messages(self._context)
-        yield from _connections(self._context)
-        yield from _log(self._context)
-        yield from _groups(self._context, self._lags)
-        yield from _process(self._context)
+def broker_families(context: HttpContext) -> Iterator[Metric]:
+    """Yield the families with their samples."""
+    yield from _requests(context)
+    yield from _traffic(context)
+    yield from _messages(context)
+    yield from _transactions(context)
+    yield from _connections(context)
+    yield from _log(context)
+    yield from _process(context)
+    yield from _compatible(context)
 
 
 def _requests(context: HttpContext) -> Iterator[Metric]:
@@ -127,12 +100,29 @@ def _messages(context: HttpContext) -> Iterator[Metric]:
         {(what,): n for what, n in metrics.timers.items()},
     )
     yield _gauge("delayed_pending", "Delayed messages that are pending.", len(context.delayed.delays.timers))
-    yield _gauge("half_messages_open", "Half messages that are open.", len(context.transactions.halves.state))
+    yield _histogram(
+        "timer_lateness_seconds",
+        "Time from the moment at which a delayed message was due to its append to its queue.",
+        metrics.timer_lateness_s,
+        metrics.timer_lateness_s.total,
+    )
     yield _gauge(
         "rocketmq_differing_groups",
         "RocketMQ groups whose members subscribe to different messages.",
         len(context.groups.rocketmq_members.differing()),
     )
+
+
+def _transactions(context: HttpContext) -> Iterator[Metric]:
+    yield _gauge("half_messages_open", "Half messages that are open.", len(context.transactions.halves.state))
+    counts = context.monitoring.metrics.check_backs
+    results = {
+        ("sent",): counts.requests,
+        ("without_producer",): counts.without_producer,
+        ("given_up",): counts.given_up,
+    }
+    doc = "Check-backs of half messages: sent, counted without a producer to ask, and half messages given up."
+    yield _labelled("check_backs", doc, ("result",), results)
 
 
 def _connections(context: HttpContext) -> Iterator[Metric]:
@@ -157,30 +147,21 @@ def _connections(context: HttpContext) -> Iterator[Metric]:
 
 def _log(context: HttpContext) -> Iterator[Metric]:
     store = context.store
-    yield _gauge("log_next_position", "The position of the next unit.", store.next_position)
-    yield _gauge("log_written_position", "The log below this position survives kill -9.", store.written)
-    yield _gauge("log_durable_position", "The log below this position survives a power loss.", store.durable)
+    yield _gauge("log_next_position", "The position of the next unit, in bytes.", store.next_position)
+    yield _gauge("log_written_position", "The log below this position in bytes survives kill -9.", store.written)
+    yield _gauge("log_durable_position", "The log below this position in bytes survives a power loss.", store.durable)
+    fsyncs = context.monitoring.metrics.fsync_s
+    yield _histogram("fsync_seconds", "Duration of the fsyncs of the log.", fsyncs, fsyncs.total)
+    used_bytes, total_bytes = store.write_state.usage
+    yield _gauge("disk_used_bytes", "Bytes of the disk of the data directory that are in use.", used_bytes)
+    yield _gauge("disk_total_bytes", "Size of the disk of the data directory.", total_bytes)
     yield _counter(
         "segments_removed",
         "Segments that were removed because no live message was left in them.",
         store.retention.dead_segments.removed_count,
     )
     yield _gauge("topics", "Topics.", len(context.topics))
-
-
-def _groups(context: HttpContext, lags: Mapping[str, GroupLag]) -> Iterator[Metric]:
     yield _gauge("groups", "Groups with committed offsets or members.", len(known_groups(context)))
-    every = GaugeMetricFamily("duolog_group_lag", "Records that a group has not read.", labels=("group",))
-    new = GaugeMetricFamily(
-        "duolog_group_lag_without_position",
-        "The part of a group's lag in queues without a committed offset.",
-        labels=("group",),
-    )
-    for name, found in lags.items():
-        every.add_metric((name,), found.lag)
-        new.add_metric((name,), found.lag_without_position)
-    yield every
-    yield new
 
 
 def _process(context: HttpContext) -> Iterator[Metric]:
@@ -190,9 +171,7 @@ def _process(context: HttpContext) -> Iterator[Metric]:
     yield _gauge("gc_pause_longest_seconds", "Longest pause of Python's garbage collector.", pauses.longest_s)
     memory = resident_bytes()
     watchdog = context.monitoring.watchdog
-    turns = HistogramMetricFamily("duolog_loop_turn_seconds", "Length of the turns of the event loop.")
-    turns.add_metric((), watchdog.buckets(), watchdog.total_s)
-    yield turns
+    yield _histogram("loop_turn_seconds", "Length of the turns of the event loop.", watchdog, watchdog.total_s)
     long = {(kind,): count for kind, count in watchdog.long.items()}
     yield _labelled(
         "long_loop_turns", "Turns of the event loop of 100 ms and more, by the kind of work.", ("kind",), long
@@ -200,6 +179,8 @@ def _process(context: HttpContext) -> Iterator[Metric]:
     yield _gauge(
         "loop_turn_longest_seconds", "Longest turn of the event loop.", max(watchdog.longest_s.values(), default=0.0)
     )
+    is_ready = not context.monitoring.not_ready_reason()
+    yield _gauge("ready", "1 while the broker serves all requests, else 0; GET /readyz has the reason.", int(is_ready))
     yield _gauge("resident_memory_bytes", "Resident memory of the process.", memory["resident"])
     yield _gauge("anonymous_memory_bytes", "Resident memory that no file backs.", memory["anonymous"])
     yield _gauge(
@@ -207,6 +188,38 @@ def _process(context: HttpContext) -> Iterator[Metric]:
         "Time since the broker started.",
         (context.clock.mono_ms() - context.monitoring.started_mono_ms) / 1000,
     )
+
+
+def _compatible(context: HttpContext) -> Iterator[Metric]:
+    """Yield what kafka_exporter and RocketMQ 5 say about the broker."""
+    yield GaugeMetricFamily("kafka_brokers", "Number of brokers; always 1.", value=1)
+    info = gauge("kafka_broker_info", "The broker's id, and the address that Kafka clients are told.", "id", "address")
+    info.add_metric((str(NODE_ID), endpoint(*context.monitoring.addresses.kafka)), 1)
+    yield info
+    options, store = context.options.rocketmq, context.store
+    node = (options.cluster, "broker", options.broker)
+    for name, doc, value in (
+        ("broker_permission", "The broker's permission: 2 write, 4 read, 6 both.", PERM_READ_WRITE),
+        ("topic_number", "Number of topics.", len(context.topics)),
+        ("consumer_group_number", "Number of groups that have a config.", len(context.groups.rocketmq_groups.all())),
+    ):
+        family = gauge(f"rocketmq_{name}", doc, *NODE_LABELS)
+        family.add_metric(node, value)
+        yield family
+    storage = ("local", "disk")
+    for name, doc, value in (
+        ("storage_size", "Bytes of the disk that are in use.", store.write_state.usage[0]),
+        ("storage_flush_behind_bytes", "Bytes of the log that are not synced yet.", store.written - store.durable),
+    ):
+        family = gauge(f"rocketmq_{name}", doc, *NODE_LABELS, "storage_type", "storage_medium")
+        family.add_metric(node + storage, value)
+        yield family
+
+
+def _histogram(name: str, doc: str, found: Buckets, total: float) -> Metric:
+    family = HistogramMetricFamily(f"duolog_{name}", doc)
+    family.add_metric((), found.buckets(), total)
+    return family
 
 
 def _counter(name: str, doc: str, value: float) -> Metric:

@@ -1,0 +1,59 @@
+"""The answer of `GET /metrics` in the text format of Prometheus, made in slices.
+
+A family whose series are few is rendered by prometheus-client. The families of topics and groups may have tens of
+thousands of series, which prometheus-client renders ten times slower; their modules write the lines themselves, and
+prometheus-client writes only HELP and TYPE.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CollectorRegistry, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.metrics.broker_families import broker_families
+from duolog.bridge.http.metrics.group_families import group_families
+from duolog.bridge.http.metrics.lines import Scrape
+from duolog.bridge.http.metrics.topic_families import topic_families
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+def parts(context: HttpContext, scrape: Scrape) -> Iterator[bytes | None]:
+    """Yield the parts of the answer. At each None, and after each part, the event loop may run."""
+    for family in broker_families(context):
+        yield _rendered(family)
+    for found in topic_families(context, scrape):
+        yield _rendered(found.family)
+        yield from found.lines
+    for group_found in group_families(context, scrape):
+        if group_found is None:
+            yield None
+        else:
+            yield _rendered(group_found.family)
+            yield from group_found.lines
+    yield _rendered(scrape.family())
+
+
+def families(context: HttpContext) -> Iterator[Metric]:
+    """Yield all metrics, those of topics and groups without their series."""
+    yield from broker_families(context)
+    scrape = Scrape()
+    yield from (found.family for found in topic_families(context, scrape))
+    yield from (found.family for found in group_families(context, scrape) if found is not None)
+    yield scrape.family()
+
+
+class _OneFamily(CollectorRegistry):
+    """A registry with one family, which `generate_latest` renders."""
+
+    def __init__(self, family: Metric) -> None:
+        super().__init__()
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return (self._family,)
+
+
+def _rendered(family: Metric) -> bytes:
+    return generate_latest(_OneFamily(family))

@@ -1,0 +1,161 @@
+"""Proves what a scrape says about topics and groups, in the names of all three families, and how much work it is."""
+
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from duolog.bridge.http.metrics.exposition import families, parts
+from duolog.bridge.http.metrics.lines import LINES_IN_PART, Scrape, escaped
+from duolog.bridge.monitoring.histogram import Histogram
+from duolog.bridge.records.groups import CommittedOffset
+from tests.kit.core import ManualCore
+from tests.kit.http import HttpBench
+
+NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "duolog"}
+
+
+def scraped(core: ManualCore, scrape: Scrape | None = None) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Return the labels and values of all samples by name."""
+    text = b"".join(part or b"" for part in parts(core.http_context(), scrape or Scrape())).decode()
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def commit(core: ManualCore, group: str, *positions: tuple[int, int]) -> None:
+    core.group_offsets.commit(group, [CommittedOffset(key, at) for key, at in positions], core.clock.now_ms())
+
+
+def test_a_topic_has_the_same_figures_in_all_families() -> None:
+    core = ManualCore()
+    topic = core.topic("orders.eu", 2, message_type="FIFO")
+    core.publish(topic, *[b"x"] * 5, queue_id=0)
+    core.publish(topic, *[b"x"] * 3, queue_id=1)
+    core.store.retention.trim(topic.queues[0], 2, core.clock.now_ms())
+    found = scraped(core)
+    in_bytes = sum(queue.index.total_bytes for queue in topic.queues)
+    assert in_bytes > 8
+    assert found["duolog_topic_messages_in_total"] == [({"topic": "orders.eu"}, 8)]
+    assert found["duolog_topic_bytes_in_total"] == [({"topic": "orders.eu"}, in_bytes)]
+    assert found["kafka_topic_partitions"] == [({"topic": "orders.eu"}, 2)]
+    assert [value for _, value in found["kafka_topic_partition_current_offset"]] == [5, 3]
+    assert found["kafka_topic_partition_oldest_offset"] == [
+        ({"topic": "orders.eu", "partition": "0"}, 2), ({"topic": "orders.eu", "partition": "1"}, 0)
+    ]  # fmt: skip
+    labels = NODE | {"topic": "orders|eu", "message_type": "fifo", "is_system": "false"}
+    assert found["rocketmq_messages_in_total"] == [(labels, 8)]
+    assert found["rocketmq_throughput_in_total"] == [(labels, in_bytes)]
+
+
+def test_a_group_has_the_same_lag_in_all_families() -> None:
+    core = ManualCore()
+    topic = core.topic("orders.eu", 2)
+    core.publish(topic, *[b"x"] * 5, queue_id=0)
+    core.publish(topic, *[b"x"] * 3, queue_id=1)
+    commit(core, "billing.eu", (topic.key(0), 1))
+    found = scraped(core)
+    own = {"group": "billing.eu", "topic": "orders.eu"}
+    kafka = {"consumergroup": "billing.eu", "topic": "orders.eu"}
+    assert found["duolog_group_lag_messages"] == [(own, 7)]
+    assert found["duolog_group_lag_without_position_messages"] == [(own, 3)]
+    assert found["kafka_consumergroup_current_offset"] == [(kafka | {"partition": "0"}, 1)]
+    assert found["kafka_consumergroup_current_offset_sum"] == [(kafka, 1)]
+    assert found["kafka_consumergroup_lag"] == [(kafka | {"partition": "0"}, 4)]
+    assert found["kafka_consumergroup_lag_sum"] == [(kafka, 4)]
+    assert found["kafka_consumergroup_members"] == [({"consumergroup": "billing.eu"}, 0)]
+    read = {"consumer_group": "billing|eu", "topic": "orders|eu", "is_retry": "false", "is_system": "false"}
+    assert found["rocketmq_consumer_lag_messages"] == [(NODE | read, 7)]
+
+
+def test_messages_that_a_rocketmq_group_was_given_are_counted() -> None:
+    core = ManualCore()
+    topic = core.topic("orders")
+    counts = core.rocketmq_context.groups.consume_counts
+    counts.add("billing", topic.number, 3, 0)
+    counts.add("billing", topic.number, 4, 0)
+    counts.add("billing", 999, 1, 0)  # Its topic is deleted.
+    ((labels, value),) = scraped(core)["rocketmq_messages_out_total"]
+    assert (labels["consumer_group"], labels["topic"], value) == ("billing", "orders", 7)
+    counts.add("billing", topic.number, 1, 48 * 3_600_000)
+    assert scraped(core)["rocketmq_messages_out_total"][0][1] == 8
+
+
+def test_names_with_any_characters_are_one_label() -> None:
+    core = ManualCore()
+    topic = core.topic("orders")
+    names = ['a"b', "c\\d", "e\nf{}", "\\n", "Grüße"]
+    for name in names:
+        commit(core, name, (topic.key(0), 0))
+    assert [labels["group"] for labels, _ in scraped(core)["duolog_group_lag_messages"]] == names
+    assert escaped("\udc80") == "?"
+
+
+def test_limits_leave_topics_and_groups_out_and_say_so() -> None:
+    core = ManualCore()
+    topics = [core.topic(f"topic-{number}", 4) for number in range(6)]
+    for number in range(6):
+        commit(core, f"group-{number}", *((topic.key(0), 0) for topic in topics))
+    few = Scrape(topics_max=5, queues_max=12, groups_max=4)
+    found = scraped(core, few)
+    assert [labels["topic"] for labels, _ in found["kafka_topic_partitions"]] == ["topic-0", "topic-1", "topic-2"]
+    assert {labels["group"] for labels, _ in found["duolog_group_lag_messages"]} == {f"group-{n}" for n in range(4)}
+    assert found["duolog_scrape_omitted"] == [({"kind": "topics"}, 3), ({"kind": "groups"}, 2)]
+    found = scraped(core, Scrape(group_bytes_max=5_000))
+    assert found["duolog_scrape_omitted"][1] == ({"kind": "groups"}, 5)
+
+
+def test_ten_thousand_queues_are_few_lines_at_a_time() -> None:
+    """A scrape writes a fixed number of lines for each queue, and at most LINES_IN_PART before the loop may run."""
+    core = ManualCore()
+    topics = [core.topic(f"topic-{number}", 1_000) for number in range(10)]
+    for topic in topics:
+        commit(core, "readers", *((queue.key, 0) for queue in topic.queues))
+    lines = [(part or b"").count(b"\n") for part in parts(core.http_context(), Scrape())]
+    fixed = sum((part or b"").count(b"\n") for part in parts(ManualCore().http_context(), Scrape()))
+    per_queue = 7 + 2  # Of kafka_topic_partition_* and kafka_consumergroup_*.
+    assert sum(lines) - fixed <= (per_queue * 1_000 + 13) * 10
+    assert max(lines) <= LINES_IN_PART
+    slices = 0
+    for each in core.http_context().groups.lags.of_queues("readers"):
+        slices = 0 if each is None else slices + 1
+        assert slices <= LINES_IN_PART
+
+
+def test_each_metric_has_help_and_no_two_have_one_name() -> None:
+    found: list[Metric] = list(families(ManualCore().http_context()))
+    assert all(family.documentation.endswith(".") for family in found)
+    assert len({family.name for family in found}) == len(found)
+
+
+def test_the_port_answers_as_prometheus_expects() -> None:
+    bench = HttpBench()
+    bench.core.topic("orders")
+    status, head, body = bench.send(b"GET /metrics HTTP/1.1\r\nHost: localhost:9644\r\nConnection: close\r\n\r\n")
+    assert (status, b"Content-Type: text/plain; version=" in head) == (200, True)
+    assert b'kafka_topic_partitions{topic="orders"} 2\n' in body
+
+
+# -- Histograms
+
+
+def test_values_that_are_added_together_count_as_if_added_one_by_one() -> None:
+    together, singly = Histogram((1, 2, 5)), Histogram((1, 2, 5))
+    for values in ([1.5, 1.6], [0, 1, 2, 5, 6], [], [9]):
+        together.add_all(values)
+        for value in values:
+            singly.add(value)
+    assert together.buckets() == singly.buckets() == [("1", 2), ("2", 5), ("5", 6), ("+Inf", 8)]
+    assert together.total == singly.total == 26.1
+
+
+def test_late_delivery_of_a_delayed_message_is_measured() -> None:
+    bench = HttpBench()
+    core = bench.core
+    core.topic("orders")
+    status, _ = bench.ask("POST", "/api/topics/orders/messages", {"value": "late", "delay_ms": 1_000, "queue": 0})
+    assert status == 201
+    core.clock.pass_ms(1_300)
+    core.delays.run(core.clock.now_ms(), core.clock.mono_ms())
+    found = {labels["le"]: value for labels, value in scraped(core)["duolog_timer_lateness_seconds_bucket"]}
+    assert (found["0.2"], found["0.5"], found["+Inf"]) == (0, 1, 1)
