@@ -31,6 +31,7 @@ from duolog.bridge.cli.common import (
     show_tree,
     writing,
 )
+from duolog.bridge.cli.dashboards import dashboard_app
 from duolog.bridge.cli.groups import group_app
 from duolog.bridge.cli.log_files import log_app
 from duolog.bridge.cli.messages import consume, message_app, produce
@@ -58,6 +59,7 @@ app.add_typer(schedule_app, name="schedule")
 app.add_typer(txn_app, name="txn")
 app.add_typer(log_app, name="log")
 app.add_typer(poison_app, name="poison")
+app.add_typer(dashboard_app, name="dashboard")
 app.add_typer(pipeline_app, name="pipeline")
 
 

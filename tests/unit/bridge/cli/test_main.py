@@ -171,7 +171,7 @@ def test_every_listing_can_be_json() -> None:
             options = {option for parameter in each.params for option in parameter.opts}
             if name in ("list", "describe", "show", "status", "settings", "histogram", "dead-letters", "consume"):
                 assert "--json" in options, (group_name, name)
-            if group_name not in ("serve", "settings", "version", "pipeline", "log"):
+            if group_name not in ("serve", "settings", "version", "pipeline", "log", "dashboard"):
                 assert {"--http", "--url"} <= options, (group_name, name)
 
 

@@ -1,0 +1,53 @@
+"""Proves that the dashboard and the alerts name metrics and labels that a broker exports."""
+
+import json
+import re
+
+import pytest
+
+from duolog.bridge.cli.dashboards import ALERTS, PANELS
+from duolog.bridge.cli.main import main
+from duolog.bridge.http.metrics.exposition import families
+from tests.kit.core import ManualCore
+
+HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+EXPRESSIONS = [expr for panel in PANELS for expr, _ in panel.queries] + [alert.expr for alert in ALERTS]
+
+
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["dashboard", command])
+    assert ended.value.code in (0, None)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS)
+def test_metrics_and_labels_of_an_expression_are_exported(expr: str) -> None:
+    labels_of: dict[str, set[str]] = {}
+    for family in families(ManualCore().http_context()):
+        labels = {"instance", *getattr(family, "_labelnames", ())}
+        names = {f"{family.name}_total"} if family.type == "counter" else {family.name}
+        if family.type == "histogram":
+            names, labels = {family.name + suffix for suffix in HISTOGRAM_SUFFIXES}, labels | {"le"}
+        labels_of |= dict.fromkeys(names, labels)
+    named = set(re.findall(r"\bduolog_\w+", expr))
+    assert named
+    assert named <= labels_of.keys()
+    used = {label.strip() for by in re.findall(r"\bby \(([^)]*)\)", expr) for label in by.split(",")}
+    used |= set(re.findall(r"[{,](\w+)=", expr))
+    assert all(used <= labels_of[name] for name in named), expr
+
+
+def test_grafana_gets_a_panel_for_each_question_and_places_them_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(printed("grafana", capsys))
+    assert [panel["title"] for panel in found["panels"]] == [panel.title for panel in PANELS]
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in found["panels"]}
+    ids = {panel["id"] for panel in found["panels"]}
+    assert len(places) == len(ids) == len(PANELS)
+
+
+def test_prometheus_gets_a_rule_for_each_alert(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("alerts", capsys)
+    assert re.findall(r"^      - alert: (\w+)$", out, re.MULTILINE) == [alert.name for alert in ALERTS]
+    quoted = re.findall(r"^        expr: (\".*\")$", out, re.MULTILINE)
+    assert [json.loads(expr) for expr in quoted] == [alert.expr for alert in ALERTS]
