@@ -184,7 +184,7 @@ def _stage() -> Iterator[Stage]:
     folder = tempfile.mkdtemp(prefix="duolog-paths-")
     loop = uvloop.new_event_loop()
     ports = dict.fromkeys(("kafka.port", "rocketmq.port", "rocketmq.namesrv_port", "http.port"), 0)
-    options = load(None, {"store.directory": folder, "store.flush": "async", "server.log_level": "error", **ports})
+    options = load(None, {"store.directory": folder, "store.flush": "async", "log.level": "error", **ports})
     broker = Broker(options, SystemClock(), loop)
     try:
         loop.run_until_complete(broker.start())

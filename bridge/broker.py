@@ -24,8 +24,10 @@ from duolog.bridge import duties, hooks
 from duolog.bridge.clock import Clock, SystemClock
 from duolog.bridge.config import (
     ConfigError,
+    Loaded,
     Options,
     ServerOptions,
+    SettingsInForce,
     StoreSection,
     name_servers,
 )
@@ -293,7 +295,7 @@ class Broker(Core):
         """Report an exception that no other code caught; the context of a socket's error names its transport."""
         error, message = context.get("exception"), str(context.get("message"))
         if isinstance(error, OSError) and ("transport" in context or "socket" in context):
-            log.warning("socket failed message=%r reason=%r", message, str(error))
+            log.warning("socket failed what=%r reason=%r", message, str(error))
         else:
             self.faults.contain(error if isinstance(error, BaseException) else RuntimeError(message), "loop")
         self.server.touch()  # The turn that raised may have ended before it set the ticker's timer.
@@ -369,14 +371,19 @@ def _raise_file_limit(connections_max: int) -> int:
     if soft >= wanted:
         return connections_max
     allowed = max(1, soft - FILES_BESIDE_CONNECTIONS)
-    log.warning("fewer connections than limits.connections_max=%d allowed=%d nofile=%d", connections_max, allowed, soft)
+    log.warning(
+        "few file descriptors, so fewer connections: limits.connections_max=%d allowed=%d nofile=%d",
+        connections_max,
+        allowed,
+        soft,
+    )
     return allowed
 
 
 # -- Running as a process
 
 
-def serve(load: Callable[[], Options]) -> int:
+def serve(load: Callable[[], Loaded]) -> int:
     """Run a broker until a signal ends it, and return the exit status.
 
     `load` reads the settings: at the start, and again after each SIGHUP. Raises ConfigError or StartError if the broker
@@ -384,10 +391,10 @@ def serve(load: Callable[[], Options]) -> int:
     """
     import uvloop  # Imported here, because only `serve` needs uvloop.
 
-    options = load()
-    logs.configure(options.server.log_level)
+    loaded = load()
+    flood = logs.configure(loaded.options.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(options, load))
+        return runner.run(_serve(loaded, load, flood))
 
 
 def end_while_starting() -> None:
@@ -404,19 +411,25 @@ def end_while_starting() -> None:
         signal.signal(number, end)
 
 
-async def _serve(options: Options, load: Callable[[], Options]) -> int:
+async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFilter) -> int:
     loop = asyncio.get_running_loop()
-    broker = Broker(options, SystemClock(), loop)
+    broker = Broker(loaded.options, SystemClock(), loop)
+    broker.settings_in_force = SettingsInForce(loaded.options, loaded.sources)
+    broker.ticker.add(
+        "log lines left out", flood.next_report_ms, lambda now_ms, mono_ms: flood.report(now_ms), is_wall=True
+    )
     end_while_starting()
     if not record_check.IN_C:
         log.warning(
-            "records of Kafka batches are checked in Python, which takes up to 0.3 s for a batch while other clients "
-            "wait; install again with a C compiler and Python.h (Debian: gcc, python3-dev) to have it done in C in 3 ms"
+            "no C extension, records of Kafka batches are checked in Python, which takes up to 0.3 s for a batch while "
+            "other clients wait; install again with a C compiler and Python.h (Debian: gcc, python3-dev) to have it "
+            "done in C in 3 ms"
         )
     await broker.start()
     for number in ENDING_SIGNALS:
         loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
-    loop.add_signal_handler(signal.SIGHUP, Reload(options, load, loop, broker.http, broker.faults).request)
+    reload = Reload(broker.settings_in_force, load, loop, broker.http, broker.faults)
+    loop.add_signal_handler(signal.SIGHUP, reload.request)
     print(broker.ready_line(), flush=True)  # noqa: T201
     log.info("ready in_ms=%d pid=%d", broker.clock.mono_ms() - broker.started_mono_ms, os.getpid())
     try:

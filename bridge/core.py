@@ -230,6 +230,7 @@ class Core(Owners):
             maintenance=self.maintenance,
             rocketmq_admission=self.rocketmq_state.admission,
             hooks=self.hooks,
+            settings_in_force=self.settings_in_force,
         )
 
     def make_rocketmq_context(self) -> RocketMQContext:

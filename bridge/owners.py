@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from duolog.bridge.clock import Clock
-from duolog.bridge.config import Options, level_delays_ms
+from duolog.bridge.config import Options, SettingsInForce, level_delays_ms
 from duolog.bridge.data.delayed.delay_headers import DelayParser
 from duolog.bridge.data.delayed.delays import Delays
 from duolog.bridge.data.delayed.schedules import Schedules
@@ -52,6 +52,7 @@ class Owners:
     def __init__(self, options: Options, faults: Faults, clock: Clock) -> None:
         """Make the owners of state. The order in which they register is the order of records in snapshots."""
         self.options = options
+        self.settings_in_force = SettingsInForce(options)
         self.faults = faults
         self.clock = clock
         self.started_mono_ms = clock.mono_ms()

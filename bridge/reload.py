@@ -1,11 +1,11 @@
 """Reload of settings after SIGHUP: the settings are read again, and some take effect while the broker runs.
 
-    server.log_level      takes effect at once
-    http.readers_file     is read again; the tokens in it are valid from the next lease on
-    any other setting     is named in the log, because it needs a restart
+    log.format, log.level, log.levels   take effect at once
+    http.readers_file                   is read again; the tokens in it are valid from the next lease on
+    any other setting                   is named in the log, because it needs a restart
 
 A thread reads the files. If the config file or the readers file cannot be used, nothing changes, and the log says why;
-the broker runs on.
+the broker runs on. Variables of the environment are those with which the process was started.
 """
 
 import asyncio
@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from duolog.bridge.config import ConfigError, Options, values
+import msgspec
+
+from duolog.bridge.config import ConfigError, Loaded, Options, SettingsInForce
 from duolog.bridge.http.api.readers import Readers
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.monitoring import logs
@@ -21,24 +23,24 @@ from duolog.bridge.monitoring.faults import Faults
 
 log = logging.getLogger("bridge")
 
-LOG_LEVEL: Final = "server.log_level"
+LOG: Final = ("log.format", "log.level", "log.levels")
 READERS_FILE: Final = "http.readers_file"
-RELOADABLE: Final = (LOG_LEVEL, READERS_FILE)
+RELOADABLE: Final = (*LOG, READERS_FILE)
 
 
 class Reload:
-    """Reloads the settings of one broker. `options` are those it started with; `load` reads file and flags again."""
+    """Reloads the settings of one broker. `in_force` are its settings; `load` reads file and flags again."""
 
     def __init__(
         self,
-        options: Options,
-        load: Callable[[], Options],
+        in_force: SettingsInForce,
+        load: Callable[[], Loaded],
         loop: asyncio.AbstractEventLoop,
         http: HttpPort,
         faults: Faults,
     ) -> None:
         self._load, self._loop, self._http, self._faults = load, loop, http, faults
-        self._in_force = dict(values(options))
+        self._in_force = in_force
         self._task: asyncio.Task[None] | None = None
         self._is_wanted = False
 
@@ -59,22 +61,24 @@ class Reload:
                 self._faults.contain(error, "reload")
 
     async def _reload(self) -> None:
-        options, readers = await asyncio.to_thread(self._read)
-        changed = [name for name, value in values(options) if value != self._in_force[name]]
+        loaded, readers = await asyncio.to_thread(self._read)
+        options = loaded.options
+        changed = self._in_force.changed(options)
         self._http.readers = readers
         reloaded = list(self._reloaded(changed, options, readers))
-        self._in_force |= {name: value for name, value in values(options) if name in RELOADABLE}
+        self._in_force.take(loaded, RELOADABLE)
         restart = [name for name in changed if name not in RELOADABLE]
-        logs.set_level("info")  # So that the next line is written at any log level.
+        logs.apply(msgspec.structs.replace(options.log, level="info", levels=""))  # The next line is always written.
         log.info("settings reloaded reloaded=%s need_restart=%s", ",".join(reloaded) or "-", ",".join(restart) or "-")
-        logs.set_level(options.server.log_level)
+        logs.apply(options.log)
 
-    def _read(self) -> tuple[Options, Readers]:
-        options = self._load()
-        return options, Readers.load(options.http.readers_file)
+    def _read(self) -> tuple[Loaded, Readers]:
+        loaded = self._load()
+        return loaded, Readers.load(loaded.options.http.readers_file)
 
     def _reloaded(self, changed: list[str], options: Options, readers: Readers) -> Iterator[str]:
-        if LOG_LEVEL in changed:
-            yield f"{LOG_LEVEL}:{options.server.log_level}"
+        for name in LOG:
+            if name in changed:
+                yield f"{name}:{getattr(options.log, name.partition('.')[2]) or '-'}"
         if options.http.readers_file or READERS_FILE in changed:
             yield f"{READERS_FILE}:{readers.token_count}_tokens"

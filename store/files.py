@@ -105,7 +105,7 @@ class RealFiles:
             except PermissionError:
                 # Another user owns the directory, as with container volumes. The files in it are private all the same.
                 log.warning(
-                    "the data directory is accessible to other users, and its mode cannot be changed: mode=%03o", mode
+                    "the data directory is accessible to others, and its mode cannot be changed: mode=%03o", mode
                 )
 
     def open(self, path: str, *, create: bool = False) -> int:

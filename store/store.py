@@ -132,7 +132,11 @@ class Store:
         except BaseException:
             files.close(lock)
             raise
-        log.info("recovered %s", store.recovery)
+        log.info(
+            "recovered clean=%s checkpoint_position=%d end_position=%d units=%d entries=%d cut_bytes=%d segments=%d "
+            "queues=%d epoch=%d",
+            *store.recovery,
+        )
         return store
 
     def _begin_run(self, now_ms: int) -> None:
@@ -174,7 +178,7 @@ class Store:
         self._checkpoint_run.abandon()
         self._checkpoint_run.begin(closed=True)
         if self._checkpoints.is_running:
-            log.warning("the last checkpoint was given up after server.stop_ms: the next start reads more of the log")
+            log.warning("the last checkpoint was given up, after server.stop_ms: the next start reads more of the log")
             self._checkpoint_run.abandon()
         self.write_state.is_closed = True
         self._log.segments.close()

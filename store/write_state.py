@@ -76,7 +76,7 @@ class WriteState:
         self._lacks_handles = error.errno in NO_HANDLES
         why = "no file can be opened" if self._lacks_handles else "the disk is full"
         if self.refusal is None:
-            log.warning("%s, appends are refused: %s unwritten_bytes=%d", why, error, self._log.unwritten_bytes)
+            log.warning("appends are refused, %s: %s unwritten_bytes=%d", why, error, self._log.unwritten_bytes)
         self.refusal = DiskFull(f"{why}: {error}")
         self.is_blocked = True
         if error.errno in NO_SPACE:
@@ -88,7 +88,7 @@ class WriteState:
         """Refuse every append until a restart, and fail the promises that can no longer be kept."""
         if self.has_ended:
             return
-        log.critical("writing has ended until the broker is restarted: %s durable=%d", reason, self._log.durable)
+        log.critical("writing has ended, until the broker is restarted: %s durable=%d", reason, self._log.durable)
         self.refusal = WritingEnded(reason)
         self._fail_promises(self.refusal)
 
@@ -140,7 +140,7 @@ class WriteState:
 
     def _take_usage(self, usage: tuple[int, int] | Failure) -> None:
         if not isinstance(usage, tuple):
-            log.warning("the usage of the disk could not be looked up: %s", usage)
+            log.warning("disk usage could not be read: %s", usage)
             return
         self.usage = used, total = usage
         if self.has_ended or self.is_closed:
@@ -148,7 +148,9 @@ class WriteState:
         if self.refusal is None:
             if used > total * self._options.disk_full_ratio:
                 log.warning(
-                    "the disk is used above store.disk_full_ratio, appends are refused: used=%d total=%d", used, total
+                    "the disk is almost full, above store.disk_full_ratio, appends are refused: used=%d total=%d",
+                    used,
+                    total,
                 )
                 self.refusal = DiskFull(f"{used} of {total} bytes of the disk are used")
             else:

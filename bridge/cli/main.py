@@ -31,6 +31,7 @@ from duolog.bridge.cli.common import (
     show_tree,
     writing,
 )
+from duolog.bridge.cli.config import config_app
 from duolog.bridge.cli.dashboards import dashboard_app
 from duolog.bridge.cli.groups import group_app
 from duolog.bridge.cli.log_files import log_app
@@ -60,6 +61,7 @@ app.add_typer(txn_app, name="txn")
 app.add_typer(log_app, name="log")
 app.add_typer(poison_app, name="poison")
 app.add_typer(dashboard_app, name="dashboard")
+app.add_typer(config_app, name="config")
 app.add_typer(pipeline_app, name="pipeline")
 
 
@@ -115,7 +117,7 @@ def serve(
     ] = None,
 ) -> int:
     """Run the broker in the foreground; `duolog settings` lists what can be set."""
-    from duolog.bridge.config import ConfigError, load, parse_override
+    from duolog.bridge.config import ConfigError, load_with_sources, parse_override
 
     for number in (signal.SIGTERM, signal.SIGINT):
         # The broker installs its own signal handlers later; until then nothing needs to be closed.
@@ -143,7 +145,7 @@ def serve(
     from duolog.bridge.net.addresses import StartError
 
     try:
-        return serve_until_stopped(partial(load, config, overrides))
+        return serve_until_stopped(partial(load_with_sources, config, overrides, os.environ))
     except ConfigError as error:
         raise BadOption(str(error)) from error
     except StartError as error:

@@ -1,11 +1,14 @@
 """Settings: sections of values, each with a default, a unit and a one-line description.
 
 section.py                          `Section` and `setting`, of which all sections are made
-storage.py, ports.py, delivery.py   the sections
+storage.py, ports.py, delivery.py, log.py   the sections
 options.py                          `Options`: all sections; the list of settings
 checks.py                           checks that a type cannot express
 units.py                            `256MB`, `7d`
-loading.py                          `load`: config file and flags become `Options`
+conversion.py                       one value becomes one of the setting's type
+loading.py                          `load`: config file, environment and flags become `Options`
+effective.py                        the settings in force, each with its source
+source_lines.py                     the line of the config file that has a setting
 
 options = load(Path("duolog.toml"), {"store.flush": "async"})    # raises ConfigError
 options.store.flush_interval_ms                                  # 500
@@ -13,7 +16,9 @@ options.store.flush_interval_ms                                  # 500
 
 from duolog.bridge.config.checks import level_delays_ms, name_servers
 from duolog.bridge.config.delivery import DelayOptions, TxnOptions
-from duolog.bridge.config.loading import load, parse_override
+from duolog.bridge.config.effective import Effective, SettingsInForce
+from duolog.bridge.config.loading import Loaded, Source, errors_of, load, load_with_sources, parse_override
+from duolog.bridge.config.log import LoggingOptions, component_levels
 from duolog.bridge.config.options import Options, Setting, settings, values
 from duolog.bridge.config.ports import (
     ConvertOptions,
@@ -35,22 +40,30 @@ __all__ = [
     "ConfigError",
     "ConvertOptions",
     "DelayOptions",
+    "Effective",
     "GroupsOptions",
     "HooksOptions",
     "HttpOptions",
     "KafkaOptions",
     "LeasesOptions",
     "LimitsOptions",
+    "Loaded",
+    "LoggingOptions",
     "Options",
     "RetentionOptions",
     "RocketmqOptions",
     "ServerOptions",
     "Setting",
+    "SettingsInForce",
+    "Source",
     "StoreSection",
     "TopicsOptions",
     "TxnOptions",
+    "component_levels",
+    "errors_of",
     "level_delays_ms",
     "load",
+    "load_with_sources",
     "name_servers",
     "parse_override",
     "settings",

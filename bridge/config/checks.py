@@ -2,6 +2,7 @@
 
 import re
 
+from duolog.bridge.config.log import component_levels
 from duolog.bridge.config.options import Options
 from duolog.bridge.config.section import ConfigError
 from duolog.bridge.config.units import UNITS_MS
@@ -13,6 +14,7 @@ DELAY_LEVELS_MAX = 128  # Each level is a queue of `SCHEDULE_TOPIC_XXXX`.
 def check_together(options: Options) -> None:
     """Check single values and pairs of settings that types cannot check. Raises ConfigError."""
     _check_advertised(options.server.advertise)
+    component_levels(options.log.levels)
     name_servers(options.rocketmq.join_namesrv)
     if options.txn.check_urls:
         _check_urls(options.txn.check_urls)

@@ -77,7 +77,8 @@ class TxnOptions(Section, frozen=True):
         str,
         setting(
             "URLs that the broker may call for check-backs of Kafka producers: prefixes of "
-            "whole path segments, separated by blanks"
+            "whole path segments, separated by blanks; a path may be a secret",
+            is_secret=True,
         ),
     ] = ""
     check_timeout_ms: Annotated[int, setting("time for the answer of a check-back URL", ge=1)] = 3 * SECOND_MS

@@ -1,45 +1,72 @@
-"""Loading of settings: the config file, `--set` and flags become checked `Options`.
+"""Loading of settings: config file, environment and command line become checked `Options`.
 
-    defaults  <-  duolog.toml (--config)  <-  --set KEY=VALUE  <-  flags of `duolog serve`
+    defaults  <-  duolog.toml (--config)  <-  DUOLOG_STORE__FLUSH=async  <-  --set KEY=VALUE  <-  flags of `serve`
 
 A value further to the right replaces one further to the left. A key is `section.name`; the file has a table for each
-section. `_ms` is milliseconds or text with a unit (`"7d"`), `_bytes` is bytes or text with a unit (`"256MB"`), `_ratio`
-is a share between 0 and 1. An unknown name or an invalid value raises `ConfigError`, whose message names the setting.
+section; a variable has the section and the name in upper case with two underscores between them. `_ms` is milliseconds
+or text with a unit (`"7d"`), `_bytes` is bytes or text with a unit (`"256MB"`), `_ratio` is a share between 0 and 1.
+
+The message of an error names the setting, and where it was given if that is a file or a variable:
+
+    kafka.prot: no such setting; did you mean kafka.port? `duolog settings` lists them (duolog.toml, line 2)
 """
 
-import re
 import tomllib
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, get_args
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from duolog.bridge.config.checks import check_together
-from duolog.bridge.config.options import SECTIONS, Options, field_types, settings
+from duolog.bridge.config.conversion import check_name, from_file, from_text
+from duolog.bridge.config.options import SECTIONS, Options
 from duolog.bridge.config.section import ConfigError
-from duolog.bridge.config.units import expected_of, without_unit
+from duolog.bridge.config.source_lines import line_of
 
-SIMILARITY: Final = 0.8  # Of `difflib`: names that are less similar to an unknown one are not suggested.
+PREFIX: Final = "DUOLOG_"
+SEPARATOR: Final = "__"  # A variable without it, such as DUOLOG_HTTP, is not a setting.
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+Source = Literal["default", "file", "environment", "command line"]
 
 
-def load(file: Path | None, overrides: Mapping[str, str | int]) -> Options:
-    """Load the file, if there is one, and replace its values by `overrides`, by dotted name. Raises ConfigError."""
-    document = _without_units(_read(file)) if file is not None else {}
-    for key, value in overrides.items():
-        section, name = _split(key)
-        table = document.setdefault(section, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"{section}: expected a table of settings")
-        table[name] = _convert(key, value, field_types(section)[name])
+class Loaded(NamedTuple):
+    """The settings, and the source of each value that is not a default, by dotted name."""
+
+    options: Options
+    sources: dict[str, Source]
+
+
+def load(file: Path | None, overrides: Mapping[str, str | int], environment: Mapping[str, str] = NOTHING) -> Options:
+    """Return the settings of a file, if there is one, the environment and the command line. Raises ConfigError.
+
+    `overrides` are the values of the command line by dotted name.
+    """
+    return load_with_sources(file, overrides, environment).options
+
+
+def load_with_sources(
+    file: Path | None, overrides: Mapping[str, str | int], environment: Mapping[str, str] = NOTHING
+) -> Loaded:
+    """Return the settings as `load` does, with their sources. Raises ConfigError."""
+    values = _Values(file, overrides, environment)
+    if values.errors:
+        raise ConfigError(values.errors[0])
+    return Loaded(values.options(), values.sources)
+
+
+def errors_of(file: Path, environment: Mapping[str, str] = NOTHING) -> list[str]:
+    """Return all errors of a config file with the environment, a line each; empty: a broker would start with them."""
     try:
-        options = msgspec.convert(document, Options)
-    except msgspec.ValidationError as error:
-        # `_convert` has reported errors in overrides before.
-        raise ConfigError(f"{_one_line(error, document)} (--config {file})") from error
-    check_together(options)
-    return options
+        values = _Values(file, {}, environment)
+        if not values.errors:
+            values.options()
+    except ConfigError as error:
+        return [str(error)]
+    return values.errors
 
 
 def parse_override(text: str) -> tuple[str, str]:
@@ -47,95 +74,81 @@ def parse_override(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text}: expected KEY=VALUE")
-    _split(key.strip())
+    check_name(key.strip())
     return key.strip(), value.strip()
 
 
-def _read(file: Path) -> dict[str, Any]:
+class _Values:
+    """The converted values of all sources, and the errors in them. Raises ConfigError if the file is not TOML."""
+
+    def __init__(self, file: Path | None, overrides: Mapping[str, str | int], environment: Mapping[str, str]) -> None:
+        self.errors: list[str] = []
+        self.sources: dict[str, Source] = {}
+        self._values: dict[str, Any] = {}
+        self._places: dict[str, Callable[[], str]] = {}  # Where a value was given, for errors in it.
+        if file is not None:
+            self._add_file(file)
+        for name, text in sorted(environment.items()):
+            if name.startswith(PREFIX) and SEPARATOR in name:
+                self._add_variable(name, text)
+        for key, value in overrides.items():
+            self._add(key, partial(from_text, key, str(value)), "command line", str)
+
+    def options(self) -> Options:
+        """Return the settings. Raises ConfigError if values do not go together."""
+        tables: dict[str, dict[str, Any]] = {}
+        for key, value in self._values.items():
+            section, _, name = key.partition(".")
+            tables.setdefault(section, {})[name] = value
+        options = msgspec.convert(tables, Options)
+        try:
+            check_together(options)
+        except ConfigError as error:
+            key = str(error).partition(":")[0]
+            raise ConfigError(f"{error}{self._places.get(key, str)()}") from error
+        return options
+
+    def _add_file(self, file: Path) -> None:
+        text, document = _read(file)
+
+        def place(*keys: str) -> Callable[[], str]:
+            return lambda: f" ({file}, line {line_of(text, keys)})"
+
+        for section, table in document.items():
+            if section not in SECTIONS:
+                self._refuse(section, place(section))
+            elif not isinstance(table, dict):
+                self.errors.append(f"{section}: expected a table of settings{place(section)()}")
+            else:
+                for name, value in table.items():
+                    key = f"{section}.{name}"
+                    self._add(key, partial(from_file, key, value), "file", place(section, name))
+
+    def _add_variable(self, name: str, text: str) -> None:
+        key = name.removeprefix(PREFIX).lower().replace(SEPARATOR, ".", 1)
+        self._add(key, partial(from_text, key, text), "environment", lambda: f" ({name})")
+
+    def _add(self, key: str, convert: Callable[[], Any], source: Source, place: Callable[[], str]) -> None:
+        try:
+            self._values[key] = convert()
+        except ConfigError as error:
+            self.errors.append(f"{error}{place()}")
+        else:
+            self.sources[key], self._places[key] = source, place
+
+    def _refuse(self, key: str, place: Callable[[], str]) -> None:
+        try:
+            check_name(key)
+        except ConfigError as error:
+            self.errors.append(f"{error}{place()}")
+
+
+def _read(file: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of a config file and its tables. Raises ConfigError."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"--config {file}: {error.strerror or error}") from error
+        raise ConfigError(f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {file}: {error}") from error
-
-
-def _split(key: str) -> tuple[str, str]:
-    section, _, name = key.partition(".")
-    if section not in SECTIONS or name not in field_types(section):
-        raise ConfigError(f"{key}: {_unknown(key)}")
-    return section, name
-
-
-def _convert(key: str, value: str | int, field_type: Any) -> Any:
-    """Convert the text of a flag to the type of the setting: "10" to a number, "true" to a boolean."""
-    try:
-        return msgspec.convert(without_unit(key, str(value)), field_type, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{key}: {_problem(key, str(error), field_type)}, got {str(value)!r}") from error
-
-
-def _without_units(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables of the file, with values such as "7d" converted to numbers."""
-    return {
-        section: {name: _number(f"{section}.{name}", value) for name, value in table.items()}
-        if isinstance(table, dict)
-        else table
-        for section, table in document.items()
-    }
-
-
-def _number(key: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    read = without_unit(key, value)
-    return int(read) if read != value and _is_number(key) else value
-
-
-def _is_number(key: str) -> bool:
-    section, _, name = key.partition(".")
-    return section in SECTIONS and get_args(field_types(section).get(name, str))[:1] == (int,)
-
-
-def _one_line(error: msgspec.ValidationError, document: Mapping[str, Any]) -> str:
-    """Turn "Expected `int`, got `str` - at `$.kafka.port`" into "kafka.port: expected `int`, got `str`"."""
-    found = re.fullmatch(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?", str(error), re.DOTALL)
-    assert found is not None
-    problem, place = found[1], found[2] or ""
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem)
-    if unknown:
-        key = ".".join(filter(None, (place, unknown[1])))
-        return f"{key}: {_unknown(key)}"
-    section, _, name = place.partition(".")
-    if not name:
-        return f"{section or 'config'}: expected a table of settings"
-    return f"{place}: {_problem(place, problem, field_types(section)[name])}, got {document[section][name]!r}"
-
-
-def _unknown(key: str) -> str:
-    """Return an error text for an unknown setting, with settings of a similar name."""
-    names = [row.name for row in settings()]
-    last = key.rpartition(".")[2]
-    same = [name for name in names if name.partition(".")[2] == last]
-    near = (
-        same
-        or get_close_matches(key, [*names, *SECTIONS], 3, SIMILARITY)
-        or get_close_matches(key, _lasts(names), 1, SIMILARITY)
-        or [name for name in names if last in name.partition(".")[2].split("_")]
-    )
-    meant = [name for name in names if name.partition(".")[2] in near] or [name for name in near if name != key]
-    hint = f"did you mean {' or '.join(meant[:3])}? " if meant else ""
-    return f"no such setting; {hint}`duolog settings` lists them"
-
-
-def _lasts(names: list[str]) -> list[str]:
-    return [name.partition(".")[2] for name in names]
-
-
-def _problem(key: str, problem: str, field_type: Any) -> str:
-    choices = get_args(get_args(field_type)[0])
-    if choices:
-        return f"expected one of {', '.join(choices)}"
-    expected = problem.partition(", got")[0]
-    unit = expected_of(key) if "`int`" in expected and "=" not in expected else ""
-    return expected[:1].lower() + expected[1:] + (f" or {unit}" if unit else "")
+        raise ConfigError(f"{file}: {error}") from error

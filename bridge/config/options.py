@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from duolog.bridge.config.delivery import DelayOptions, TxnOptions
+from duolog.bridge.config.log import LoggingOptions
 from duolog.bridge.config.ports import (
     ConvertOptions,
     HooksOptions,
@@ -24,6 +25,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """All settings, by section."""
 
     server: ServerOptions = ServerOptions()
+    log: LoggingOptions = LoggingOptions()
     store: StoreSection = StoreSection()
     topics: TopicsOptions = TopicsOptions()
     retention: RetentionOptions = RetentionOptions()
@@ -58,6 +60,7 @@ class Setting(NamedTuple):
     doc: str
     kafka: str
     rocketmq: str
+    is_secret: bool
 
 
 def settings() -> Iterator[Setting]:
@@ -72,6 +75,7 @@ def settings() -> Iterator[Setting]:
                 meta.description or "",
                 extra["kafka"],
                 extra["rocketmq"],
+                extra["is_secret"],
             )
 
 

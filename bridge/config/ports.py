@@ -1,6 +1,6 @@
 """Settings of the ports and their connections: addresses, Kafka, RocketMQ, HTTP, hooks, limits, conversion."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from duolog.bridge.config.section import DAY_MS, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS, Section, setting
 
@@ -25,9 +25,6 @@ class ServerOptions(Section, frozen=True):
     stop_ms: Annotated[
         int, setting("time given to unfinished requests, then to a last checkpoint, when stopping", ge=0, le=4_000)
     ] = 3_000
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], setting("least severity written to standard error")
-    ] = "info"
 
 
 class KafkaOptions(Section, frozen=True):

@@ -15,6 +15,17 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """A section of the settings, which is a table of the config file."""
 
 
-def setting(doc: str, *, kafka: str = "", rocketmq: str = "", ge: float | None = None, le: float | None = None) -> Meta:
-    """Describe a setting in one line, with its limits and its names in Apache Kafka and Apache RocketMQ."""
-    return Meta(description=doc, ge=ge, le=le, extra={"kafka": kafka, "rocketmq": rocketmq})
+def setting(
+    doc: str,
+    *,
+    kafka: str = "",
+    rocketmq: str = "",
+    ge: float | None = None,
+    le: float | None = None,
+    is_secret: bool = False,
+) -> Meta:
+    """Describe a setting in one line, with its limits and its names in Apache Kafka and Apache RocketMQ.
+
+    The value of a secret setting is not shown by `duolog config show`.
+    """
+    return Meta(description=doc, ge=ge, le=le, extra={"kafka": kafka, "rocketmq": rocketmq, "is_secret": is_secret})

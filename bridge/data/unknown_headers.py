@@ -45,7 +45,7 @@ KNOWN: Final = frozenset((*MEANINGFUL, *_WRITTEN))
 WARNED_MAX: Final = 10_000
 NAME_CHARACTERS_MAX: Final = 100  # Of a name in a log line.
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("data")
 
 
 class Sender(Protocol):

@@ -31,7 +31,7 @@ LINE_BYTES_MAX: Final = 8190  # The size of the request line.
 READ_BYTES: Final = 64 << 10  # The size of the part of a body that is received before the handler reads it.
 AHEAD_BYTES_MAX: Final = 1 << 20  # Bytes that are received beyond the largest body while a request is in work.
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("http")
 
 
 class TooMuchHeld(Exception):
@@ -135,7 +135,7 @@ class HttpConnection(web.RequestHandler):
 
     def abort(self, reason: str) -> None:
         """Close the connection at once, and log the reason."""
-        log.info("connection closed wire=http peer=%s reason=%r", self.peername, reason)
+        log.info("connection closed wire=%s peer=%s reason=%r", "http", self.peername, reason)
         if self._socket is not None:
             self._socket.abort()
 
@@ -173,7 +173,7 @@ class HttpConnections:
         """Return the protocol for an accepted socket: a connection, or a refusal."""
         if len(self._open) >= self._count_max:
             self.refused_count += 1
-            log.warning("connection refused wire=http http.connections_max=%d", self._count_max)
+            log.warning("connection refused wire=%s http.connections_max=%d", "http", self._count_max)
             return _Refusal()
         connection = HttpConnection(self, server)
         connection.head_deadline_mono_ms = self.clock.mono_ms() + self.first_request_ms

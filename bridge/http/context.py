@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from duolog.bridge.clock import Clock
-from duolog.bridge.config import Options
+from duolog.bridge.config import Options, SettingsInForce
 from duolog.bridge.data.delayed.delay_commands import DelayCommands
 from duolog.bridge.data.delayed.delay_headers import DelayParser
 from duolog.bridge.data.delayed.delays import Delays
@@ -118,6 +118,7 @@ class MonitoringContext:
     maintenance: Maintenance
     rocketmq_admission: Admission
     hooks: Hooks | None
+    settings_in_force: SettingsInForce
 
 
 @dataclass(frozen=True, slots=True)

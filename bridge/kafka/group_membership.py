@@ -40,7 +40,7 @@ from duolog.protocol.kafka.api_messages import ErrorCode, milliseconds
 from duolog.protocol.kafka.response import Elements
 from duolog.store.entry import Promise
 
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("kafka")
 
 CONSUMER = "consumer"  # The protocol type of consumer groups; Kafka Connect, for example, has another one.
 DELIVERED_AT_ONCE = 50  # Members described, and answers sent, in one turn of the loop.

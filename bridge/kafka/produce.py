@@ -38,7 +38,7 @@ _ADDS_PARTITIONS_FROM = 12
 _ACKS = (-1, 0, 1)
 AT_ONCE = 4  # Partitions that are handled without reading the clock. A batch of 32 schedules takes 9 ms.
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("kafka")
 
 
 # The result of one partition, the promise that the answer must wait for, and the size of the decompressed batch.

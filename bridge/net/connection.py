@@ -14,7 +14,7 @@ from duolog.protocol.framing import FrameReader
 from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("net")
 
 # The limits of one connection in a loop turn. One read of 256 KiB may have thousands of frames, and some take long.
 FRAMES_AT_ONCE = 256
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
             omitted = self.connections.refused_protocols.take((self.peer[0], name, str(port)), self.connections.mono_ms)
             if omitted is not None:
                 log.warning(
-                    "connection closed, another protocol is spoken looks_like=%r wire=%s port=%d peer=%s suppressed=%d "
+                    "another protocol is spoken, connection closed looks_like=%r wire=%s port=%d peer=%s suppressed=%d "
                     "reason=%r",
                     name, self.wire, port, endpoint(*self.peer), omitted, reason,
                 )  # fmt: skip

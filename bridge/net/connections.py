@@ -16,7 +16,7 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.config import LimitsOptions
 from duolog.bridge.monitoring.repeated_lines import RepeatedLines
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("net")
 
 SWEEP_INTERVAL_MS = 250
 STALL_MS = 2_000  # With more time between two sweeps, the broker was stalled and has not read what clients have sent.

@@ -20,7 +20,7 @@ from duolog.protocol.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX
 
 PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("state")
 
 
 @dataclass(slots=True)
@@ -49,7 +49,8 @@ class GroupTopics:
         taken.queue_count += queues
         if topics > 0 and taken.topic_count == self.topics_max:
             logger.warning(
-                "further topics of this kind are refused prefix=%s topics=%d, see topics.group_topics_ratio",
+                "too many topics of groups, further topics of this kind are refused prefix=%s topics=%d, see "
+                "topics.group_topics_ratio",
                 prefix, taken.topic_count,
             )  # fmt: skip
 

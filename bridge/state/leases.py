@@ -28,7 +28,7 @@ LEASE_MS: Final = 10 * 60_000
 ID_BYTES: Final = 18  # The number of random bytes in a lease's id.
 CHECK_MS: Final = 10_000  # Between two checks of how many bytes leases hold.
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("state")
 
 
 class TooManyLeases(Exception):

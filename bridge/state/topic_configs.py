@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from duolog.bridge.config import Options
-from duolog.bridge.config.loading import SIMILARITY
+from duolog.bridge.config.conversion import SIMILARITY
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1

@@ -29,7 +29,7 @@ from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
 
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("state")
 
 
 class TopicError(Exception):
@@ -117,7 +117,7 @@ class Topics(TopicTable):
         except StoreError as error:
             # The number must not be used again: a new topic with it would contain these messages.
             self.next_number = max(self.next_number, number + 1)
-            logger.error("recovered topic cannot be created before the next start name=%s reason=%r", name, str(error))
+            logger.error("recovered topic not created, the next start tries again: name=%s reason=%r", name, str(error))
 
     def _begin_epochs(self, now_ms: int) -> None:
         starts = [
@@ -183,8 +183,10 @@ class Topics(TopicTable):
         self.check_more_queues(topic, queue_count)
         # Logged as a warning, because keys move to other queues, and tools request it by default: mqadmin updateTopic
         # sends 8 queues without -r and -w.
-        text = "topic gets more queues topic=%s from=%d to=%d asked_by=%s"
-        logger.warning(text, topic.name, topic.queue_count, queue_count, requested_by)
+        logger.warning(
+            "topic gets more queues topic=%s from=%d to=%d asked_by=%s",
+            topic.name, topic.queue_count, queue_count, requested_by,
+        )  # fmt: skip
         return self._state_log.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
 
     def check_more_queues(self, topic: Topic, queue_count: int) -> None:

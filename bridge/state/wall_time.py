@@ -39,7 +39,7 @@ DRIFT_MS_MIN: Final = 100  # The shortest time between two corrections of the tr
 # A correction is at most the hundredth part of the time since the last one. Quartz clocks drift less than that.
 DRIFT_SHARE: Final = 100
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("state")
 
 
 class TimedStore(Protocol):
@@ -135,7 +135,11 @@ class WallTime:
             try:
                 self._store.undo_time_back(now_ms)
             except StoreError as error:
-                log.warning("store times before now=%s still count as older reason=%r", _text(now_ms), str(error))
+                log.warning(
+                    "store times not corrected, those before this time count as older: now=%s reason=%r",
+                    _text(now_ms),
+                    str(error),
+                )
 
     def _follow(self, ahead_ms: int, mono_ms: int) -> None:
         """Move the trusted time towards the wall clock, which NTP keeps correct, by a limited step."""
@@ -158,11 +162,11 @@ class WallTime:
             store.set_time_back(now_ms)
         except StoreError:
             return  # The store refuses appends; the correction is repeated after the next start.
-        log.warning("store times continue from the corrected clock: before=%s now=%s", _text(before_ms), _text(now_ms))
+        log.warning("store times continue, from the corrected clock: before=%s now=%s", _text(before_ms), _text(now_ms))
         try:
             self.on_set_back(now_ms)
         except StoreError as error:
-            log.warning("schedules still wait for times of the wrong clock reason=%r", str(error))
+            log.warning("schedules still wait, for times of the wrong clock: reason=%r", str(error))
 
     def _replay(self, record: ClockDoubted, slot: Slot) -> None:
         self._recorded_ms = record.ahead_ms

@@ -25,7 +25,7 @@ ASKED_MAX: Final = 32  # Requests to one host at a time. Further check-backs to 
 ANSWER_BYTES_MAX: Final = 1024
 QUIET_S: Final = 1.0  # Between two log lines about failures.
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("transactions")
 
 
 class CheckCallbacks:

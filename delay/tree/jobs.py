@@ -92,4 +92,4 @@ class Context:
 
 def log_failure(outcome: Failure | None) -> None:
     if outcome is not None:
-        log.warning("a file that nothing needs is left until the next start: %s", outcome)
+        log.warning("file not removed, the next start removes it: %s", outcome)

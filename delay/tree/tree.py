@@ -98,7 +98,9 @@ class TimerTree:
             try:
                 context.commit(ManifestChange(tables.manifest))
             except StoreError as error:
-                log.warning("the next start will report the damaged tables again reason=%r", str(error))
+                log.warning(
+                    "damaged tables not forgotten, the next start will report them again: reason=%r", str(error)
+                )
 
     def close(self) -> None:
         """Close the files, after the workers have ended; results that they post later are ignored."""

@@ -204,7 +204,7 @@ class KeyIndex:
             finally:
                 self._files.close(handle)
         except OSError as error:
-            log.warning("a block of the key index could not be written, a later search builds it again: %s", error)
+            log.warning("key index block not written, a later search builds it again: %s", error)
 
     def _load(self, queue: Queue, start: int) -> "_Block | None":
         path = f"{_directory(queue)}/{start:020d}"

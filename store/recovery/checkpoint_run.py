@@ -106,7 +106,7 @@ class CheckpointRun:
         CleanUp(self._queues, self._executor, task.dropped, task.starts, log_removal_failure).start()
         dead = self._dead_segments.not_held(task.dead)
         if dead:
-            log.info("removing segments=%d first=%d", len(dead), dead[0].start)
+            log.info("removing segments, count=%d first=%d", len(dead), dead[0].start)
             self._dead_segments.removed_count += len(dead)
             self._executors.background.submit(self._segments.take_out(dead).run, log_removal_failure)
 
@@ -134,4 +134,4 @@ class CheckpointRun:
 def log_removal_failure(outcome: Failure | None) -> None:
     """Log the error if a task that removes files has failed."""
     if outcome is not None:
-        log.warning("a file that is no longer needed could not be removed, the next start removes it: %s", outcome)
+        log.warning("file not removed, the next start removes it: %s", outcome)

@@ -68,7 +68,7 @@ log = logging.getLogger("store")
 
 
 class RecoveryReport(NamedTuple):
-    """The result of a recovery, as it is written to the log file of the broker in one line."""
+    """The result of a recovery, with the fields of the log line `recovered` in their order."""
 
     clean: bool  # Whether the previous run ended with `Store.close`.
     checkpoint_position: int  # The position of the checkpoint that was used; -1 if the whole log was read.
@@ -79,9 +79,6 @@ class RecoveryReport(NamedTuple):
     segments: int
     queues: int
     epoch: int  # The number of the run that begins.
-
-    def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self._asdict().items())
 
 
 @dataclass(slots=True)
@@ -324,5 +321,5 @@ def _write_again(files: Files, handle: int, segment: Segment, start: int, end: i
         if error.errno not in NO_SPACE:
             raise
         log.warning(
-            "%s could not be written again from position %d on, it is only synced: %s", segment.path, start, error
+            "segment not written again, it is only synced: path=%s from=%d reason=%r", segment.path, start, str(error)
         )

@@ -1,4 +1,4 @@
-"""The generated parts of docs/reference: tables of APIs, settings, commands, routes and metrics, made from the code.
+"""The generated parts of docs/reference: tables of APIs, settings, log lines, commands, routes and metrics.
 
 Each page has hand-written text; a function of PARTS generates the text between two marks:
 
@@ -31,6 +31,7 @@ from duolog.bridge.rocketmq import request_table
 from duolog.bridge.state import topic_configs
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.spark.commands import app as pipeline
+from tests.kit import log_lines
 from tests.kit.core import ManualCore
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,21 @@ def topic_config_tables() -> Iterator[str]:
             default = "the broker's setting" if config.name in from_broker else _code(config.default)
             yield _row(_code(config.name), default, config.doc)
     yield from ("", f"Accepted without effect, because applications set them: {', '.join(unused)}.")
+
+
+# -- Log lines
+
+
+def log_events() -> Iterator[str]:
+    """Yield a row for each event: the levels and components of its lines, and their texts."""
+    lines: dict[str, list[log_lines.Line]] = {}
+    for line in log_lines.all_lines():
+        lines.setdefault(line.event, []).append(line)
+    yield from _head("event", "level", "component", "text")
+    for event, found in sorted(lines.items()):
+        levels, components = (", ".join(sorted({each[at] for each in found})) for at in (1, 0))
+        texts = dict.fromkeys(_code(re.sub(r"%[-.\d]*[a-z]", "...", each.template)) for each in found)
+        yield _row(_code(event), levels, components, "; ".join(texts))
 
 
 # -- Commands
@@ -238,6 +254,7 @@ PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "kafka-apis": kafka_apis,
     "rocketmq-requests": rocketmq_requests,
     "settings": settings_tables,
+    "log-events": log_events,
     "topic-configs": topic_config_tables,
     "commands": commands,
     "pipeline-jobs": pipeline_jobs,

@@ -58,7 +58,7 @@ BRIDGE: dict[str, set[str]] = {
     "config": set(),
     "records": set(),
     "hooks": {"config"},
-    "monitoring": {"records"},
+    "monitoring": {"config", "records"},
     "net": {"clock", "config", "monitoring"},
     "state": {"config", "records"},
     "maintenance": {"state"},

@@ -116,17 +116,63 @@ def test_hangup_reloads_what_can_be_reloaded_and_names_the_rest(tmp_path: Path) 
 
         assert lease("new") == 401
         readers.write_text('"new" = ["*"]\n')
-        config.write_text(
-            f'[server]\nlog_level = "error"\n[http]\nreaders_file = "{readers}"\n[store]\nflush = "async"\n'
-        )
-        named = "reloaded=server.log_level:error,http.readers_file:1_tokens need_restart=store.flush\n"
+        config.write_text(f'[log]\nlevel = "error"\n[http]\nreaders_file = "{readers}"\n[store]\nflush = "async"\n')
+        named = "reloaded=log.level:error,http.readers_file:1_tokens need_restart=store.flush\n"
         reload_and_await(f"settings reloaded {named}")
         assert (lease("old"), lease("new") != 401) == (401, True)
-        config.write_text("[server]\nlog_levle = 1\n")
-        reload_and_await("error bridge reload refused, nothing has changed reason='server.log_levle: no such setting")
+        config.write_text("[log]\nlevle = 1\n")
+        reload_and_await("error bridge reload refused, nothing has changed reason='log.levle: no such setting")
         assert lease("new") != 401
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
+
+
+def test_settings_are_checked_and_shown_and_the_log_is_json(tmp_path: Path) -> None:
+    config, log = tmp_path / "duolog.toml", tmp_path / "log"
+    config.write_text('[log]\nformat = "xml"\n[kafka]\nprot = 9092\n')
+    bad = duolog("config", "check", str(config))
+    assert (bad.returncode, bad.stdout, len(bad.stderr.splitlines())) == (2, "", 2)
+    assert "log.format: expected one of text, json" in bad.stderr
+    assert f"did you mean kafka.port? `duolog settings` lists them ({config}, line 4)" in bad.stderr
+    config.write_text('[log]\nformat = "json"\n[topics]\nqueues = 7\n')
+    assert duolog("config", "check", str(config)).returncode == 0
+    command = [sys.executable, "-I", "-m", "duolog.bridge", "serve", "--config", str(config)]
+    command += ["--data", str(tmp_path / "data"), *PORTS, "--set", "log.levels=store=error"]
+    environment = os.environ | {
+        "DUOLOG_STORE__FLUSH": "async",
+        "DUOLOG_TXN__CHECK_URLS": "https://shop.example/s3cret/",
+    }
+
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as process,
+    ):
+        assert process.stdout is not None
+        http = process.stdout.readline().decode().split("http=")[1].split()[0]
+
+        def shown() -> dict[str, tuple[object, str]]:
+            rows = json.loads(duolog("config", "show", "--http", http, "--json").stdout)
+            return {row["name"]: (row["value"], row["source"]) for row in rows}
+
+        effective = shown()
+        assert effective["log.format"] == ("json", "file")
+        assert effective["store.flush"] == ("async", "environment")
+        assert effective["log.levels"] == ("store=error", "command line")
+        assert effective["txn.check_urls"] == ("(hidden)", "environment")
+        assert effective["topics.queues_max"] == (1024, "default")
+        config.write_text('[log]\nlevel = "warning"\n[topics]\nqueues = 8\n')
+        process.send_signal(signal.SIGHUP)
+        eventually("the new settings", shown, lambda found: found["log.level"] == ("warning", "file"), 10)
+        assert shown()["log.format"] == ("text", "default")
+        assert shown()["topics.queues"] == (7, "file"), "it needs a restart"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    *texts, last = log.read_text().splitlines()
+    first, *_ = said = [json.loads(text) for text in texts]
+    assert "recovered" not in {line["event"] for line in said}, "the component `store` writes errors only"
+    assert said[-1]["event"] == "ready"
+    assert first.keys() >= {"time", "level", "component", "event", "message"}
+    assert last.endswith("settings reloaded reloaded=log.format:text,log.level:warning need_restart=topics.queues")
 
 
 def test_damaged_log_is_one_line_that_says_where(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ RETRY_MS: Final = 1_000  # The time until messages that could not be read are re
 _address_of: Final = attrgetter("address")
 _form_of: Final = attrgetter("form")
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("data")
 
 
 class Deliveries:

@@ -40,7 +40,7 @@ from duolog.store.unit import FrameRun
 RUNS_IN_SLICE: Final = 64
 SCHEDULE_NAME: Final = "SCHEDULE_NAME"  # The header or property with the name of a schedule that a message asked for.
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("data")
 
 
 class Outcome(Enum):

@@ -41,7 +41,7 @@ CONVERTED_BATCH_BYTES_MAX: Final = 256 << 10  # A batch made of RocketMQ's recor
 
 _FORM: Final = attrgetter("form")
 
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("data")
 
 
 class QueueReader:

@@ -38,7 +38,7 @@ FEWEST_ENTRIES: Final = 64  # Entries of the first read for a condition; the lat
 MOST_ENTRIES: Final = 512
 PASSED_ENTRIES_MAX: Final = 1000  # Entries of one pull, if some of them may be aborted.
 
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("data")
 
 
 class Records(NamedTuple):

@@ -19,7 +19,7 @@ INFLATED_AT_ONCE_MAX: Final = 256 << 10
 
 FoundTime = tuple[int, int]  # Offset and timestamp.
 
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("data")
 
 
 def find_time_in(

@@ -61,6 +61,13 @@ class Status(TypedDict):
     memory_bytes: MemoryBytes
 
 
+class SettingAnswer(TypedDict):
+    name: str
+    value: Annotated[str | int | float | bool, _is("`(hidden)`: the value is a secret.")]
+    default: Annotated[str, _is("The default as text.")]
+    source: Literal["default", "file", "environment", "command line"]
+
+
 class SegmentAnswer(TypedDict):
     start: int
     end: Annotated[int | None, _is("null: the segment that the log is written to.")]

@@ -73,6 +73,11 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("GET", "/api/openapi.json"): Operation("This document.", answer=dict[str, Any]),
     ("GET", "/api/status"): Operation("The broker, its ports, log, last recovery and memory.", answer=answers.Status),
+    ("GET", "/api/settings"): Operation(
+        "The settings in force, each with its source.",
+        answer=list[answers.SettingAnswer],
+        description="After a reload, the settings that it changed have their new values.",
+    ),
     ("GET", "/api/segments"): Operation("The segments of the log.", answer=list[answers.SegmentAnswer]),
     ("GET", "/api/poison"): Operation(
         "Stored records that could not be processed and were set aside.", answer=answers.SetAsideRecords

@@ -35,7 +35,7 @@ CAPACITY_MAX: Final = 1_000_000  # The greatest limit that a tool may set for a 
 # The rates over 10, 60 and 600 s when none are known; tools split the text at the blanks.
 _NO_RATE: Final = "0.0 0.0 0.0"
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("rocketmq")
 
 
 def broker_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
@@ -76,7 +76,7 @@ def update_broker_config(context: RocketMQContext, connection: RocketMQConnectio
     for change in changes:
         change()
     for name, value in known.items():
-        log.info("setting changed until the broker ends name=%s value=%s", name, value)
+        log.info("setting changed, until the broker ends: name=%s value=%s", name, value)
     return answer(command, remark=report_ignored("broker", asked.keys() - known.keys()))
 
 

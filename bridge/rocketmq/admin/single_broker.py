@@ -22,7 +22,7 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 PROPERTIES_BYTES_MAX = 16 << 10
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("rocketmq")
 
 
 def ha_status(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
@@ -50,7 +50,7 @@ def report_ignored(whose: str, names: Iterable[str]) -> str | None:
     ignored = ", ".join(sorted(names))[:500]
     if not ignored:
         return None
-    log.warning("properties of the %s are unknown and were ignored names=%r", whose, ignored)
+    log.warning("unknown properties ignored, of the %s: names=%r", whose, ignored)
     return f"unknown to this broker, and ignored: {ignored}"
 
 

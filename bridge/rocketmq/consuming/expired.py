@@ -48,7 +48,7 @@ from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame
 
 DEAD_AT_ONCE: Final = 64  # Dead letters of one read, which take two milliseconds; the read ends before the next.
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("rocketmq")
 
 
 # -- Sifting what was read

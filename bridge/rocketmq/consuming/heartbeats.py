@@ -42,7 +42,7 @@ from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC, retry_topic
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.errors import StoreError
 
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("rocketmq")
 
 REFUSE_ATTRIBUTE: Final = (
     "refuse.other.subscriptions"  # An attribute of a group; see `rocketmq.refuse_other_subscriptions`.
@@ -93,12 +93,13 @@ def _join(context: RocketMQContext, connection: RocketMQConnection, client: Clie
     changed = members.heartbeat(connection, client, data, context.clock.mono_ms(), refusing)
     for group, client_id in members.take_refusals():
         logger.warning(
-            "member refused, for it subscribes to other messages than the group's members group=%s client=%s",
+            "subscription refused, for the group's members subscribe to other messages group=%s client=%s",
             group, client_id,
         )  # fmt: skip
     for group, client_id in members.take_differences():
         logger.warning(
-            "members of a group subscribe to different messages; the newest subscription counts group=%s client=%s",
+            "subscriptions differ, members of a group subscribe to different messages; the newest subscription counts "
+            "group=%s client=%s",
             group, client_id,
         )  # fmt: skip
     _watch(context, connection)

@@ -50,7 +50,7 @@ ASKED_AT_ONCE: Final = 512  # Members that were asked and have not answered, at 
 STATUS_BYTES_MAX: Final = 4 << 20  # Of all answers; the answers beyond this are left out.
 TOLD_BY_PULL_VERSION: Final = 413  # `MQVersion.V5_0_0`
 
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("rocketmq")
 
 
 # -- 222

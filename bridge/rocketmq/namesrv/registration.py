@@ -22,6 +22,7 @@ from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from duolog.bridge.clock import Clock
+from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.rocketmq.admin.topics import config_of
 from duolog.bridge.rocketmq.namesrv.routes import MASTER_ID
 from duolog.bridge.state.topics import Topics
@@ -49,7 +50,7 @@ TOPICS_AT_ONCE: Final = 250  # The number of topics encoded in one turn of the l
 _PIECE_BYTES: Final = 1 << 16
 _NO_PERM: Final = 0
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("rocketmq")
 
 
 class BrokerIdentity(NamedTuple):
@@ -122,7 +123,8 @@ class NameServerRegistration:
                     attempt = 0 if channel.was_answered else attempt
                     channel.close()
             except (OSError, ProtocolError) as error:
-                log.warning("name server lost address=%s:%d reason=%r", host, port, str(error) or type(error).__name__)
+                reason = str(error) or type(error).__name__
+                log.warning("name server lost address=%s reason=%r", endpoint(host, port), reason)
             await asyncio.sleep(RETRIES_S[min(attempt, len(RETRIES_S) - 1)])
             attempt += 1
 

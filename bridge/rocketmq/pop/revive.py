@@ -50,7 +50,7 @@ BYTES_AT_ONCE: Final = 1 << 20
 RECEIPT_BYTES_MAX: Final = 512  # The size of the receipt in the properties of a message that is popped again.
 AGAIN_MS: Final = 1000  # The time until a checkpoint that failed is tried again.
 
-logger = logging.getLogger("bridge")
+logger = logging.getLogger("rocketmq")
 
 
 def revive(context: RocketMQContext, now_ms: int) -> None:

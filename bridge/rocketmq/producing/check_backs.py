@@ -43,7 +43,7 @@ READS_AT_ONCE: Final = 64  # Half messages that are read, for a check-back or a 
 CHECKS_AT_ONCE: Final = 1024  # Half messages whose check is counted in one turn, most of them without a producer.
 PAUSE_MS: Final = 10  # Between two such turns, so that checks take at most about a quarter of the loop's time.
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("rocketmq")
 
 
 class CheckBackLoop:

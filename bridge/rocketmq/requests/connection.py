@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 Promised = deque[tuple[Promise, Sequence[Buffer], Kind]]
 
-log = logging.getLogger("bridge")
+log = logging.getLogger("rocketmq")
 
 _NO_FIELDS: Final[dict[str, str]] = {}
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"

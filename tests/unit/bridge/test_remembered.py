@@ -46,7 +46,7 @@ def kinds_of_lines() -> Sized:
     table = FloodFilter()
     for number in range(10):
         assert table.filter(logging.LogRecord("bridge", logging.INFO, "", 0, f"line {number}", (), None))
-    return table._windows
+    return table._repeats
 
 
 def metadata() -> Sized:

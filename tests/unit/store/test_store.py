@@ -461,10 +461,10 @@ def test_a_full_disk_refuses_appends_until_the_same_bytes_are_written(kind: str)
 
 
 @pytest.mark.parametrize(("code", "said"), [
-    (errno.ENOSPC, ["the disk is full, appends are refused", "the disk has room again"]),
-    (errno.EDQUOT, ["the disk is full, appends are refused", "the disk has room again"]),
-    (errno.EMFILE, ["no file can be opened, appends are refused", "files can be opened again"]),
-    (errno.ENFILE, ["no file can be opened, appends are refused", "files can be opened again"]),
+    (errno.ENOSPC, ["appends are refused, the disk is full", "the disk has room again"]),
+    (errno.EDQUOT, ["appends are refused, the disk is full", "the disk has room again"]),
+    (errno.EMFILE, ["appends are refused, no file can be opened", "files can be opened again"]),
+    (errno.ENFILE, ["appends are refused, no file can be opened", "files can be opened again"]),
 ])  # fmt: skip
 def test_log_says_what_was_lacking_and_that_it_is_there_again(
     code: int, said: list[str], caplog: pytest.LogCaptureFixture

@@ -117,7 +117,15 @@ def test_answers_have_the_fields_of_their_types() -> None:
     for path in ("schedules", "schedules/daily", "schedules/often", "groups", "groups/billing", "topics", "status"):
         ask("GET", f"/api/{path}")
     ask("DELETE", "/api/schedules/daily")
-    for path in ("segments", "poison", "transactions", "topics/orders", "topics/orders/messages", "topics/orders/sums"):
+    for path in (
+        "settings",
+        "segments",
+        "poison",
+        "transactions",
+        "topics/orders",
+        "topics/orders/messages",
+        "topics/orders/sums",
+    ):
         ask("GET", f"/api/{path}")
     place = ask("GET", "/api/groups/billing/dead-letters")["dead_letters"][0]["origin"]["message_id"]
     ask("GET", f"/api/messages/{place}")

@@ -208,7 +208,7 @@ def test_rolling_release(is_refused: bool, by: str, caplog: pytest.LogCaptureFix
     else:
         assert (old.members("billing"), pulled(old), pulled(new)) == (["1", "2"], (0, [b"new"]), (0, [b"new"]))
     assert len(broker.rocketmq_context.groups.members.differing()) == (not is_refused)
-    said = "member refused" if is_refused else "the newest subscription counts group=billing client=2"
+    said = "subscription refused" if is_refused else "the newest subscription counts group=billing client=2"
     assert said in caplog.text
     (old if is_refused else new).close()  # The release goes on; or is rolled back.
     left, gets = (new, [b"new"]) if is_refused else (old, [b"old"])

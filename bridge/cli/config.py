@@ -1,0 +1,70 @@
+"""`duolog config`: checks a config file, and shows the settings in force with their sources."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from duolog.bridge.cli.common import BAD_OPTION, AsJson, BadOption, new_app, reading, say, show_json, show_table
+from duolog.bridge.config import ConfigError, SettingsInForce, errors_of, load_with_sources, parse_override
+
+config_app = new_app("The settings of a config file, and of a running broker.")
+
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting by its dotted name")
+]
+
+
+@config_app.command("check", epilog="Exit status: 0 the broker would start with this file, 2 it would not.")
+def config_check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="settings, a TOML file")], as_json: AsJson = False
+) -> int:
+    """Check a config file, with the environment's DUOLOG_ variables; print all errors, a line each."""
+    errors = errors_of(file, os.environ)
+    if as_json:
+        show_json({"file": str(file), "errors": errors})
+    elif errors:
+        for error in errors:
+            say(error)
+    else:
+        typer.echo(f"{file}: no errors")
+    return BAD_OPTION if errors else 0
+
+
+@config_app.command("show", epilog="Example: duolog config show --config duolog.toml --set store.flush=async")
+def config_show(
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="settings, a TOML file")] = None,
+    overrides: Settings = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", "--url", metavar="HOST:PORT", help="the settings of the broker that runs there"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the value and the source of each setting: those that `serve` would have, or those of a running broker.
+
+    A source is default, file, environment or command line. Secret values are hidden.
+    """
+    if http is not None and (config is not None or overrides):
+        raise typer.BadParameter("expected either --http, or --config and --set")
+    rows = reading(http).get("/api/settings") if http is not None else _would_be(config, overrides or [])
+    if as_json:
+        show_json(rows)
+        return
+    show_table(
+        ("setting", "value", "source"),
+        [[row["name"], _shown(row["value"]), row["source"]] for row in rows],
+    )
+
+
+def _would_be(config: Path | None, overrides: list[str]) -> list[dict[str, Any]]:
+    try:
+        loaded = load_with_sources(config, dict(map(parse_override, overrides)), os.environ)
+    except ConfigError as error:
+        raise BadOption(str(error)) from error
+    return [row._asdict() for row in SettingsInForce(loaded.options, loaded.sources).rows()]
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
