@@ -1,6 +1,7 @@
 """Encodes entries into the write buffer. Their layout is described in `store/log/format.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from duolog.store.entry import CONTROL_FORM, STATE_FORM, Buffer, Slot, new_tuple
 from duolog.store.errors import EntryTooLarge
@@ -94,6 +95,12 @@ def put_run(chunk: Chunk, at: int, run: FrameRun, slot: Slot) -> list[tuple[int,
         at += (ENTRY_HEADER_SIZE + size + 7) & ~7
         offset += 1
     return locations
+
+
+def run_positions(first: int, frames: Sequence[Buffer]) -> Iterator[int]:
+    """Yield the positions of the entries of a FrameRun, the first of which is at `first`."""
+    # The same value as `entry_size(size, 0, 1)`, as in `put_run`.
+    return accumulate([(ENTRY_HEADER_SIZE + len(frame) + 7) & ~7 for frame in frames[:-1]], initial=first)
 
 
 def put_other(chunk: Chunk, at: int, entry: Entry) -> None:

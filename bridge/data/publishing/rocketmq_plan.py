@@ -118,7 +118,7 @@ class MessagePlanner:
         self._timers, self._topics, self._schedules, self._expiring_queues = timers, topics, schedules, expiring_queues
         self._unknown_headers, self._wall_time = unknown_headers, wall_time
         self._delay_parser, self._expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
-        self._schedules_max = options.delay.batch_schedules_max
+        self.schedules_max = options.delay.batch_schedules_max
 
     # -- Plans
 
@@ -143,7 +143,7 @@ class MessagePlanner:
         """
         if not topic.may_produce:
             check_may_produce(topic)
-        if len(messages) > self._schedules_max:
+        if len(messages) > self.schedules_max:
             self.check_schedule_count(messages)
         queue = topic.queues[queue_id]
         pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
@@ -277,18 +277,17 @@ class MessagePlanner:
             self._delay_parser.parse_properties(found, now_ms)
             self._expiry_parser.parse_properties(found, now_ms)
 
-    def check_schedule_count(self, messages: Sequence[Message], count_before: int = 0) -> int:
-        """Refuse a batch with too many schedules before any of them is read; return the count in these messages.
+    def check_schedule_count(self, messages: Sequence[Message], count_before: int = 0) -> None:
+        """Refuse a batch with too many schedules before any of them is read.
 
         `count_before` is the count in the parts of the batch that were read before. Raises DelayRefused.
         """
         count = count_before + sum([_SCHEDULE_MARK in message.properties for message in messages])
-        if count > self._schedules_max:
+        if count > self.schedules_max:
             raise DelayRefused(
                 f"batch of {count} messages with AMQ_SCHEDULED_ properties; "
-                f"delay.batch_schedules_max={self._schedules_max} is the limit"
+                f"delay.batch_schedules_max={self.schedules_max} is the limit"
             )
-        return count - count_before
 
     def _check_message(self, message: Message, text: str) -> dict[str, str] | None:
         """Check the size of a message; return its parsed properties if one of them may ask for something."""

@@ -9,12 +9,13 @@ messages. The answer has the message id and the offset. It waits for the log unl
 import itertools
 import os
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from duolog.bridge.data.delayed.delay_headers import TIMER_NAMES
 from duolog.bridge.data.delayed.pending_frames import due_of
 from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME
-from duolog.bridge.data.publishing.refusals import MessageTooLarge
+from duolog.bridge.data.publishing.refusals import IllegalMessage, MessageTooLarge
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing import half_messages
@@ -25,6 +26,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.retry import send_back
 from duolog.bridge.state.topic_table import Topic
+from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.headers import SendRequest
@@ -180,9 +182,16 @@ def _send_batch(
     if _NOT_IN_BATCHES & properties.parse(raw).keys():
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
 
-    def make(part: batch.Part) -> tuple[Message, str]:
-        own, unique_key = _with_unique_key(part.properties)
-        return _message(connection, request, part.flag, part.body, own), unique_key
+    def make(parts: Sequence[batch.Part], number: int) -> tuple[list[Message], str]:
+        messages, first_key = list[Message](), ""
+        try:
+            for flag, body, own in parts:
+                own_with_key, unique_key = _with_unique_key(own)
+                messages.append(_message(connection, request, flag, body, own_with_key))
+                first_key = first_key or unique_key
+        except ProtocolError as error:
+            raise IllegalMessage(f"message {number + len(messages)} of a batch: {error}") from None
+        return messages, first_key
 
     target = Target(topic, queue_id, _waits(request, raw), make)
     return context.requests.batches.begin(connection, command, sending(context, connection, command, target))

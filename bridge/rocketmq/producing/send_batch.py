@@ -10,15 +10,15 @@ batches, each turn of the loop runs a slice of one of them. The batches in progr
 further one is answered SYSTEM_BUSY, after which clients try again or use another broker.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.publishing.rocketmq_plan import Replacements
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import QueuesExpire
+from duolog.bridge.records.schedules import ScheduleRegistered
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing.batches_in_progress import Sending
 from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
@@ -26,7 +26,6 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.requested_delay import DelayRefused
-from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import batch
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
@@ -34,7 +33,7 @@ from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.message_id import message_ids
 from duolog.protocol.rocketmq.remoting import RemotingCommand, encode_stored
 from duolog.store.entry import Buffer, Promise
-from duolog.store.log.format import entry_size
+from duolog.store.log.encode import run_positions
 from duolog.store.unit import Frame, FrameRun
 
 # Apache RocketMQ limits only the size of a batch, to 4 MiB; its example of batches sends about 20,000 messages at once.
@@ -43,16 +42,18 @@ BATCH_MESSAGES_MAX: Final = 32_768
 MIXED_MESSAGES_MAX: Final = 16_384
 MESSAGES_AT_ONCE: Final = 128  # Processing them takes about a millisecond.
 
-Made = tuple[Message, str]  # A message and its UNIQ_KEY.
+# Makes messages of parts of the body, of which the first has this number in the batch; returns them and the UNIQ_KEY of
+# the first. Raises IllegalMessage.
+Make = Callable[[Sequence[batch.Part], int], tuple[list[Message], str]]
 
 
 class Target(NamedTuple):
-    """The destination of a batch. `make` decodes a message from a part of the body."""
+    """The destination of a batch."""
 
     topic: Topic
     queue_id: int
     waits: bool  # The answer waits for the log.
-    make: Callable[[batch.Part], Made]
+    make: Make
 
 
 def sending(
@@ -65,14 +66,8 @@ def sending(
     for parts in batch.read(body, MESSAGES_AT_ONCE, BATCH_MESSAGES_MAX):
         if gathered.count:
             yield False
-        messages: list[Message] = []
-        for part in parts:
-            try:
-                message, key = target.make(part)
-            except ProtocolError as error:
-                raise IllegalMessage(f"message {gathered.count + len(messages)} of a batch: {error}") from None
-            messages.append(message)
-            unique_key = unique_key or key
+        messages, key = target.make(parts, gathered.count)
+        unique_key = unique_key or key
         gathered.add(messages, connection)
     is_large = gathered.count > MESSAGES_AT_ONCE
     if is_large:
@@ -111,14 +106,17 @@ class _Gathered:
     def add(self, messages: Sequence[Message], connection: RocketMQConnection) -> None:
         """Make the frames of the next messages, and check the limits of the batch."""
         planner = self._context.messages.publisher.messages
-        self._schedules += planner.check_schedule_count(messages, self._schedules)
+        if self.count + len(messages) > planner.schedules_max:
+            planner.check_schedule_count(messages, self._schedules)
         plan = planner.plan_messages(
             self._topic, self._queue_id, messages, self._now_ms, sender=connection, replacements=self._replacements
         )
         self._keep(plan.frames)
-        self._check_delayed()
         self._body_bytes += plan.body_bytes
+        if self._others:
+            self._check_delayed()
         for record in plan.records:
+            self._schedules += isinstance(record, ScheduleRegistered)
             if not isinstance(record, QueuesExpire):
                 self._records.append(record)
             elif not self._expire:
@@ -129,33 +127,34 @@ class _Gathered:
         limit = self._context.options.delay.batch_delayed_max
         if len(self._others) > limit:
             raise DelayRefused(f"batch of more than {limit} delayed messages; delay.batch_delayed_max is the limit")
-        if self._others and self.count > MIXED_MESSAGES_MAX:
+        if self.count > MIXED_MESSAGES_MAX:
             raise DelayRefused(f"batch of more than {MIXED_MESSAGES_MAX} messages, of which some are delayed")
 
     def _keep(self, frames: Sequence[Frame]) -> None:
-        queue, bodies = self._run.queue, self._bodies
-        for frame in frames:
-            if frame.queue is queue:
-                body = frame.body
-                bodies.append(body if type(body) is bytes else b"".join(body))  # type: ignore[arg-type]
-                self._times_ms.append(frame.timestamp_ms)
-                self._tags.append(frame.tags)
-            else:
-                self._others[self.count] = frame
-            self.count += 1
+        queue = self._run.queue
+        visible = [frame for frame in frames if frame.queue is queue]
+        self._bodies += [body if type(body := frame.body) is bytes else b"".join(body) for frame in visible]  # type: ignore[arg-type]
+        self._times_ms += [frame.timestamp_ms for frame in visible]
+        self._tags += [frame.tags for frame in visible]
+        if len(visible) < len(frames):
+            numbered = enumerate(frames, self.count)
+            self._others |= {index: frame for index, frame in numbered if frame.queue is not queue}
+        self.count += len(frames)
 
     def append(self) -> tuple[Iterable[int], int, Promise]:
         """Append all messages as one unit; return their positions, the offset of the first, and the promise."""
         context, topic = self._context, self._topic
         if topic.number not in context.topics:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
-        context.messages.schedules.check_room(self._records)
-        self._records += context.messages.publisher.messages.cancellations(topic, self._replacements, self._now_ms)
+        if self._records:
+            context.messages.schedules.check_room(self._records)
+        if self._replacements.keys:
+            self._records += context.messages.publisher.messages.cancellations(topic, self._replacements, self._now_ms)
         others = self._others
         slots, promise = context.messages.publisher.append_batch(
             self._run, [*others.values()], self._records, self._body_bytes, self._now_ms
         )
-        visible = _positions(slots[0].position, self._bodies)
+        visible = run_positions(slots[0].position, self._bodies)
         if not others:
             return visible, slots[0].base_offset, promise
         delayed = slots[1:] if self._bodies else slots
@@ -163,11 +162,3 @@ class _Gathered:
         rest = iter(delayed)
         positions = [next(rest).position if index in others else next(visible) for index in range(self.count)]
         return positions, first.base_offset, promise
-
-
-def _positions(first: int, bodies: Sequence[Buffer]) -> Iterator[int]:
-    """Yield the positions of the entries of a run, each of which begins at the end of the one before it."""
-    position = first
-    for body in bodies:
-        yield position
-        position += entry_size(len(body), 0, 1)

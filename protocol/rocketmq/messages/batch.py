@@ -35,41 +35,41 @@ class Part(NamedTuple):
 
 def decode(body: Buffer, count_max: int) -> list[Part]:
     """Decode all messages. Raises ProtocolError for a malformed or empty batch, TooManyMessages above `count_max`."""
-    return next(read(body, count_max, count_max))
+    (parts,) = read(body, count_max, count_max)
+    return parts
 
 
 def read(body: Buffer, count: int, count_max: int) -> Iterator[list[Part]]:
     """Decode the messages and yield lists of `count`. Raises as `decode` does, possibly after some messages."""
-    parts: list[Part] = []
     view = memoryview(body)
     at, end, before = 0, len(view), 0
-    while at < end:
-        if len(parts) == count or before + len(parts) == count_max:
-            before += len(parts)
-            if before == count_max:
-                raise TooManyMessages(f"batch of more than {count_max} messages; send them in several batches")
-            yield parts
-            parts = []
-        number = before + len(parts)
-        try:
-            size, _, _, flag, body_length = _HEAD.unpack_from(view, at)
-            body_at = at + _HEAD.size
-            properties_at = body_at + body_length + 2
-            (properties_length,) = _PROPERTIES_LENGTH.unpack_from(view, properties_at - 2)
-        except struct.error as error:
-            raise ProtocolError(f"message {number} of a batch, at {at} of {end} bytes: {error}") from None
-        next_at = properties_at + properties_length
-        if body_length < 0 or properties_length < 0 or next_at > end or size != next_at - at:
-            raise ProtocolError(
-                f"message {number} of a batch claims {size} bytes, {body_length} of body and {properties_length} "
-                f"of properties, at {at} of {end}"
-            )
-        properties = view[properties_at:next_at].tobytes()
-        parts.append(_new_part(Part, (flag, view[body_at : properties_at - 2], properties)))
-        at = next_at
-    if not parts:
+    if not end:
         raise ProtocolError("batch without a message")
-    yield parts
+    while at < end:
+        if before == count_max:
+            raise TooManyMessages(f"batch of more than {count_max} messages; send them in several batches")
+        parts: list[Part] = []
+        for number in range(before, min(before + count, count_max)):
+            try:
+                size, _, _, flag, body_length = _HEAD.unpack_from(view, at)
+                body_at = at + _HEAD.size
+                properties_at = body_at + body_length + 2
+                (properties_length,) = _PROPERTIES_LENGTH.unpack_from(view, properties_at - 2)
+            except struct.error as error:
+                raise ProtocolError(f"message {number} of a batch, at {at} of {end} bytes: {error}") from None
+            next_at = properties_at + properties_length
+            if body_length < 0 or properties_length < 0 or next_at > end or size != next_at - at:
+                raise ProtocolError(
+                    f"message {number} of a batch claims {size} bytes, {body_length} of body and {properties_length} "
+                    f"of properties, at {at} of {end}"
+                )
+            properties = view[properties_at:next_at].tobytes()
+            parts.append(_new_part(Part, (flag, view[body_at : properties_at - 2], properties)))
+            at = next_at
+            if at == end:
+                break
+        before += len(parts)
+        yield parts
 
 
 def encode(parts: Iterable[Part]) -> bytes:
