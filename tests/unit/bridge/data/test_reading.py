@@ -280,7 +280,7 @@ def test_faulty_batch_is_passed_over_from_the_fault_on(caplog: pytest.LogCapture
     bench.store_unchecked(topic, lying_batch(4))
     bench.rocketmq(topic, message(b"after"))
     offset, bodies = 0, []
-    with caplog.at_level(logging.WARNING, "bridge"):
+    with caplog.at_level(logging.WARNING, "data"):
         while offset < 6:
             found, next_offset = read_rocketmq(bench, topic, offset)
             bodies += [at.body for at in found]

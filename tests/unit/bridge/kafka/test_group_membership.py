@@ -18,7 +18,7 @@ def test_log_counts_retries_and_dead_letters_of_a_group_that_moves_to_kafka(
 ) -> None:
     bench.publish(bench.topic("%RETRY%g", 1), b"a", b"b")
     bench.publish(bench.topic("%DLQ%g", 1), b"c")
-    with caplog.at_level("WARNING", "bridge"):
+    with caplog.at_level("WARNING", "kafka"):
         joined = join(client, 4)
         join(client, 4, joined.member_id)
     assert [record.args for record in caplog.records] == [("g", 2, 1)]
@@ -80,7 +80,7 @@ def test_group_that_is_active_in_rocketmq_takes_no_kafka_members(
     bench.topic()
     commit(client, 8, 5)
     bench.rocketmq_groups_with_members.add("g")
-    with caplog.at_level("WARNING", "bridge"):
+    with caplog.at_level("WARNING", "kafka"):
         assert join(client, 9).error_code is ErrorCode.inconsistent_group_protocol
     (refused,) = caplog.messages
     assert refused.startswith("member refused, because its group is active in RocketMQ group=g client=")

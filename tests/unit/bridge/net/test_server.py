@@ -358,7 +358,7 @@ def test_client_on_a_wrong_port_has_one_log_line_in_a_minute(caplog: pytest.LogC
 
     def refuse(start: bytes) -> list[str]:
         caplog.clear()
-        with caplog.at_level("WARNING", "bridge"):
+        with caplog.at_level("WARNING", "net"):
             connection, _ = bench.connect()
             connection.data_received(start)
         assert connection.closed

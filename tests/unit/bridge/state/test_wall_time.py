@@ -92,7 +92,7 @@ def test_a_clock_that_is_ahead_for_a_while_deletes_nothing_and_leaves_no_trace(
 ) -> None:
     core = Watched()
     core.send(b"before")
-    with caplog.at_level(logging.WARNING, "bridge"):
+    with caplog.at_level(logging.WARNING, "state"):
         core.jump(jump_ms)
     assert [record.message.startswith("the clock jumped") for record in caplog.records] == [True]
     assert "expected=2023-11-14T22:13:20.000" in caplog.text

@@ -219,7 +219,7 @@ def test_answer_that_would_be_too_large_closes_the_connection(caplog: pytest.Log
     bench.topic("orders", 1000)
     client, other = bench.connect(), bench.connect()
     asked = {"topics": [{"name": "orders", "partition_indexes": tuple(range(5000))}], "group_id": "g"}
-    with caplog.at_level("INFO", "bridge"):
+    with caplog.at_level("INFO", "net"):
         client.send(ApiKey.OFFSET_FETCH, 7, **asked)
     assert client.is_closed
     assert "kafka.answer_bytes_max=65536" in caplog.text
