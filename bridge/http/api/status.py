@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version as installed_version
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
@@ -30,6 +30,7 @@ from duolog.bridge.http.answers import (
     array,
 )
 from duolog.bridge.http.api.group_views import known_groups
+from duolog.bridge.http.connections import HttpConnection
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.net.addresses import endpoint
@@ -80,7 +81,9 @@ class StatusApi:
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         # A thread imports prometheus-client at the first scrape, because the import takes 100 ms.
         exposition = await asyncio.to_thread(import_module, "duolog.bridge.http.metrics.exposition")
-        return Listing(exposition.parts(self._context, exposition.Scrape()), content_type=exposition.CONTENT_TYPE)
+        scrape = exposition.new_scrape(self._context)
+        cast(HttpConnection, request.protocol).hold(scrape.memory_bytes_max)
+        return Listing(exposition.parts(self._context, scrape), content_type=exposition.CONTENT_TYPE)
 
     async def _openapi(self, request: web.Request) -> web.Response:
         return answer(self._document())

@@ -19,6 +19,12 @@ from duolog.bridge.http.metrics.topic_families import topic_families
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
+def new_scrape(context: HttpContext) -> Scrape:
+    """Return a scrape with the usual limits. At most a quarter of `http.held_bytes_max` is its memory."""
+    usual = Scrape()
+    return Scrape(group_bytes_max=min(usual.group_bytes_max, context.options.http.held_bytes_max // 8))
+
+
 def parts(context: HttpContext, scrape: Scrape) -> Iterator[bytes | None]:
     """Yield the parts of the answer. At each None, and after each part, the event loop may run."""
     for family in broker_families(context):

@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 from duolog.bridge.http.api.group_views import known_groups, member_count
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.metrics.lines import (
-    Growing,
+    FamilyLines,
     Scrape,
     counter,
     gauge,
@@ -56,7 +56,7 @@ FAMILIES: Final[dict[str, Metric]] = {
 }
 
 
-def group_families(context: HttpContext, scrape: Scrape) -> Iterator[Growing | None]:
+def group_families(context: HttpContext, scrape: Scrape) -> Iterator[FamilyLines | None]:
     """Yield the families of the groups that the scrape's limits allow, after None between slices."""
     found = _GroupLines(context, scrape.group_bytes_max)
     names = list(known_groups(context))
@@ -68,8 +68,8 @@ def group_families(context: HttpContext, scrape: Scrape) -> Iterator[Growing | N
         shown_count += 1
     scrape.omitted_groups += len(names) - shown_count
     for name, family in FAMILIES.items():
-        yield Growing(family, in_parts(found.lines[name]))
-    yield Growing(counter(ROCKETMQ_OUT, OUT_DOC, *READ_LABELS), in_parts(_messages_out(context)))
+        yield FamilyLines(family, in_parts(found.lines[name]))
+    yield FamilyLines(counter(ROCKETMQ_OUT, OUT_DOC, *READ_LABELS), in_parts(_messages_out(context)))
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 LINES_IN_PART: Final = 256  # At half a microsecond each.
 
 
-class Growing(NamedTuple):
+class FamilyLines(NamedTuple):
     """A family without samples, and the parts of its lines."""
 
     family: Metric
@@ -24,10 +24,15 @@ class Scrape:
     topics_max: int = 5_000  # Topics with series: those that were created first.
     queues_max: int = 20_000  # Queues of these topics.
     groups_max: int = 1_000  # Groups with series.
-    # Bytes of the lines of groups, which are made together. A line has about 100 bytes, so there are some 80,000.
-    group_bytes_max: int = 8 << 20
+    # Bytes of the lines of groups, which are made together. A line has about 100 bytes, so there are some 40,000.
+    group_bytes_max: int = 4 << 20
     omitted_topics: int = 0
     omitted_groups: int = 0
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """The memory that the scrape may take: a line of 100 characters takes about 160 bytes."""
+        return 2 * self.group_bytes_max
 
     def family(self) -> Metric:
         """Return the gauge of what is left out; complete once all lines were made."""

@@ -16,7 +16,7 @@ from typing import Final
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.metrics.lines import (
     LINES_IN_PART,
-    Growing,
+    FamilyLines,
     Scrape,
     counter,
     escaped,
@@ -33,7 +33,7 @@ STORAGE_LABELS: Final = ("storage_type", "storage_medium")
 RECEIVED_LABELS: Final = ("topic", "message_type", "is_system")
 
 
-def topic_families(context: HttpContext, scrape: Scrape) -> Iterator[Growing]:
+def topic_families(context: HttpContext, scrape: Scrape) -> Iterator[FamilyLines]:
     """Yield the families of the topics that the scrape's limits allow."""
     topics = _chosen(context.topics.all(), scrape)
     yield from _own_families(topics)
@@ -55,24 +55,24 @@ def _chosen(all_topics: Iterable[Topic], scrape: Scrape) -> list[Topic]:
     return chosen
 
 
-def _own_families(topics: Sequence[Topic]) -> Iterator[Growing]:
+def _own_families(topics: Sequence[Topic]) -> Iterator[FamilyLines]:
     def labels_of(topic: Topic) -> str:
         return labelled(topic=topic.name)
 
     name = "duolog_topic_messages_in_total"
     doc = "Messages that became visible in a topic since it was created, markers of Kafka transactions included."
-    yield Growing(counter(name, doc, "topic"), _topic_lines(name, topics, labels_of, _messages_of))
+    yield FamilyLines(counter(name, doc, "topic"), _topic_lines(name, topics, labels_of, _messages_of))
     name, doc = "duolog_topic_bytes_in_total", "Bytes of frames appended to a topic since it was created."
-    yield Growing(counter(name, doc, "topic"), _topic_lines(name, topics, labels_of, _bytes_of))
+    yield FamilyLines(counter(name, doc, "topic"), _topic_lines(name, topics, labels_of, _bytes_of))
     name, doc = "duolog_topic_size_bytes", "Bytes of the frames that a topic's queues have at present."
-    yield Growing(gauge(name, doc, "topic"), _topic_lines(name, topics, labels_of, _size_of))
+    yield FamilyLines(gauge(name, doc, "topic"), _topic_lines(name, topics, labels_of, _size_of))
 
 
-def _kafka_families(topics: Sequence[Topic]) -> Iterator[Growing]:
+def _kafka_families(topics: Sequence[Topic]) -> Iterator[FamilyLines]:
     name = "kafka_topic_partitions"
     family = gauge(name, "Number of partitions of a topic.", "topic")
     lines = _topic_lines(name, topics, lambda topic: labelled(topic=topic.kafka_name), lambda topic: len(topic.queues))
-    yield Growing(family, lines)
+    yield FamilyLines(family, lines)
     for name, doc, value in (
         ("current_offset", "High watermark of a partition: the offset of the next message.", attrgetter("visible_end")),
         ("oldest_offset", "Log start offset of a partition.", attrgetter("start_offset")),
@@ -83,10 +83,10 @@ def _kafka_families(topics: Sequence[Topic]) -> Iterator[Growing]:
         ("under_replicated_partition", "1 if a partition is under-replicated; always 0.", lambda _: 0),
     ):
         name = f"kafka_topic_partition_{name}"
-        yield Growing(gauge(name, doc, "topic", "partition"), _queue_lines(name, topics, value))
+        yield FamilyLines(gauge(name, doc, "topic", "partition"), _queue_lines(name, topics, value))
 
 
-def _rocketmq_families(context: HttpContext, topics: Sequence[Topic]) -> Iterator[Growing]:
+def _rocketmq_families(context: HttpContext, topics: Sequence[Topic]) -> Iterator[FamilyLines]:
     node = node_labels(context)
     received = [topic for topic in topics if not topic.rocketmq_name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
 
@@ -100,7 +100,7 @@ def _rocketmq_families(context: HttpContext, topics: Sequence[Topic]) -> Iterato
     ):
         name = f"rocketmq_{name}_total"
         counted = counter(name, doc, *NODE_LABELS, *RECEIVED_LABELS)
-        yield Growing(counted, _topic_lines(name, received, of_received, value))
+        yield FamilyLines(counted, _topic_lines(name, received, of_received, value))
 
     def of_pending(topic: Topic) -> str:
         place = labelled(topic=topic.rocketmq_name, storage_type="local", storage_medium="disk")
@@ -109,11 +109,11 @@ def _rocketmq_families(context: HttpContext, topics: Sequence[Topic]) -> Iterato
     name = "rocketmq_timing_messages"
     family = gauge(name, "Delayed messages of a topic that are pending.", *NODE_LABELS, "topic", *STORAGE_LABELS)
     lists = context.delayed.lists
-    yield Growing(family, _topic_lines(name, received, of_pending, lambda topic: lists.count(topic.number)))
+    yield FamilyLines(family, _topic_lines(name, received, of_pending, lambda topic: lists.count(topic.number)))
     name = "rocketmq_half_messages"
     family = gauge(name, "Half messages that are open; topic is the topic that stores them.", *NODE_LABELS, "topic")
     half_count = len(context.transactions.halves.state)
-    yield Growing(family, [f"{name}{{{node},{labelled(topic=HALF_TOPIC)}}} {half_count}\n".encode()])
+    yield FamilyLines(family, [f"{name}{{{node},{labelled(topic=HALF_TOPIC)}}} {half_count}\n".encode()])
 
 
 def node_labels(context: HttpContext) -> str:

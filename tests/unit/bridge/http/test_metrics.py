@@ -1,5 +1,7 @@
 """Proves what a scrape says about topics and groups, in the names of all three families, and how much work it is."""
 
+import asyncio
+
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -8,8 +10,9 @@ from duolog.bridge.http.metrics.lines import LINES_IN_PART, Scrape, escaped
 from duolog.bridge.monitoring.histogram import Histogram
 from duolog.bridge.records.groups import CommittedOffset
 from tests.kit.core import ManualCore
-from tests.kit.http import HttpBench
+from tests.kit.http import HttpBench, HttpDialogue
 
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost:9644\r\nConnection: close\r\n\r\n"
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "duolog"}
 
 
@@ -131,9 +134,28 @@ def test_each_metric_has_help_and_no_two_have_one_name() -> None:
 def test_the_port_answers_as_prometheus_expects() -> None:
     bench = HttpBench()
     bench.core.topic("orders")
-    status, head, body = bench.send(b"GET /metrics HTTP/1.1\r\nHost: localhost:9644\r\nConnection: close\r\n\r\n")
+    status, head, body = bench.send(REQUEST)
     assert (status, b"Content-Type: text/plain; version=" in head) == (200, True)
     assert b'kafka_topic_partitions{topic="orders"} 2\n' in body
+
+
+def test_scrapes_beyond_the_memory_for_requests_are_refused() -> None:
+    async def statuses() -> list[bytes]:
+        core = ManualCore()
+        port = HttpBench(core).port()
+        await port.start()
+        reader, late = HttpDialogue(core, port), HttpDialogue(core, port)
+        reader.connection.hold(core.options.http.held_bytes_max - Scrape().memory_bytes_max + 1)
+        late.send(REQUEST)
+        refused = await late.answers()
+        reader.connection.end()
+        next_one = HttpDialogue(core, port)
+        next_one.send(REQUEST)
+        answered = await next_one.answers()
+        await port.stop()
+        return [refused.split(b" ")[1], answered.split(b" ")[1]]
+
+    assert asyncio.run(statuses()) == [b"503", b"200"]
 
 
 # -- Histograms
