@@ -56,15 +56,19 @@ def _unknown(key: str) -> str:
     """Return an error text for an unknown setting, with settings of a similar name."""
     names = [row.name for row in settings()]
     last = key.rpartition(".")[2]
-    same = [name for name in names if name.partition(".")[2] == last]
+    same = [name for name in names if name.partition(".")[2] == last or name.replace(".", "_") == last]
     near = (
         same
         or get_close_matches(key, [*names, *SECTIONS], 3, SIMILARITY)
         or get_close_matches(key, _lasts(names), 1, SIMILARITY)
         or [name for name in names if last in name.partition(".")[2].split("_")]
     )
-    meant = [name for name in names if name.partition(".")[2] in near] or [name for name in near if name != key]
-    hint = f"did you mean {' or '.join(meant[:3])}? " if meant else ""
+    meant = [name for name in near if name in names]
+    meant = (
+        meant or [name for name in names if name.partition(".")[2] in near] or [name for name in near if name != key]
+    )
+    nearest = get_close_matches(key, meant, 3, 0)  # In the order of their similarity.
+    hint = f"did you mean {' or '.join(nearest)}? " if nearest else ""
     return f"no such setting; {hint}`duolog settings` lists them"
 
 

@@ -174,6 +174,17 @@ def test_bad_file_is_one_line_that_names_the_setting(tmp_path: Path, toml: str, 
             "broker:9092",
             "server.advertise: expected a host name or address, without a port, got 'broker:9092'",
         ),
+        (
+            "htpp.port",
+            "1",
+            "htpp.port: no such setting; did you mean http.port or rocketmq.port or kafka.port? `duolog settings` "
+            "lists them",
+        ),
+        (
+            "server.log_level",
+            "info",
+            "server.log_level: no such setting; did you mean log.level? `duolog settings` lists them",
+        ),
         ("kafka", "1", "kafka: no such setting; `duolog settings` lists them"),
     ],
 )
