@@ -18,7 +18,9 @@ class HttpApiError(typer.TyperException):
 
 
 class Api:
-    """The HTTP API of the broker at `HOST:PORT`."""
+    """The HTTP API of the broker at `HOST:PORT`. `token` is sent if it is not None (`http.readers_file`)."""
+
+    token: str | None = None
 
     def __init__(self, address: str) -> None:
         given, address = address, address.removeprefix("http://").rstrip("/")
@@ -49,7 +51,8 @@ class Api:
         target = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
         connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         try:
-            connection.request(method, target, body, {"Content-Type": "application/json"})
+            authorization = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+            connection.request(method, target, body, {"Content-Type": "application/json"} | authorization)
             response = connection.getresponse()
             content = response.read()
         except (ConnectionResetError, BrokenPipeError) as error:

@@ -33,8 +33,9 @@ from duolog.bridge.cli.common import (
 )
 from duolog.bridge.cli.config import config_app
 from duolog.bridge.cli.dashboards import dashboard_app
+from duolog.bridge.cli.data_directory.backup import backup, restore
+from duolog.bridge.cli.data_directory.log import log_app
 from duolog.bridge.cli.groups import group_app
-from duolog.bridge.cli.log_files import log_app
 from duolog.bridge.cli.messages import consume, message_app, produce
 from duolog.bridge.cli.timers import schedule_app, timer_app
 from duolog.bridge.cli.topics import topic_app
@@ -222,6 +223,8 @@ def poison_acknowledge(
 
 app.command()(produce)
 app.command()(consume)
+app.command()(backup)
+app.command()(restore)
 
 
 @app.command()

@@ -142,10 +142,11 @@ class Verification:
     """Reads and verifies the log of one data directory.
 
     With `is_served`, a broker is using the directory: only sealed segments are read, and a segment that retention
-    removes meanwhile is left out. Otherwise the caller must hold the lock of the directory.
+    removes meanwhile is left out. Otherwise the caller must hold the lock of the directory. `expected_end` is the end
+    of a copy, up to which the log must be whole.
     """
 
-    def __init__(self, files: ReadableFiles, *, is_served: bool) -> None:
+    def __init__(self, files: ReadableFiles, *, is_served: bool, expected_end: int = 0) -> None:
         self._files, self._is_served = files, is_served
         chain, _ = read_chain(files.list(LOG_DIRECTORY))
         self.segments = [each for each in (chain[:-1] if is_served else chain) if not each.is_gap]
@@ -154,7 +155,7 @@ class Verification:
         self._is_complete = not (chain and chain[0].start) and not any(each.is_gap for each in chain)
         found = self.state
         # The log was durable up to this position, according to what was read so far.
-        self.proven = 0 if found is None or is_served else found.position
+        self.proven = max(expected_end, 0 if found is None or is_served else found.position)
         self._report = LogReport(checkpoint_position=-1 if self.checkpoint is None else self.checkpoint.position)
         self._bad: list[BadRange] = []
 

@@ -3,11 +3,15 @@
     POST   /api/leases         {"topics": [...], "lease_ms"?}  ->  201 {"lease", "directory", "queues", "segments", ...}
     POST   /api/leases/{id}    renew the lease                 ->  200, or 410 if it has ended
     DELETE /api/leases/{id}    end the lease                   ->  200, or 410
+    POST   /api/backups        {"lease_ms"?}                   ->  201 {"lease", "position", "segments", "tables", ...}
 
 All three need the right to read the topics of the lease (`readers.py`): 401 for an unknown token, 403 for a token
 without this right. In an answer, `segments` has files and positions in them; `queues` has, by queue key, the offsets
 that are visible and committed now, and the aborted transactions among them. The program must not read anything else
 from the files.
+
+A backup copies all files of the log up to a position, under a lease of the whole log (`store/recovery/backup.py`). It
+needs the right to read all topics, which is the pattern "*".
 
 The answer is computed while it is written, in slices. The offsets of a queue are those of the time when its row is
 written. The segments are the last part, so they contain all these offsets. Until then the lease holds the whole log.
@@ -40,7 +44,10 @@ from duolog.bridge.state.leases import (
     segments_from,
 )
 from duolog.bridge.state.topic_table import Topic
+from duolog.delay.tables.table_format import TableEntry, table_path
+from duolog.delay.tables.tombstones import tombstones_path
 from duolog.store.entry import Promise
+from duolog.store.log.segment import Segment
 
 
 class NewLease(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,6 +55,12 @@ class NewLease(msgspec.Struct, forbid_unknown_fields=True):
 
     topics: list[str]
     lease_ms: int | None = None  # None: LEASE_MS, or `leases.lease_ms_max` if that is less.
+
+
+class NewBackup(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /api/backups."""
+
+    lease_ms: int | None = None  # As in NewLease.
 
 
 class LeaseApi:
@@ -67,6 +80,7 @@ class LeaseApi:
             web.post("/api/leases", self._lease),
             web.post("/api/leases/{lease}", self._renew_lease),
             web.delete("/api/leases/{lease}", self._release_lease),
+            web.post("/api/backups", self._backup),
         ]
 
     async def _lease(self, request: web.Request) -> web.StreamResponse:
@@ -82,24 +96,61 @@ class LeaseApi:
         lease = request.match_info["lease"]
         return answer(release(self._context, lease, self._readers(), _caller(request)))
 
+    async def _backup(self, request: web.Request) -> web.StreamResponse:
+        body = await self._read(request)
+        wanted = parsed(body, NewBackup) if body else NewBackup()
+        lease = take_all(self._context, wanted.lease_ms, self._readers(), _caller(request), request.remote or "")
+        # The position, and what the log and the tables are there, belong to the same moment.
+        position = self._context.store.next_position
+        segments = [each for each in self._context.store.segments() if each.start < position]
+        tables = self._context.delayed.delays.timers.tree.context.tables.manifest
+        try:
+            await self._kept(Promise(position, durable=False))
+        except BaseException:
+            self._context.leases.release(lease)
+            raise
+        parts = _backup_plan(self._context, lease, position, segments, tables)
+        return Listing(parts, 201, undo=partial(self._context.leases.release, lease))
+
 
 def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, address: str) -> Listing:
     """Grant a lease on the log for some topics, and return the answer. Raises HTTPException."""
-    lease_ms_max = context.options.leases.lease_ms_max
-    lease_ms = min(LEASE_MS, lease_ms_max) if wanted.lease_ms is None else wanted.lease_ms
-    if not 0 < lease_ms <= lease_ms_max:
-        raise web.HTTPBadRequest(text=f"lease_ms: expected 1 to leases.lease_ms_max={lease_ms_max}, got {lease_ms}")
+    lease_ms = _lease_ms(context, wanted.lease_ms)
     _check(readers, caller, [])
     try:
         topics = find_topics(context.topics, wanted.topics)
     except KeyError as error:
         raise web.HTTPNotFound(text=f"there is no topic {str(error.args[0])[:300]}") from error
     _check(readers, caller, topics)
+    lease = _take(context, topics, address, lease_ms)
+    return Listing(_plan(context, lease), 201, undo=partial(context.leases.release, lease))
+
+
+def take_all(context: HttpContext, wanted_ms: int | None, readers: Readers, caller: str, address: str) -> Lease:
+    """Grant a lease on the whole log. Raises HTTPException."""
+    lease_ms = _lease_ms(context, wanted_ms)
     try:
-        lease = context.leases.take(topics, address, lease_ms, context.clock.mono_ms())
+        readers.check_all(caller)
+    except UnknownReader as error:
+        raise web.HTTPUnauthorized(text=str(error)) from error
+    except MayNotRead as error:
+        raise web.HTTPForbidden(text=str(error)) from error
+    return _take(context, [], address, lease_ms)
+
+
+def _lease_ms(context: HttpContext, wanted_ms: int | None) -> int:
+    lease_ms_max = context.options.leases.lease_ms_max
+    lease_ms = min(LEASE_MS, lease_ms_max) if wanted_ms is None else wanted_ms
+    if not 0 < lease_ms <= lease_ms_max:
+        raise web.HTTPBadRequest(text=f"lease_ms: expected 1 to leases.lease_ms_max={lease_ms_max}, got {lease_ms}")
+    return lease_ms
+
+
+def _take(context: HttpContext, topics: Sequence[Topic], address: str, lease_ms: int) -> Lease:
+    try:
+        return context.leases.take(topics, address, lease_ms, context.clock.mono_ms())
     except TooManyLeases as error:
         raise web.HTTPServiceUnavailable(text=str(error)) from error
-    return Listing(_plan(context, lease), 201, undo=partial(context.leases.release, lease))
 
 
 def renew(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> dict[str, Any]:
@@ -198,3 +249,32 @@ def _segments(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Ite
         held_from = min(held_from, segment.start)
         yield {"start": segment.start, "end": min(segment.known_end, written), "path": segment.path}
     context.leases.narrow(lease, held_from)
+
+
+# -- The answer with the files of a backup
+
+
+def _backup_plan(
+    context: HttpContext, lease: Lease, position: int, segments: Sequence[Segment], tables: Sequence[TableEntry]
+) -> Iterator[bytes | None]:
+    head = {
+        "lease": lease.id,
+        "lease_ms": lease.lease_ms,
+        "directory": os.path.abspath(context.options.store.directory),
+        "position": position,
+    }
+    yield to_json(head)[:-1] + b',"segments":'
+    yield from array(
+        {"path": each.path, "size": 0 if each.is_gap else min(each.known_end, position) - each.start}
+        for each in segments
+    )
+    yield b',"tables":'
+    yield from array(_table_files(tables))
+    yield b"}"
+
+
+def _table_files(tables: Sequence[TableEntry]) -> Iterator[dict[str, Any]]:
+    for entry in tables:
+        yield {"path": table_path(entry.number), "size": entry.size}
+        if entry.tombstone_bytes:
+            yield {"path": tombstones_path(entry.number), "size": entry.tombstone_bytes}

@@ -59,13 +59,22 @@ class Readers:
         """Raise UnknownReader or MayNotRead unless the token in this header may read the topics."""
         if self._patterns is None:
             return
-        scheme, _, token = authorization.partition(" ")
-        patterns = self._patterns.get(_digest(token.strip())) if scheme.lower() == _SCHEME else None
-        if patterns is None:
-            raise UnknownReader("expected Authorization: Bearer and a token of http.readers_file")
+        patterns = self._patterns_of(authorization)
         for topic in topics:
             if not any(fnmatchcase(topic.kafka_name, each) or fnmatchcase(topic.name, each) for each in patterns):
                 raise MayNotRead(f"this token may not read topic {topic.name}")
+
+    def check_all(self, authorization: str) -> None:
+        """Raise UnknownReader or MayNotRead unless the token in this header may read all topics: pattern "*"."""
+        if self._patterns is not None and "*" not in self._patterns_of(authorization):
+            raise MayNotRead("this token may not read all topics, because it does not have the pattern *")
+
+    def _patterns_of(self, authorization: str) -> Sequence[str]:
+        scheme, _, token = authorization.partition(" ")
+        patterns = (self._patterns or {}).get(_digest(token.strip())) if scheme.lower() == _SCHEME else None
+        if patterns is None:
+            raise UnknownReader("expected Authorization: Bearer and a token of http.readers_file")
+        return patterns
 
 
 def _digest(token: str) -> bytes:

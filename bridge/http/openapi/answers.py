@@ -416,6 +416,20 @@ class LeaseAnswer(TypedDict):
     segments: list[LeasedSegment]
 
 
+class BackupFile(TypedDict):
+    path: str
+    size: int
+
+
+class BackupAnswer(TypedDict):
+    lease: str
+    lease_ms: int
+    directory: str
+    position: Annotated[int, _is("The log is written up to this position, and the backup ends there.")]
+    segments: list[BackupFile]
+    tables: list[BackupFile]
+
+
 class RenewedLease(TypedDict):
     lease: str
     lease_ms: int

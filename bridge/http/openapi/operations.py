@@ -325,6 +325,18 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("POST", "/api/leases/{lease}"): Operation("Renew a lease.", answer=answers.RenewedLease, statuses=LEASE_ENDED),
     ("DELETE", "/api/leases/{lease}"): Operation("End a lease.", answer=answers.ReleasedLease, statuses=LEASE_ENDED),
+    ("POST", "/api/backups"): Operation(
+        "Take a lease on the whole log, and list the files of a backup.",
+        answer=answers.BackupAnswer,
+        body=leases.NewBackup,
+        is_body_optional=True,
+        status=201,
+        statuses={
+            401: "The token is not in `http.readers_file`.",
+            403: "The token may not read all topics.",
+        },
+        description="`duolog backup` copies the first `size` bytes of each file, and then ends the lease.",
+    ),
 }
 
 PLACES: Final = {

@@ -135,6 +135,7 @@ def test_answers_have_the_fields_of_their_types() -> None:
     lease = ask("POST", "/api/leases", {"topics": ["orders"]})["lease"]
     ask("POST", f"/api/leases/{lease}", {})
     ask("DELETE", f"/api/leases/{lease}")
+    ask("POST", "/api/backups", {"lease_ms": 1000})
     ask("GET", "/api/transactions/orders%2Fa")
     ask("POST", "/api/transactions/orders/a", {"verdict": "commit"})
     ask("DELETE", "/api/topics/made")

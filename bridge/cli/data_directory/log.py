@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duolog.bridge.cli.common import REFUSED, AsJson, Refused, new_app, show_json, show_tree
-from duolog.bridge.cli.data_files import Data, changing_files, progress, reading_files
+from duolog.bridge.cli.data_directory.opening import Data, changing_files, progress, reading_files
 
 if TYPE_CHECKING:
     from duolog.store.recovery.damage import BadRange, LogReport
@@ -51,8 +51,8 @@ def dump(
 
     Texts are shortened; --json has them in full. Beside a running broker, the newest segment is left out.
     """
-    from duolog.bridge.cli.log_dump import Filter
-    from duolog.bridge.cli.log_dump import dump as show
+    from duolog.bridge.cli.data_directory.dump import Filter
+    from duolog.bridge.cli.data_directory.dump import dump as show
     from duolog.store.log.format import POSITION_MAX
 
     wanted = Filter(start, POSITION_MAX if end is None else end, topic, queue)
@@ -142,7 +142,7 @@ def _placeholder(base_offset: int, count: int, stored_ms: int) -> "Placeholder":
 
 
 def _show_repair(plan: "RepairPlan", kept: str | None, *, as_json: bool) -> None:
-    from duolog.bridge.cli.log_dump import learn_name
+    from duolog.bridge.cli.data_directory.dump import learn_name
     from duolog.store.index.queue import Queue
 
     names: dict[int, str] = {}

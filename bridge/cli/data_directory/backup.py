@@ -1,0 +1,131 @@
+"""`duolog backup` copies the data directory of a running broker, and `duolog restore` makes a data directory of a copy.
+
+The command copies the files, not the broker, so a backup does not hold up the broker's event loop. It must run as a
+user who may read the data directory.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from duolog.bridge.cli.common import Http, Refused, writing
+from duolog.bridge.cli.data_directory.opening import progress
+
+if TYPE_CHECKING:
+    from duolog.bridge.cli.http_client import Api
+    from duolog.store.recovery.backup import BackupPlan, Sources
+
+RENEW_BYTES: Final = 64 << 20  # The lease is renewed whenever so many bytes were copied.
+ATTEMPTS: Final = 10  # The broker may remove a table between its answer and the opening of the file.
+
+TOKEN_VARIABLE = "DUOLOG_TOKEN"
+
+Target = Annotated[Path, typer.Argument(metavar="DIR", help="a directory that is empty or does not exist")]
+Source = Annotated[Path, typer.Argument(metavar="DIR", help="the directory of the backup")]
+
+
+def backup(
+    directory: Target,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="the data directory, if its path is another one here")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar=TOKEN_VARIABLE, metavar="TOKEN", help="a token of http.readers_file")
+    ] = None,
+    http: Http = None,
+) -> None:
+    """Copy the data directory of the running broker, on the machine of the broker.
+
+    The copy has everything that was acknowledged before the command began. Each unit of the copied log is verified.
+    """
+    from duolog.store.recovery.backup import BackupFailed, check_is_new
+
+    api = writing(http)
+    api.token = token
+    lease = ""
+    try:
+        check_is_new(str(directory))
+        lease, plan, sources = _open_sources(api, data)
+        renew = _Renewal(api, lease)
+        with progress("copying", plan.total_bytes) as note_bytes:
+            sources.copy_to(str(directory), renew.after(note_bytes))
+        sources.close()
+    except (BackupFailed, OSError) as error:
+        raise Refused(f"no backup was made: {error}") from error
+    finally:
+        _release(api, lease)
+    typer.echo(f"{directory} has the log up to position {plan.position}, {plan.total_bytes} bytes, verified")
+
+
+def _open_sources(api: "Api", data: Path | None) -> tuple[str, "BackupPlan", "Sources"]:
+    """Take a lease, and open the files of its plan; again with another lease if one of them was removed meanwhile."""
+    from duolog.store.recovery.backup import BackupFailed, FilesChanged, Sources
+
+    reason: object = ""
+    for _ in range(ATTEMPTS):
+        answer = api.act("/api/backups")
+        plan = _plan_of(answer, data)
+        try:
+            return answer["lease"], plan, Sources(plan)
+        except FilesChanged as error:
+            reason = error
+            _release(api, answer["lease"])
+        except OSError:
+            _release(api, answer["lease"])
+            raise
+    raise BackupFailed(f"the broker's files changed {ATTEMPTS} times while they were opened: {reason}")
+
+
+def _release(api: "Api", lease: str) -> None:
+    """End a lease, if there is one. If that fails, the lease ends by its time, so the backup is none the worse."""
+    from duolog.bridge.cli.http_client import HttpApiError
+
+    if lease:
+        with suppress(HttpApiError):
+            api.delete("/api/leases", lease)
+
+
+def _plan_of(answer: dict[str, Any], data: Path | None) -> "BackupPlan":
+    from duolog.store.recovery.backup import BackupPlan, CopiedFile
+
+    files = [[CopiedFile(row["path"], row["size"]) for row in answer[name]] for name in ("segments", "tables")]
+    return BackupPlan(answer["directory"] if data is None else str(data), answer["position"], *files)
+
+
+class _Renewal:
+    """Renews a lease whenever RENEW_BYTES were copied; fails if it has ended."""
+
+    def __init__(self, api: "Api", lease: str) -> None:
+        self._api, self._lease = api, lease
+        self._bytes = 0
+
+    def after(self, note_bytes: Callable[[int], None]) -> Callable[[int], None]:
+        """Return a function that calls `note_bytes`, and renews the lease when it is time."""
+
+        def note(count: int) -> None:
+            note_bytes(count)
+            self._bytes += count
+            if self._bytes >= RENEW_BYTES:
+                self._bytes = 0
+                self._api.act("/api/leases", self._lease)
+
+        return note
+
+
+def restore(
+    directory: Source,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="the new data directory; empty or not there")],
+) -> None:
+    """Make a data directory of a backup; each unit of its log is verified before and after it is copied."""
+    from duolog.store.recovery.backup import Backup, BackupFailed
+
+    try:
+        found = Backup(str(directory))
+        with progress("restoring", found.total_bytes) as note_bytes:
+            found.restore(str(data), note_bytes)
+    except (BackupFailed, OSError) as error:
+        raise Refused(f"nothing was restored: {error}") from error
+    typer.echo(f"{data} has the log up to position {found.position}; start the broker with --data {data}")

@@ -1,0 +1,182 @@
+"""A backup of a whole core, and its restoring: the copy has what was acknowledged, and damage is refused."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from duolog.bridge.cli.data_directory.backup import _plan_of
+from duolog.bridge.config import HttpOptions, Options
+from duolog.store.log.format import POSITION_MAX
+from duolog.store.recovery.backup import BackupPlan, CopiedFile, FilesChanged, Sources
+from tests.kit.core import ManualCore
+from tests.kit.http import HttpBench
+from tests.unit.bridge.cli.test_log_repair import SMALL, core_on, flip, readable, segments
+from tests.unit.bridge.cli.test_main import run
+
+
+def publish(core: ManualCore, start: int, end: int) -> None:
+    core.publish(core.topic("orders", queues=1), *[b"%d" % offset for offset in range(start, end)])
+
+
+def copied(core: ManualCore, data: Path, target: Path) -> BackupPlan:
+    """Make a backup as the command does; messages are published while it is made."""
+    bench = HttpBench(core)
+    status, answer = bench.ask("POST", "/api/backups")
+    assert status == 201
+    assert core.store.retention.dead_segments.held_from == 0
+    sources = Sources(_plan_of(answer, data))
+    count = core.topic("orders").queues[0].end_offset
+    publish(core, count, count + 30)
+    sources.copy_to(str(target), lambda _: None)
+    sources.close()
+    assert bench.ask("DELETE", f"/api/leases/{answer['lease']}")[0] == 200
+    assert core.store.retention.dead_segments.held_from == POSITION_MAX
+    return _plan_of(answer, data)
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    """Return a backup of 40 messages of a broker that goes on with others."""
+    core = core_on(tmp_path / "data")
+    publish(core, 0, 40)
+    copied(core, tmp_path / "data", tmp_path / "backup")
+    return tmp_path / "backup"
+
+
+def test_a_restored_copy_has_what_was_there_when_the_backup_began(
+    backup: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(f"restore {backup} --data {tmp_path / 'new'}", capsys)
+    assert status == 0
+    assert "has the log up to position" in out
+    core = core_on(tmp_path / "new")
+    assert readable(core) == {offset: b"%d" % offset for offset in range(40)}
+    publish(core, 40, 41)
+    assert readable(core)[40] == b"40"
+
+
+def test_segments_that_were_removed_stay_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    core = core_on(tmp_path / "data")
+    publish(core, 0, 60)
+    core.store.checkpoint(0)
+    core.settle()
+    queue = core.topic("orders").queues[0]
+    core.store.retention.trim(queue, 50, core.clock.now_ms())
+    for _ in core.store.retention.dead_segments.find():
+        pass
+    core.store.checkpoint(0)
+    core.settle()
+    assert segments(tmp_path / "data")[0].name != f"{0:020}.log"
+    copied(core, tmp_path / "data", tmp_path / "backup")
+    assert run(f"restore {tmp_path / 'backup'} --data {tmp_path / 'new'}", capsys)[0] == 0
+    restored = core_on(tmp_path / "new")
+    assert readable(restored) == {offset: b"%d" % offset for offset in range(50, 60)}
+
+
+def test_a_table_that_is_removed_before_it_is_opened_asks_for_another_plan(tmp_path: Path) -> None:
+    core = core_on(tmp_path)
+    publish(core, 0, 1)
+    plan = _plan_of(HttpBench(core).ask("POST", "/api/backups")[1], tmp_path)
+    with pytest.raises(FilesChanged):
+        Sources(plan._replace(tables=[CopiedFile("timers/0000000001.table", 4096)]))
+
+
+def test_only_a_token_that_may_read_everything_may_make_a_backup(tmp_path: Path) -> None:
+    readers = tmp_path / "readers.toml"
+    readers.write_text('"some" = ["orders*"]\n"all" = ["*"]\n')
+    options = Options(http=HttpOptions(readers_file=str(readers)))
+    bench = HttpBench(ManualCore(options, store=SMALL))
+    statuses = {
+        token: bench.ask("POST", "/api/backups", None, {"Authorization": f"Bearer {token}"})[0]
+        for token in ("none", "some", "all")
+    }
+    assert statuses == {"none": 401, "some": 403, "all": 201}
+
+
+# -- Damage
+
+
+def flip_a_bit(backup: Path) -> None:
+    flip(segments(backup)[1], 100)
+
+
+def truncate(backup: Path) -> None:
+    path = segments(backup)[1]
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def remove_a_segment(backup: Path) -> None:
+    segments(backup)[1].unlink()
+
+
+def remove_the_manifest(backup: Path) -> None:
+    (backup / "backup.json").unlink()
+
+
+def name_a_file_outside(backup: Path) -> None:
+    content = json.loads((backup / "backup.json").read_text())
+    content["files"].append(["log/../../outside", 0])
+    (backup / "backup.json").write_text(json.dumps(content))
+
+
+def future_format(backup: Path) -> None:
+    content = json.loads((backup / "backup.json").read_text())
+    (backup / "backup.json").write_text(json.dumps(content | {"format": 2}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (flip_a_bit, "the log is damaged: log/"),
+        (truncate, "were expected"),
+        (remove_a_segment, "is missing"),
+        (remove_the_manifest, "it is no finished backup"),
+        (name_a_file_outside, "which is no file of a backup"),
+        (future_format, "has format 2; this version knows 1"),
+    ],
+)
+def test_a_damaged_backup_is_not_restored(
+    backup: Path, damage: Callable[[Path], None], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(backup)
+    status, out, err = run(f"restore {backup} --data {tmp_path / 'new'}", capsys)
+    assert (status, out) == (1, "")
+    assert err.startswith("duolog: nothing was restored: ")
+    assert says in err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_flipped_bit_anywhere_in_the_log_is_found(
+    backup: Path, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choose = random.Random(seed)
+    path = choose.choice(segments(backup))
+    flip(path, choose.randrange(path.stat().st_size))
+    status, _, err = run(f"restore {backup} --data {tmp_path / 'new'}", capsys)
+    assert status == 1
+    assert "the log is damaged: log/" in err
+
+
+def test_a_directory_with_files_is_not_replaced(
+    backup: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "file").write_text("in the way")
+    status, _, err = run(f"restore {backup} --data {used}", capsys)
+    assert (status, err) == (1, f"duolog: nothing was restored: {used} is not empty\n")
+    shutil.rmtree(used)
+    used.mkdir()
+    assert run(f"restore {backup} --data {used}", capsys)[0] == 0
+
+
+def test_a_backup_needs_a_running_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(f"backup {tmp_path / 'backup'} --http 127.0.0.1:1", capsys)
+    assert status == 1
+    assert "no broker answers on 127.0.0.1:1" in err
+    assert not (tmp_path / "backup").exists()
