@@ -1,0 +1,155 @@
+"""The metrics of a running broker: the dashboard and the alerts name what it exports, promtool accepts the rules, and
+each panel of the dashboard and each rule is evaluated by a real Prometheus that scrapes the broker.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.kit.broker import Broker, free_ports
+from tests.kit.eventually import eventually
+from tests.kit.lacking import skip_or_fail
+
+TOPIC = "orders"
+WITHIN_S = 60
+CONFIG = """
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [rules.yml]
+scrape_configs: [{{job_name: duolog, static_configs: [{{targets: ["{target}"]}}]}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    if request.config.getoption("--peers"):
+        skip_or_fail("the metrics are this broker's")
+    with Broker(tmp_path_factory.mktemp("metrics") / "data") as running:
+        yield running
+
+
+def program(name: str) -> str:
+    """Return the path of a program of Debian's package `prometheus`."""
+    found = shutil.which(name)
+    return found or skip_or_fail(f"no {name}; Debian's package prometheus has it")
+
+
+def printed(what: str) -> str:
+    command = [sys.executable, "-I", "-m", "duolog.bridge", "dashboard", what]
+    return subprocess.check_output(command, text=True, timeout=60)
+
+
+def get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        body: bytes = answer.read()
+    return body
+
+
+def expressions() -> list[tuple[str, str]]:
+    """Return (title of the panel, query), as Grafana sends it."""
+    panels = json.loads(printed("grafana"))["panels"]
+    found = [(panel["title"], target["expr"]) for panel in panels for target in panel["targets"]]
+    return [(title, expr.replace("$instance", ".*").replace("$__rate_interval", "10s")) for title, expr in found]
+
+
+def use(broker: Broker) -> None:
+    """Let a producer, a group that lags, a delayed message and a refused request leave their traces."""
+    producer = Producer({"bootstrap.servers": broker.kafka})
+    for number in range(20):
+        producer.produce(TOPIC, f"{number}".encode(), partition=0)
+    producer.flush(10)
+    group = Consumer({"bootstrap.servers": broker.kafka, "group.id": "billing"})
+    group.commit(offsets=[TopicPartition(TOPIC, 0, 5)], asynchronous=False)
+    group.close()
+    delayed = json.dumps({"topic": TOPIC, "value": "x", "delay_ms": 300}).encode()
+    request = urllib.request.Request(
+        f"http://{broker.http}/api/timers", delayed, {"Content-Type": "application/json"}, method="POST"
+    )
+    urllib.request.urlopen(request, timeout=10).close()
+    with pytest.raises(urllib.error.HTTPError):
+        get(f"http://{broker.http}/api/topics/no-such-topic")
+
+
+def test_metrics_that_panels_and_rules_name_are_exported(broker: Broker) -> None:
+    use(broker)
+    exported = set(re.findall(r"^# TYPE (\w+) ", get(f"http://{broker.http}/metrics").decode(), re.MULTILINE))
+    exported |= {f"{name}_bucket" for name in exported}
+    text = "".join(expr for _, expr in expressions()) + printed("alerts")
+    named = set(re.findall(r"\b(?:duolog|kafka|rocketmq)_\w+", text))
+    assert len(named) > 10
+    assert named <= exported
+
+
+def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(printed("alerts"))
+    checked = subprocess.run(
+        [program("promtool"), "check", "rules", "rules.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (checked.returncode, "SUCCESS" in checked.stdout) == (0, True), checked.stdout + checked.stderr
+
+
+def test_promtool_accepts_the_metrics(broker: Broker) -> None:
+    """`promtool check metrics` also reports names that break conventions; RocketMQ's and kafka_exporter's names do."""
+    use(broker)
+    checked = subprocess.run(
+        [program("promtool"), "check", "metrics"],
+        input=get(f"http://{broker.http}/metrics"), capture_output=True, timeout=60,
+    )  # fmt: skip
+    wrong = [line for line in checked.stderr.decode().splitlines() if not line.startswith(("rocketmq_", "kafka_"))]
+    assert not wrong
+
+
+def test_prometheus_has_data_for_each_panel_and_evaluates_each_rule(broker: Broker, tmp_path: Path) -> None:
+    with prometheus(broker, tmp_path) as api:
+        for title, expr in expressions():
+            eventually(f"data of {title}: {expr}", lambda expr=expr: fresh(broker, api, expr), bool, WITHIN_S)
+        health = eventually(
+            "rules were evaluated", lambda: states(api), lambda found: "unknown" not in found.values(), WITHIN_S
+        )
+        assert set(health.values()) == {"ok"}, health
+
+
+@contextmanager
+def prometheus(broker: Broker, folder: Path) -> Iterator[str]:
+    """Run a Prometheus that scrapes the broker every second; yields the URL of its API."""
+    (folder / "rules.yml").write_text(printed("alerts"))
+    (folder / "prometheus.yml").write_text(CONFIG.format(target=broker.http))
+    (port,) = free_ports(1)
+    options = [f"--web.listen-address=127.0.0.1:{port}", "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([program("prometheus"), *options], cwd=folder, stdout=log, stderr=log)
+    try:
+        yield f"http://127.0.0.1:{port}/api/v1"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def fresh(broker: Broker, api: str, expr: str) -> list[Any]:
+    """Use the broker, and return the values of a query that are numbers; none while Prometheus is starting."""
+    use(broker)
+    try:
+        found = json.loads(get(f"{api}/query?{urlencode({'query': expr})}"))
+    except OSError:
+        return []
+    return [row for row in found["data"]["result"] if not math.isnan(float(row["value"][1]))]
+
+
+def states(api: str) -> dict[str, str]:
+    """Return the health of each rule."""
+    groups = json.loads(get(f"{api}/rules"))["data"]["groups"]
+    return {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
