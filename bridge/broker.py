@@ -430,6 +430,7 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFi
         loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
     reload = Reload(broker.settings_in_force, load, loop, broker.http, broker.faults)
     loop.add_signal_handler(signal.SIGHUP, reload.request)
+    broker.http.reload = reload.reload
     print(broker.ready_line(), flush=True)  # noqa: T201
     log.info("ready in_ms=%d pid=%d", broker.clock.mono_ms() - broker.started_mono_ms, os.getpid())
     try:

@@ -1,4 +1,4 @@
-"""Reload of settings after SIGHUP: the settings are read again, and some take effect while the broker runs.
+"""Reload of settings after SIGHUP or `duolog config reload`: they are read again, and some take effect at once.
 
     log.format, log.level, log.levels   take effect at once
     http.readers_file                   is read again; the tokens in it are valid from the next lease on
@@ -17,6 +17,7 @@ import msgspec
 
 from duolog.bridge.config import ConfigError, Loaded, Options, SettingsInForce
 from duolog.bridge.http.api.readers import Readers
+from duolog.bridge.http.api.settings import Reloaded
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.faults import Faults
@@ -43,6 +44,7 @@ class Reload:
         self._in_force = in_force
         self._task: asyncio.Task[None] | None = None
         self._is_wanted = False
+        self._one_at_a_time = asyncio.Lock()
 
     def request(self) -> None:
         """Reload now, or once more after the reload that is in progress."""
@@ -50,17 +52,26 @@ class Reload:
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._run())
 
+    async def reload(self) -> Reloaded:
+        """Reload and return what has changed. Raises ConfigError, and nothing has changed then."""
+        async with self._one_at_a_time:
+            try:
+                return await self._reload()
+            except ConfigError as error:
+                log.error("reload refused, nothing has changed reason=%r", str(error))
+                raise
+
     async def _run(self) -> None:
         while self._is_wanted:
             self._is_wanted = False
             try:
-                await self._reload()
-            except ConfigError as error:
-                log.error("reload refused, nothing has changed reason=%r", str(error))
+                await self.reload()
+            except ConfigError:
+                pass  # The log says why.
             except Exception as error:  # noqa: BLE001 - contained
                 self._faults.contain(error, "reload")
 
-    async def _reload(self) -> None:
+    async def _reload(self) -> Reloaded:
         loaded, readers = await asyncio.to_thread(self._read)
         options = loaded.options
         changed = self._in_force.changed(options)
@@ -71,6 +82,7 @@ class Reload:
         logs.apply(msgspec.structs.replace(options.log, level="info", levels=""))  # The next line is always written.
         log.info("settings reloaded reloaded=%s need_restart=%s", ",".join(reloaded) or "-", ",".join(restart) or "-")
         logs.apply(options.log)
+        return Reloaded(reloaded, restart)
 
     def _read(self) -> tuple[Loaded, Readers]:
         loaded = self._load()

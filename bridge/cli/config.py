@@ -1,4 +1,4 @@
-"""`duolog config`: checks a config file, and shows the settings in force with their sources."""
+"""`duolog config`: checks a config file, shows the settings in force with their sources, and has them reloaded."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from duolog.bridge.cli.common import BAD_OPTION, AsJson, BadOption, new_app, reading, say, show_json, show_table
+from duolog.bridge.cli.common import (
+    BAD_OPTION,
+    AsJson,
+    BadOption,
+    Http,
+    new_app,
+    reading,
+    say,
+    show_json,
+    show_table,
+    writing,
+)
 from duolog.bridge.config import ConfigError, SettingsInForce, errors_of, load_with_sources, parse_override
 
 config_app = new_app("The settings of a config file, and of a running broker.")
@@ -56,6 +67,18 @@ def config_show(
         ("setting", "value", "source"),
         [[row["name"], _shown(row["value"]), row["source"]] for row in rows],
     )
+
+
+@config_app.command("reload")
+def config_reload(http: Http = None, as_json: AsJson = False) -> None:
+    """Let a running broker read its settings again, as SIGHUP does; print what has changed and what needs a restart."""
+    found = writing(http).act("/api/settings/reload")
+    if as_json:
+        show_json(found)
+        return
+    typer.echo(f"reloaded: {', '.join(found['reloaded']) or 'nothing'}")
+    if found["need_restart"]:
+        typer.echo(f"need a restart: {', '.join(found['need_restart'])}")
 
 
 def _would_be(config: Path | None, overrides: list[str]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
     api/status.py     /metrics, /healthz, /readyz,      api/timers.py         /api/timers: one delayed message
                       /api/status, segments, poison     api/pending.py        /api/timers: lists and numbers
+    api/settings.py   /api/settings
     api/topics.py     /api/topics                       api/schedules.py      /api/schedules
     api/messages.py   /api/topics/{name}/messages       api/transactions.py   /api/transactions
     api/groups.py     /api/groups                       api/leases.py         /api/leases
@@ -31,6 +32,7 @@ from duolog.bridge.http.api.messages import Decompression, MessageApi
 from duolog.bridge.http.api.pending import PendingApi
 from duolog.bridge.http.api.readers import Readers
 from duolog.bridge.http.api.schedules import ScheduleApi
+from duolog.bridge.http.api.settings import Reloaded, SettingsApi
 from duolog.bridge.http.api.status import StatusApi
 from duolog.bridge.http.api.timers import TimerApi
 from duolog.bridge.http.api.topics import TopicApi
@@ -62,6 +64,11 @@ REDRIVE_REFUSALS = (RedriveRefused, RequestRefused, TooManyGroups, TooManyGroupO
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+async def _nothing_to_reload() -> Reloaded:
+    """Reload the settings of a broker that was started without a file and flags."""
+    return Reloaded([], [])
+
+
 class HttpPort:
     """The HTTP port of one broker; `connection` makes the protocol of an accepted socket.
 
@@ -71,6 +78,7 @@ class HttpPort:
     def __init__(self, context: HttpContext) -> None:
         self._context = context
         self.readers = Readers.load(context.options.http.readers_file)  # A reload of the settings replaces it.
+        self.reload = _nothing_to_reload  # `duolog serve` replaces it.
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
         self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Every request passes `_serve`.
@@ -95,6 +103,7 @@ class HttpPort:
         application.add_routes(
             [
                 *StatusApi(context, self._document, kept, read).routes(),
+                *SettingsApi(context, lambda: self.reload()).routes(),
                 *TopicApi(context, kept, read, decompression).routes(),
                 *LeaseApi(context, kept, read, lambda: self.readers).routes(),
                 *GroupApi(context, kept, read).routes(),

@@ -165,14 +165,21 @@ def test_settings_are_checked_and_shown_and_the_log_is_json(tmp_path: Path) -> N
         eventually("the new settings", shown, lambda found: found["log.level"] == ("warning", "file"), 10)
         assert shown()["log.format"] == ("text", "default")
         assert shown()["topics.queues"] == (7, "file"), "it needs a restart"
+        config.write_text('[log]\nlevel = "error"\n')
+        reloaded = duolog("config", "reload", "--http", http)
+        assert reloaded.stdout == "reloaded: log.level:error\nneed a restart: topics.queues\n"
+        config.write_text("[log]\nlevle = 1\n")
+        refused = duolog("config", "reload", "--http", http)
+        assert (refused.returncode, "nothing has changed: log.levle: no such" in refused.stderr) == (1, True)
+        assert shown()["log.level"] == ("error", "file")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
-    *texts, last = log.read_text().splitlines()
-    first, *_ = said = [json.loads(text) for text in texts]
+    texts = log.read_text().splitlines()
+    first, *_ = said = [json.loads(text) for text in texts[:-3]]
     assert "recovered" not in {line["event"] for line in said}, "the component `store` writes errors only"
     assert said[-1]["event"] == "ready"
     assert first.keys() >= {"time", "level", "component", "event", "message"}
-    assert last.endswith("settings reloaded reloaded=log.format:text,log.level:warning need_restart=topics.queues")
+    assert texts[-3].endswith("settings reloaded reloaded=log.format:text,log.level:warning need_restart=topics.queues")
 
 
 def test_damaged_log_is_one_line_that_says_where(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ GET  /healthz                   200 while the event loop runs
 GET  /readyz                    200 while requests are served
 GET  /api/openapi.json          the OpenAPI document (`openapi/`)
 GET  /api/status                the broker and its log
-GET  /api/settings              the settings in force, and their sources
 GET  /api/segments              the files of the log
 GET  /api/poison                records that were set aside
 POST /api/poison/acknowledge    marks such records as dealt with
@@ -65,7 +64,6 @@ class StatusApi:
             web.get("/readyz", self._readyz),
             web.get("/api/openapi.json", self._openapi),
             web.get("/api/status", self._status),
-            web.get("/api/settings", self._settings),
             web.get("/api/segments", self._segments),
             web.get("/api/poison", self._poison),
             web.post("/api/poison/acknowledge", self._acknowledge),
@@ -90,9 +88,6 @@ class StatusApi:
 
     async def _status(self, request: web.Request) -> web.Response:
         return answer(status_view(self._context))
-
-    async def _settings(self, request: web.Request) -> web.StreamResponse:
-        return Listing(array(row._asdict() for row in self._context.monitoring.settings_in_force.rows()))
 
     async def _segments(self, request: web.Request) -> web.StreamResponse:
         return Listing(array(segment_views(self._context)))

@@ -68,6 +68,11 @@ class SettingAnswer(TypedDict):
     source: Literal["default", "file", "environment", "command line"]
 
 
+class ReloadedSettings(TypedDict):
+    reloaded: Annotated[list[str], _is("What has changed: `name:value`.")]
+    need_restart: Annotated[list[str], _is("Settings that change at the next start.")]
+
+
 class SegmentAnswer(TypedDict):
     start: int
     end: Annotated[int | None, _is("null: the segment that the log is written to.")]

@@ -78,6 +78,11 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         answer=list[answers.SettingAnswer],
         description="After a reload, the settings that it changed have their new values.",
     ),
+    ("POST", "/api/settings/reload"): Operation(
+        "Read the settings again, as SIGHUP does.",
+        answer=answers.ReloadedSettings,
+        statuses={409: "The settings cannot be used; nothing has changed."},
+    ),
     ("GET", "/api/segments"): Operation("The segments of the log.", answer=list[answers.SegmentAnswer]),
     ("GET", "/api/poison"): Operation(
         "Stored records that could not be processed and were set aside.", answer=answers.SetAsideRecords

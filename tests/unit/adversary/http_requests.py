@@ -21,6 +21,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/topics"): {"name": "made", "queues": 2, "configs": {"retention.ms": "1000"}},
     ("PATCH", "/api/topics/{name}"): {"configs": {"retention.ms": "1000"}},
     ("POST", "/api/topics/{name}/messages"): {"messages": [{"key": "k", "value": "v", "headers": {"TAGS": "paid"}}]},
+    ("POST", "/api/settings/reload"): {},
     ("POST", "/api/poison/acknowledge"): {"kind": "schedule", "place": "orders"},
     ("POST", "/api/leases"): {"topics": ["orders"], "lease_ms": 1_000},
     ("POST", "/api/leases/{lease}"): {},
