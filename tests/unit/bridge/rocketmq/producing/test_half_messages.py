@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from duolog.bridge.config import Options, StoreSection, TxnOptions
+from duolog.bridge.monitoring.metrics import CheckCounts
 from duolog.bridge.rocketmq.producing.check_backs import READS_AT_ONCE, check_back_loop
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.bridge.transactions.half_message_log import GATHERED_BYTES_MAX, GATHERED_MAX
@@ -552,6 +553,8 @@ def test_asked_in_vain_it_is_put_aside(is_there: bool) -> None:
     assert given_up.body == b"lost"
     assert (found["REAL_TOPIC"], found["TRANSACTION_CHECK_TIMES"], found["UNIQ_KEY"]) == ("orders", "2", "K1")
     assert len(checked(client)) == (CHECK_MAX if is_there else 0)
+    expected = CheckCounts(CHECK_MAX, 0, 1) if is_there else CheckCounts(0, CHECK_MAX, 1)
+    assert broker.metrics.check_backs == expected
     if is_there:
         assert end(client, sent, COMMIT).code == ResponseCode.TRANSACTION_FAILED
         assert broker.counts() == (1, 1, 0, 1)
