@@ -34,6 +34,7 @@ from duolog.bridge.cli.common import (
 from duolog.bridge.cli.config import config_app
 from duolog.bridge.cli.dashboards import dashboard_app
 from duolog.bridge.cli.data_directory.backup import backup, restore
+from duolog.bridge.cli.data_directory.doctor import doctor
 from duolog.bridge.cli.data_directory.log import log_app
 from duolog.bridge.cli.groups import group_app
 from duolog.bridge.cli.messages import consume, message_app, produce
@@ -225,6 +226,7 @@ app.command()(produce)
 app.command()(consume)
 app.command()(backup)
 app.command()(restore)
+app.command()(doctor)
 
 
 @app.command()

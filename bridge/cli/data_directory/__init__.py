@@ -1,1 +1,1 @@
-"""Commands that read or write a data directory themselves: `duolog log`, `backup`, `restore`."""
+"""Commands that read or write a data directory themselves: `duolog log`, `backup`, `restore`, `doctor`."""

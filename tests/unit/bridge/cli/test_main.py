@@ -171,7 +171,7 @@ def test_every_listing_can_be_json() -> None:
             options = {option for parameter in each.params for option in parameter.opts}
             if name in ("list", "describe", "show", "status", "settings", "histogram", "dead-letters", "consume"):
                 assert "--json" in options, (group_name, name)
-            without_http = ("serve", "settings", "version", "pipeline", "log", "dashboard", "restore")
+            without_http = ("serve", "settings", "version", "pipeline", "log", "dashboard", "restore", "doctor")
             if group_name not in without_http and name != "check":
                 assert {"--http", "--url"} <= options, (group_name, name)
 
