@@ -1,0 +1,113 @@
+"""`duolog log repair` of a broker's damaged log: stock Kafka clients read past the offsets that are left out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import confluent_kafka
+import kafka
+import pytest
+
+from tests.kit.broker import Broker, BrokerError
+from tests.kit.lacking import skip_or_fail
+from tests.wire.clients.topics import create_topic
+
+SETTINGS = {"store.segment_bytes": 1 << 20}
+COUNT = 3000
+LOST_BYTES = 4096
+WITHIN_S = 30
+
+
+@pytest.fixture(autouse=True)
+def _only_ours(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--peers"):
+        skip_or_fail("the Apache brokers have no such command")
+
+
+def duolog(*arguments: str, status: int = 0) -> str:
+    command = [sys.executable, "-I", "-m", "duolog.bridge", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, done.stderr
+    return done.stdout
+
+
+def by_librdkafka(broker: Broker, isolation: str, until: int) -> list[int]:
+    settings = {"bootstrap.servers": broker.kafka, "group.id": "reader", "isolation.level": isolation}
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.assign([confluent_kafka.TopicPartition("orders", 0, 0)])
+    found: list[int] = []
+    until_s = time.monotonic() + WITHIN_S
+    while (not found or found[-1] < until) and time.monotonic() < until_s:
+        for message in consumer.consume(1000, 0.5):
+            assert message.error() is None
+            assert int(message.value()) == message.offset()
+            found.append(message.offset())
+    consumer.close()
+    return found
+
+
+def by_kafka_python(broker: Broker, isolation: str, until: int) -> list[int]:
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=broker.kafka, isolation_level=isolation, consumer_timeout_ms=WITHIN_S * 1000
+    )
+    place = kafka.TopicPartition("orders", 0)
+    consumer.assign([place])
+    consumer.seek(place, 0)
+    found: list[int] = []
+    for message in consumer:
+        assert int(message.value) == message.offset
+        found.append(message.offset)
+        if message.offset == until:
+            break
+    consumer.close()
+    return found
+
+
+Reader = Callable[[Broker, str, int], list[int]]
+
+
+def produce(broker: Broker, values: range) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "log_level": 0, "linger.ms": 5})
+    for value in values:
+        producer.produce("orders", b"%d".ljust(1000) % value, partition=0)
+        if not value % 20:
+            producer.flush(WITHIN_S)  # So that there are many batches.
+    assert producer.flush(WITHIN_S) == 0
+
+
+@pytest.fixture(scope="module")
+def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Broker, set[int]]:
+    """Yield a broker on a repaired log, and the offsets that the report says were left out."""
+    data = tmp_path_factory.mktemp("repair") / "data"
+    with Broker(data, SETTINGS) as broker:
+        create_topic(broker.kafka, "orders", 1)
+        produce(broker, range(COUNT))
+        broker.stop()
+        path = sorted((data / "log").glob("*.log"))[1]
+        content = bytearray(path.read_bytes())
+        at = len(content) // 2
+        content[at : at + LOST_BYTES] = bytes(LOST_BYTES)
+        path.write_bytes(content)
+        (data / "checkpoint").unlink()  # Otherwise a start does not read this part of the log.
+        with pytest.raises(BrokerError, match="has no whole unit at byte"):
+            broker.start()
+        duolog("log", "verify", "--data", str(data), status=1)
+        report = json.loads(duolog("log", "repair", "--data", str(data), "--json"))
+        duolog("log", "verify", "--data", str(data))
+        broker.start()
+        produce(broker, range(COUNT, COUNT + 1))
+        yield broker, {offset for row in report["lost_offsets"] for offset in range(row["start"], row["end"])}
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("read", [by_librdkafka, by_kafka_python])
+def test_kafka_clients_read_everything_but_the_offsets_left_out(
+    repaired: tuple[Broker, set[int]], read: Reader, isolation: str
+) -> None:
+    broker, lost = repaired
+    assert 0 < len(lost) < COUNT // 10
+    assert read(broker, isolation, COUNT) == [offset for offset in range(COUNT + 1) if offset not in lost]
