@@ -32,6 +32,7 @@ from duolog.bridge.config import (
     name_servers,
 )
 from duolog.bridge.core import Core
+from duolog.bridge.drain import Drain
 from duolog.bridge.hooks import Hooks
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.kafka.requests.connection import KafkaConnection
@@ -95,17 +96,30 @@ class Broker(Core):
         self._observed_mono_ms = -1  # The monotonic time at which `wall_time` last compared the clocks.
         self._registration: NameServerRegistration | None = None
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
+        self._drain = Drain(self.server.connections, self.end)
         self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog, self.wall_time.observe)
 
     def not_ready_reason(self) -> str:
         """Return why requests may fail now; an empty string means that the broker serves requests."""
-        return super().not_ready_reason() if self._is_serving else "starting or stopping"
+        if not self._is_serving:
+            return "starting or stopping"
+        return "draining" if self._drain.has_begun else super().not_ready_reason()
 
     def end(self, reason: str) -> None:
         """Ask for an orderly stop."""
         log.info("stopping reason=%s", reason)
         if not self.ended.done():
             self.ended.set_result(None)
+
+    async def drain(self, wait_ms: int) -> int:
+        """Let clients leave, for at most `wait_ms`, and then stop; return the number of open client connections."""
+        self._drain.begin(wait_ms, self.clock.mono_ms())
+        self.server.stop_listening(but="http")
+        self.server.touch()
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            await registration.stop()
+        return len(self.server.connections)
 
     def fail(self, error: BaseException) -> None:
         """End the broker after an internal error: the state in memory may differ from the log.
@@ -132,6 +146,7 @@ class Broker(Core):
             self.options.txn.check_timeout_ms, partial(self.faults.contain, kind="answer of a callback")
         )
         self.http = HttpPort(self.http_context())
+        self.http.drain = self.drain
         await self.http.start()
         await self._listen(bound)
         self._start_time()
@@ -225,7 +240,7 @@ class Broker(Core):
             ("namesrv", lambda: RocketMQConnection(self.rocketmq_connections)),
             ("http", self.http.connection),
         ):
-            await self.server.listen(bound[name], factory)
+            await self.server.listen(name, bound[name], factory)
 
     def _rocketmq_connection(self) -> RocketMQConnection:
         context = self.rocketmq_connections
@@ -247,6 +262,7 @@ class Broker(Core):
         self.check_backs = check_back_loop(self.rocketmq_context, self.half_decisions, self._callbacks)
         add = self.ticker.add
         duties.register(self, self.check_backs, add)
+        add("drain", self._drain.next_deadline_ms, lambda now_ms, mono_ms: self._drain.advance(mono_ms))
         add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
         if self.hooks is not None:
             late = self.hooks.advance
@@ -313,7 +329,7 @@ class Broker(Core):
         if self._registration is not None:
             # This is the first step, so that clients connect to the other brokers of the cluster.
             await self._registration.stop()
-        await self.server.stop_listening()
+        self.server.stop_listening()
         self.server.hold_all()
         self.ticker.stop()
         await self._settle()

@@ -36,6 +36,7 @@ from duolog.bridge.cli.dashboards import dashboard_app
 from duolog.bridge.cli.data_directory.backup import backup, restore
 from duolog.bridge.cli.data_directory.doctor import doctor
 from duolog.bridge.cli.data_directory.log import log_app
+from duolog.bridge.cli.drain import drain
 from duolog.bridge.cli.groups import group_app
 from duolog.bridge.cli.messages import consume, message_app, produce
 from duolog.bridge.cli.timers import schedule_app, timer_app
@@ -227,6 +228,7 @@ app.command()(consume)
 app.command()(backup)
 app.command()(restore)
 app.command()(doctor)
+app.command()(drain)
 
 
 @app.command()

@@ -69,6 +69,10 @@ async def _nothing_to_reload() -> Reloaded:
     return Reloaded([], [])
 
 
+async def _no_drain(wait_ms: int) -> int:
+    raise web.HTTPServiceUnavailable(text="this broker cannot be drained")
+
+
 class HttpPort:
     """The HTTP port of one broker; `connection` makes the protocol of an accepted socket.
 
@@ -78,6 +82,7 @@ class HttpPort:
     def __init__(self, context: HttpContext) -> None:
         self._context = context
         self.readers = Readers.load(context.options.http.readers_file)  # A reload of the settings replaces it.
+        self.drain = _no_drain  # The broker replaces it.
         self.reload = _nothing_to_reload  # `duolog serve` replaces it.
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
         self.connections = HttpConnections(context.options, context.clock)
@@ -102,7 +107,7 @@ class HttpPort:
         application = web.Application(middlewares=[self._serve])
         application.add_routes(
             [
-                *StatusApi(context, self._document, kept, read).routes(),
+                *StatusApi(context, self._document, kept, read, lambda wait_ms: self.drain(wait_ms)).routes(),
                 *SettingsApi(context, lambda: self.reload()).routes(),
                 *TopicApi(context, kept, read, decompression).routes(),
                 *LeaseApi(context, kept, read, lambda: self.readers).routes(),

@@ -70,12 +70,12 @@ class Server:
         self._end_turn = end_turn
         self._is_touched = False  # Whether the end of this turn is scheduled.
         self._answering: list[Flushable] = []  # The connections with ready answers.
-        self._listeners: list[asyncio.AbstractServer] = []
+        self._listeners: dict[str, asyncio.AbstractServer] = {}  # By the name of the port.
         self._is_empty = asyncio.Event()  # Set when the last connection has closed.
 
-    async def listen(self, bound: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Accept connections on a socket from `addresses.bind`."""
-        self._listeners.append(await self.loop.create_server(factory, sock=bound, backlog=BACKLOG))
+    async def listen(self, name: str, bound: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Accept connections on a socket from `addresses.bind`, which is the port of this name."""
+        self._listeners[name] = await self.loop.create_server(factory, sock=bound, backlog=BACKLOG)
 
     # -- The end of the loop's turn
 
@@ -129,10 +129,10 @@ class Server:
         if not self.connections:
             self._is_empty.set()
 
-    async def stop_listening(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
+    def stop_listening(self, but: str = "") -> None:
+        """Accept no connections any more, except on the port of the name `but`."""
+        for name in [name for name in self._listeners if name != but]:
+            self._listeners.pop(name).close()
 
     def hold_all(self) -> None:
         """Stop reading requests from all connections."""

@@ -89,6 +89,36 @@ def test_signal_ends_it_in_time_with_status_0_whoever_is_connected(tmp_path: Pat
     broker.kill()
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+def test_drain_serves_who_is_connected_and_ends_with_status_0(tmp_path: Path, leaves: bool) -> None:
+    """The drain ends when the client leaves, or after its time."""
+    broker = Broker(tmp_path / "data").start()
+    process = broker._process
+    assert process is not None
+    place = ("127.0.0.1", port_of(broker.kafka))
+    client = socket.create_connection(place)
+    wait_s = 20 if leaves else 2
+    command = [sys.executable, "-I", "-m", "duolog.bridge", "drain", "--wait", f"{wait_s}s", "--http", broker.http]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as drain:
+        assert drain.stdout is not None
+        assert drain.stdout.readline() == "draining, 1 connections are open\n"
+        with pytest.raises(urllib.error.HTTPError) as not_ready:
+            urllib.request.urlopen(f"http://{broker.http}/readyz", timeout=5)
+        assert (not_ready.value.code, not_ready.value.read()) == (503, b"draining\n")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(place, 5)
+        client.sendall(bytes.fromhex("00000010 0012 0000 00000007 0006 637265617465"))  # ApiVersions
+        assert client.recv(8)[4:] == bytes.fromhex("00000007")
+        if leaves:
+            client.close()
+        assert drain.stdout.read() == "stopped\n"
+        assert drain.wait(10) == 0
+    assert process.wait(5) == 0
+    client.close()
+    broker.kill()
+    assert f"'drained, {0 if leaves else 1} connections are open'" in broker.log.read_text()
+
+
 def test_hangup_reloads_what_can_be_reloaded_and_names_the_rest(tmp_path: Path) -> None:
     readers, config = tmp_path / "readers.toml", tmp_path / "duolog.toml"
     readers.write_text('"old" = ["*"]\n')

@@ -8,6 +8,7 @@ GET  /api/status                the broker and its log
 GET  /api/segments              the files of the log
 GET  /api/poison                records that were set aside
 POST /api/poison/acknowledge    marks such records as dealt with
+POST /api/drain                 lets the clients leave, and stops the broker
 """
 
 import asyncio
@@ -35,6 +36,7 @@ from duolog.bridge.http.requests import parsed
 from duolog.bridge.net.addresses import endpoint
 from duolog.store.entry import Promise
 
+DRAIN_MS_MAX = 3_600_000
 _PAGE_BYTES = resource.getpagesize()
 
 
@@ -45,8 +47,18 @@ class NewAcknowledgement(msgspec.Struct, forbid_unknown_fields=True):
     place: str | None = None
 
 
+class NewDrain(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /api/drain."""
+
+    wait_ms: int = 10_000  # How long clients may take to leave.
+
+
 class StatusApi:
-    """The routes. `document` returns the OpenAPI document, `kept` waits for a promise, `read` returns a body."""
+    """The routes.
+
+    `document` returns the OpenAPI document, `kept` waits for a promise, `read` returns a body. `drain` begins to drain
+    the broker for some milliseconds, and returns the number of open client connections.
+    """
 
     def __init__(
         self,
@@ -54,8 +66,10 @@ class StatusApi:
         document: Callable[[], Json],
         kept: Callable[[Promise], Awaitable[None]],
         read: Callable[[web.Request], Awaitable[bytes]],
+        drain: Callable[[int], Awaitable[int]],
     ) -> None:
         self._context, self._document, self._kept, self._read = context, document, kept, read
+        self._drain_for = drain
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -67,6 +81,7 @@ class StatusApi:
             web.get("/api/segments", self._segments),
             web.get("/api/poison", self._poison),
             web.post("/api/poison/acknowledge", self._acknowledge),
+            web.post("/api/drain", self._drain),
         ]
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -102,6 +117,13 @@ class StatusApi:
         count, promise = poison.acknowledge(wanted.kind, wanted.place, now_ms)
         await self._kept(promise)
         return answer({"acknowledged": count})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        body = await self._read(request)
+        wait_ms = (parsed(body, NewDrain) if body else NewDrain()).wait_ms
+        if not 0 <= wait_ms <= DRAIN_MS_MAX:
+            raise web.HTTPBadRequest(text=f"wait_ms: expected 0 to {DRAIN_MS_MAX}, got {wait_ms}")
+        return answer({"wait_ms": wait_ms, "connections": await self._drain_for(wait_ms)}, 202)
 
 
 def status_view(context: HttpContext) -> Json:

@@ -421,6 +421,11 @@ class LeaseAnswer(TypedDict):
     segments: list[LeasedSegment]
 
 
+class Draining(TypedDict):
+    wait_ms: int
+    connections: Annotated[int, _is("The connections of clients that are open.")]
+
+
 class BackupFile(TypedDict):
     path: str
     size: int

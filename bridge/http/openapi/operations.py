@@ -94,6 +94,16 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         is_body_optional=True,
         description="Without `kind` and `place`, all of them. They stay in the list, and are not reported again.",
     ),
+    ("POST", "/api/drain"): Operation(
+        "Let the clients leave, and stop the broker.",
+        answer=answers.Draining,
+        body=status.NewDrain,
+        is_body_optional=True,
+        status=202,
+        statuses={503: "The broker cannot be drained."},
+        description="The ports of clients accept no connections any more. The broker stops when the last connection is "
+        "closed, or after `wait_ms`; until then it serves requests on open connections.",
+    ),
     # -- Topics
     ("GET", "/api/topics"): Operation("All topics.", answer=list[answers.TopicSummary]),
     ("POST", "/api/topics"): Operation(

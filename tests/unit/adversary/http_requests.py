@@ -26,6 +26,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/leases"): {"topics": ["orders"], "lease_ms": 1_000},
     ("POST", "/api/leases/{lease}"): {},
     ("POST", "/api/backups"): {"lease_ms": 1_000},
+    ("POST", "/api/drain"): {"wait_ms": 1_000},
     ("POST", "/api/groups/{name}/redrive"): {"to": "topic"},
     ("POST", "/api/groups/{name}/reset"): {"to": "earliest", "topics": ["orders"], "execute": True},
     ("POST", "/api/transactions/{topic}/{id}"): {"verdict": "commit"},
