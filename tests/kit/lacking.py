@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
-MAY_BE_SKIPPED_IN_CI = "no container engine"
+MAY_BE_SKIPPED_IN_CI = ("no container engine", "no promtool", "no prometheus")
 
 
 def skip_or_fail(reason: str) -> NoReturn:
