@@ -128,11 +128,8 @@ def test_held_pops_are_counted_by_group_and_queue(broker: RocketMQBroker, client
     assert polling(client) == 0
 
 
-@pytest.mark.parametrize("where", ["remark", "language", "attemptId", "expType", "noSuchField"])
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
-def test_held_requests_keep_little_of_what_they_came_with(
-    broker: RocketMQBroker, code: RequestCode, where: str
-) -> None:
+def test_held_requests_keep_little_of_what_they_came_with(broker: RocketMQBroker, code: RequestCode) -> None:
     """A client may have thousands of them, and any of their texts may be as long as a frame."""
     client, long = broker.connect(), "x" * 100_000
     defaults = {
@@ -140,12 +137,14 @@ def test_held_requests_keep_little_of_what_they_came_with(
         "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": str(WAIT_MS), "subVersion": "0",
         "subscription": "*", "invisibleTime": "10000", "pollTime": str(WAIT_MS), "exp": "*",
     }  # fmt: skip
-    asked = remoting.request(code, 1, {**defaults, where: long})
-    if where in ("remark", "language"):
-        setattr(asked, where, long)
     tracemalloc.start()
     try:
-        client.say(asked)
+        for where in ("remark", "language", "attemptId", "expType", "noSuchField"):
+            asked = remoting.request(code, 1, {**defaults, where: long})
+            if where in ("remark", "language"):
+                setattr(asked, where, long)
+            client.say(asked)
+        del asked
         gc.collect()
         held = sum(each.size for each in tracemalloc.take_snapshot().traces if each.size > len(long) // 2)
     finally:
