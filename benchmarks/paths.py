@@ -31,7 +31,8 @@ from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.net.connection import Connection
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.delay.wheel import Wheel
-from duolog.protocol.convert.to_rocketmq import Place
+from duolog.protocol.convert.to_kafka import kafka_batch as convert_to_kafka
+from duolog.protocol.convert.to_rocketmq import Place, rocketmq_records
 from duolog.protocol.kafka import batch_builder, record_reader
 from duolog.protocol.kafka.primitive_types import uvarint
 from duolog.protocol.kafka.record_batch import Record
@@ -374,14 +375,14 @@ def _conversions(pace: Pace) -> Iterator[Measured]:
         opened = record_reader.open_batch(bytes(batch_builder.build(records, 0, -1)), 1 << 20)
 
         def to_rocketmq(opened: Any = opened) -> None:
-            to_rocketmq.rocketmq_records(record_reader.read_records(opened, FIRST, PULL_MESSAGES)[0], place)
+            rocketmq_records(record_reader.read_records(opened, FIRST, PULL_MESSAGES)[0], place)
 
         us = pace.us(_repeat(to_rocketmq)) / PULL_MESSAGES
         yield Measured(f"Kafka record to RocketMQ, {words}, key and 2 headers", "record", us, 6)
-        frames = [memoryview(frame) for frame in to_rocketmq.rocketmq_records(records, place)]
+        frames = [memoryview(frame) for frame in rocketmq_records(records, place)]
 
         def to_kafka(frames: Any = frames) -> None:
-            to_kafka.kafka_batch(frames, 0, 0, bytes_max=1 << 20, inflate_bytes_max=1 << 20)
+            convert_to_kafka(frames, 0, 0, bytes_max=1 << 20, inflate_bytes_max=1 << 20)
 
         us = pace.us(_repeat(to_kafka)) / PULL_MESSAGES
         yield Measured(f"RocketMQ message to Kafka, {words}, key and 2 properties", "record", us, 6)
