@@ -23,11 +23,12 @@ from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Step
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.group_offsets import GroupOffset
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.primitive_types import read_classic_string
 from duolog.protocol.kafka.response import Elements
+from duolog.store.index.queue import Queue
 
 _I32 = struct.Struct(">i")
 
@@ -182,7 +183,8 @@ def _known_partitions(
 ) -> list[tuple[str, Topic | None, Iterable[int]]]:
     indexes: dict[int, list[int]] = {}
     for key in positions:
-        indexes.setdefault(key >> QUEUE_ID_BITS, []).append(key & (1 << QUEUE_ID_BITS) - 1)
+        number, index = Queue.split(key)
+        indexes.setdefault(number, []).append(index)
     found = ((context.topics.by_number(number), sorted(partitions)) for number, partitions in indexes.items())
     return [(topic.kafka_name, topic, partitions) for topic, partitions in found if topic is not None]
 

@@ -25,6 +25,7 @@ from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.store.copy_on_write import CopyOnWrite
 from duolog.store.entry import Promise, Slot
 from duolog.store.errors import StoreError
+from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
 
 POSITIONS_IN_RECORD = 1000
@@ -310,7 +311,7 @@ class GroupOffsets:
             group = self._groups[record.group] = _Group()
         before, text_bytes = len(group.positions), 0
         for key, offset, leader_epoch, metadata in record.positions:
-            if self._knows_topic(key >> 16):
+            if self._knows_topic(key >> QUEUE_ID_BITS):
                 if metadata or group.text_bytes:
                     text_bytes += _text_bytes_of(metadata) - _text_bytes(group.positions.get(key))
                 group.positions[key] = GroupOffset(offset, leader_epoch, metadata, record.commit_ms)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from duolog.bridge.state.group_offsets import GroupOffset, GroupOffsets
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
-from duolog.store.index.queue import Queue
+from duolog.store.index.queue import QUEUE_ID_BITS, Queue
 
 QUEUES_IN_SLICE = 256  # At two microseconds each.
 

@@ -26,10 +26,9 @@ from duolog.bridge.state.system_topics import SystemTopic, is_reserved
 from duolog.bridge.state.topic_configs import TopicSettings
 from duolog.protocol import names
 from duolog.store.entry import Slot
-from duolog.store.index.queue import Queue
+from duolog.store.index.queue import QUEUE_ID_BITS, Queue
 from duolog.store.state_log import StateLog
 
-QUEUE_ID_BITS = 16
 EPOCHS_MAX = 64  # The number of epochs that are kept for a queue. Of older ones only the end of the last is known.
 EPOCH_STARTS_IN_RECORD = 1000
 
@@ -155,8 +154,8 @@ class TopicTable:
 
     def queue(self, key: int) -> Queue | None:
         """Return the queue with this queue key, or None."""
-        topic = self._by_number.get(key >> QUEUE_ID_BITS)
-        queue_id = key & (1 << QUEUE_ID_BITS) - 1
+        number, queue_id = Queue.split(key)
+        topic = self._by_number.get(number)
         return topic.queues[queue_id] if topic is not None and queue_id < len(topic.queues) else None
 
     # -- Queues
@@ -237,10 +236,10 @@ class TopicTable:
 
     def _replay_epochs(self, record: LeaderEpochsStarted, slot: Slot) -> None:
         for start in record.starts:
-            topic = self._by_number.get(start.key >> QUEUE_ID_BITS)
+            number, queue_id = Queue.split(start.key)
+            topic = self._by_number.get(number)
             if topic is None:
                 continue
-            queue_id = start.key & (1 << QUEUE_ID_BITS) - 1
             if start.epoch > topic.leader_epoch(queue_id):
                 self._moment.before_change(topic.number)
                 starts = topic.epochs.setdefault(queue_id, [])

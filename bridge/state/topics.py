@@ -18,7 +18,7 @@ from duolog.bridge.records.topics import (
 )
 from duolog.bridge.state import topic_configs
 from duolog.bridge.state.system_topics import SystemTopic, is_reserved
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic, TopicStore, TopicTable, parts
+from duolog.bridge.state.topic_table import Topic, TopicStore, TopicTable, parts
 from duolog.protocol import names
 from duolog.protocol.rocketmq.messages.flags import PERM_INHERIT, PERM_READ_WRITE
 from duolog.protocol.rocketmq.names import (
@@ -87,7 +87,7 @@ class Topics(TopicTable):
         may be lost. These queues get a higher leader epoch, which tells Kafka clients that the log may have changed.
         """
         self.attach_store(store)
-        numbers = {queue.key >> QUEUE_ID_BITS for queue in store.queues()}
+        numbers = {queue.topic for queue in store.queues()}
         for number in sorted(number for number in numbers if number not in self):
             if has_lost:
                 self._recover(number, store, now_ms)
@@ -108,8 +108,7 @@ class Topics(TopicTable):
         name = f"recovered-{number}"
         while self.get(name) is not None:
             name += "-"
-        keys = [queue.key for queue in store.queues() if queue.key >> QUEUE_ID_BITS == number]
-        queue_count = 1 + max(key & (1 << QUEUE_ID_BITS) - 1 for key in keys)
+        queue_count = 1 + max(queue.queue_id for queue in store.queues() if queue.topic == number)
         logger.error("a topic was lost, its queues are now in topic name=%s queues=%d", name, queue_count)
         created = TopicCreated(number, name, uuid.uuid4(), queue_count, PERM_READ_WRITE, {}, now_ms)
         try:

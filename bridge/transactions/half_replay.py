@@ -10,11 +10,11 @@ from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.half_messages import HalfIdsKnown, HalfVerdicts, HalvesChecked, HalvesOpen
 from duolog.bridge.records.topics import TopicCreated
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.bridge.transactions.half_properties import check_back_of
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC
 from duolog.store.entry import Slot
+from duolog.store.index.queue import queue_key
 from duolog.store.state_log import StateLog
 from duolog.txn.half import HalfMessages
 from duolog.txn.half_ids import HalfIds
@@ -71,9 +71,9 @@ class HalfMessageReplay:
 
     def _replay_topic(self, record: TopicCreated, slot: Slot) -> None:
         if record.name == HALF_TOPIC:
-            self.half_key = record.number << QUEUE_ID_BITS
+            self.half_key = queue_key(record.number, 0)
         elif record.name == OP_HALF_TOPIC:
-            self._op_key = record.number << QUEUE_ID_BITS
+            self._op_key = queue_key(record.number, 0)
 
     def _replay_checked(self, record: HalvesChecked, slot: Slot) -> None:
         self._state.checked(record.offsets, record.at_ms)

@@ -15,6 +15,7 @@ from duolog.bridge.records.transactions import (
 )
 from duolog.bridge.state.topics import Topics
 from duolog.store.entry import Slot
+from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
 from duolog.txn.coordinator import NO_EPOCH, NO_PRODUCER, Coordinator, Producer, State
 from duolog.txn.isolation import Aborted, Isolation
@@ -67,9 +68,9 @@ class TransactionReplay:
         if transaction is None:
             return
         self._coordinator.begin(transaction, record.at_ms)
-        self._coordinator.add_queues(transaction, (key for key in record.keys if key >> 16 in self._topics))
+        self._coordinator.add_queues(transaction, (key for key in record.keys if key >> QUEUE_ID_BITS in self._topics))
         if record.group is not None:
-            known = ((each.key, each) for each in record.positions if each.key >> 16 in self._topics)
+            known = ((each.key, each) for each in record.positions if each.key >> QUEUE_ID_BITS in self._topics)
             self._coordinator.add_positions(transaction, record.group, known)
 
     def _replay_forgotten(self, record: TransactionalIdsForgotten, slot: Slot) -> None:
@@ -77,7 +78,7 @@ class TransactionReplay:
             self._coordinator.forget(transactional_id)
 
     def _replay_queue(self, record: QueueTransactions, slot: Slot) -> None:
-        if record.key >> 16 not in self._topics:
+        if record.key >> QUEUE_ID_BITS not in self._topics:
             return
         columns = array("q", record.aborted)
         if sys.byteorder == "little":

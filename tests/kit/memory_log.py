@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from duolog.store.entry import Appended, Promise, Slot
+from duolog.store.index.queue import Queue
 from duolog.store.recovery.replay import Replayer
 from duolog.store.unit import Frame, StateRecord
 
@@ -22,6 +23,9 @@ class MemoryQueue:
     visible_end: int = 0
     durable: bool = True
     size_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.topic, self.queue_id = Queue.split(self.key)
 
 
 @dataclass
@@ -51,7 +55,7 @@ class MemoryLog:
         return list(self._queues.values())
 
     def drop_topic(self, number: int, now_ms: int) -> None:
-        for key in [key for key in self._queues if key >> 16 == number]:
+        for key in [key for key, queue in self._queues.items() if queue.topic == number]:
             del self._queues[key]
 
     def append(self, entries: Sequence[Frame | StateRecord], now_ms: int) -> Appended:

@@ -15,7 +15,7 @@ from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import TimerMoved
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
 from duolog.delay.cancellations import TimerOutcome
 from duolog.delay.entry_extra import StoredAgain, encode_stored_again
@@ -26,6 +26,7 @@ from duolog.delay.text_ids import TextIds
 from duolog.delay.timers import Timers
 from duolog.store.entry import EntryLocation, Promise, Stored
 from duolog.store.errors import StoreError
+from duolog.store.index.queue import Queue
 from duolog.store.log.cold_read import ColdEntries
 from duolog.store.log.entry_reader import EntryReader
 from duolog.store.state_log import StateLog
@@ -99,7 +100,7 @@ class DelayCommands:
         if timer is None or topic is None:
             done(None)
             return
-        queue_id = timer.key & (1 << QUEUE_ID_BITS) - 1
+        queue_id = Queue.split(timer.key)[1]
         view = partial(TimerView, text, topic.name, queue_id, timer.due_ms, timer.form)
         if (stored := self._timers.pending.stored(timer[:2])) is not None:
             done(view(memoryview(stored.frame)))

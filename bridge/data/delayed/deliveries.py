@@ -19,7 +19,6 @@ from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import NOT_CAUSED_BY_RECORD, Poison
 from duolog.bridge.records.timers import TimersCancelled, TimersDelivered
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.bridge.state.topics import Topics
 from duolog.delay.rows import Timer
 from duolog.delay.timers import Timers
@@ -27,6 +26,7 @@ from duolog.delay.tree.jobs import TreeStore
 from duolog.delay.turns import Turn
 from duolog.store.entry import Buffer, EntryLocation, Stored, new_tuple
 from duolog.store.errors import EntryTooLarge, StoreError
+from duolog.store.index.queue import Queue
 from duolog.store.log.cold_read import ColdEntries
 from duolog.store.state_log import StateLog
 from duolog.store.unit import FrameRun
@@ -242,20 +242,21 @@ class Deliveries:
         self._deliver([Turn(topic, timers[middle:])], found, now_ms)
 
     def _set_aside(self, timer: Timer, error: Exception) -> None:
-        topic, queue_id = self._topics.by_number(timer.topic), timer.key & (1 << QUEUE_ID_BITS) - 1
+        topic, queue_id = self._topics.by_number(timer.topic), Queue.split(timer.key)[1]
         name = topic.name if topic is not None else str(timer.topic)
         place = f"position {timer.address}, to {name} queue {queue_id}, due at {timer.due_ms} ms"
         self._poison.set_aside("delayed message", place, error)
 
     def _runs_of(self, turn: Turn, frames_at: Mapping[int, Buffer], now_ms: int) -> Iterator[FrameRun]:
         """Make the frames of a topic's messages: one FrameRun for each queue and frame format."""
-        topic, mask = self._topics.by_number(turn.topic), (1 << QUEUE_ID_BITS) - 1
+        topic = self._topics.by_number(turn.topic)
         assert topic is not None, f"topic {turn.topic} is deleted"
         queues: defaultdict[int, list[Timer]] = defaultdict(list)
         for timer in turn.timers:
             queues[timer.key].append(timer)
         for key, timers in queues.items():
+            _, queue_id = Queue.split(key)
             for form, group in groupby(timers, _form_of):
                 run = [*group]
                 frames, dues_ms = [frames_at[timer.address] for timer in run], [timer.due_ms for timer in run]
-                yield self._frames.deliveries(topic, key & mask, form, frames, dues_ms, now_ms)
+                yield self._frames.deliveries(topic, queue_id, form, frames, dues_ms, now_ms)

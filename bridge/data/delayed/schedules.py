@@ -23,7 +23,6 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.schedules import BurstOfRuns, ScheduleRegistered, ScheduleStepped
 from duolog.bridge.records.timers import DelayPaused
 from duolog.bridge.records.topics import TopicDeleted
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.bridge.state.topics import Topics
 from duolog.delay.recurring import Burst, Cron, Every, Missed, Run, Schedule
 from duolog.delay.schedules import (
@@ -34,6 +33,7 @@ from duolog.delay.schedules import (
     TooManySchedules,
 )
 from duolog.store.entry import Promise, Slot
+from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.unit import FrameRun
 
@@ -161,7 +161,7 @@ class Schedules:
         key, form, frame = schedule.message
         topic = self._topics.by_number(schedule.topic)
         assert topic is not None, f"schedule {schedule.name} of a deleted topic"
-        queue_id = key & (1 << QUEUE_ID_BITS) - 1
+        _, queue_id = Queue.split(key)
         return self._frames.deliveries(topic, queue_id, form, [memoryview(frame)], [due_ms], now_ms)
 
     # -- Replay

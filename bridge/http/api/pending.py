@@ -26,10 +26,11 @@ from duolog.bridge.http.requests import (
 )
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.delay.rows import Timer
 from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
+from duolog.store.index.queue import Queue
 
 LIST_MAX = 1_000
 SHOWN_VALUE_BYTES = 200  # The part of a message's value that a list shows.
@@ -158,7 +159,7 @@ class PendingApi:
         return {
             "id": self._context.delayed.commands.text_ids.text_of(self._pending.ids.id_at(timer[:2])),
             "topic": topic.name if topic is not None else None,  # The topic may be deleted while the rows are read.
-            "queue": timer.key & (1 << QUEUE_ID_BITS) - 1,
+            "queue": Queue.split(timer.key)[1],
             "due_ms": timer.due_ms,
             "form": FORM_NAMES[timer.form],
             "bytes": timer.size,

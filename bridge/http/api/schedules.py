@@ -17,7 +17,6 @@ from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.message_forms import TopicMessageForm, record_of
 from duolog.bridge.http.requests import parsed, topic_named
 from duolog.bridge.records import frame_formats
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS
 from duolog.delay.recurring import (
     BadSchedule,
     Cron,
@@ -28,6 +27,7 @@ from duolog.delay.recurring import (
 from duolog.delay.schedules import DeliverySchedule, RecurringMessage
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.store.entry import Promise
+from duolog.store.index.queue import Queue
 
 
 class NewSchedule(TopicMessageForm, forbid_unknown_fields=True, kw_only=True):
@@ -113,7 +113,7 @@ class ScheduleApi:
         return {
             "name": found.name,
             "topic": topic.name if topic is not None else None,
-            "queue": found.message.key & (1 << QUEUE_ID_BITS) - 1,
+            "queue": Queue.split(found.message.key)[1],
             **asked,
             "until_ms": schedule.until_ms,
             "count": schedule.count,

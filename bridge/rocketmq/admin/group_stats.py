@@ -16,7 +16,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import (
     ConnectionBody,
@@ -28,7 +28,7 @@ from duolog.protocol.rocketmq.headers import (
 )
 from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.remoting import LANGUAGES, RemotingCommand
-from duolog.store.index.queue import Queue
+from duolog.store.index.queue import QUEUE_ID_BITS, Queue
 
 
 def consume_stats(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:

@@ -30,7 +30,7 @@ from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.json_answers import Pieces, member
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps, answer_when
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import (
     ConsumeQueueData,
@@ -56,7 +56,7 @@ from duolog.protocol.rocketmq.messages.message_id import parse_message_id
 from duolog.protocol.rocketmq.remoting import LANGUAGES, RemotingCommand
 from duolog.store.entry import Buffer, Stored
 from duolog.store.errors import StoreError
-from duolog.store.index.queue import Queue
+from duolog.store.index.queue import QUEUE_ID_BITS, Queue
 from duolog.store.log.cold_read import ColdRead
 
 # The work of one step of a long request, which takes some two milliseconds.

@@ -36,13 +36,14 @@ from duolog.bridge.rocketmq.retry.send_back import (
     fixed,
     group_config,
 )
-from duolog.bridge.state.topic_table import QUEUE_ID_BITS, Topic
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import UnknownTopic
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.entry import Buffer
 from duolog.store.errors import StoreError
+from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame
 
 CHECKPOINTS_AT_ONCE: Final = 16  # Checkpoints in one turn of the loop.
@@ -68,10 +69,11 @@ def revive(context: RocketMQContext, now_ms: int) -> None:
 
 
 def _revive(context: RocketMQContext, checkpoint: PopCheckpoint) -> None:
-    topic = context.topics.by_number(checkpoint.name.key >> QUEUE_ID_BITS)
+    number, queue_id = Queue.split(checkpoint.name.key)
+    topic = context.topics.by_number(number)
     if topic is None:
         return  # The topic was deleted, and `sweep` will remove the checkpoint.
-    queue = topic.queues[checkpoint.name.key & (1 << QUEUE_ID_BITS) - 1]
+    queue = topic.queues[queue_id]
     pending = checkpoint.pending
     first, last = pending[0], pending[-1]
     offset = max(first, queue.start_offset)
@@ -128,7 +130,8 @@ def _frames(
         try:
             copy = _copy(context, checkpoint, topic, config, buffer, now_ms)
         except Exception as error:  # noqa: BLE001 - set aside, or raised again
-            place = f"{topic.name} queue {checkpoint.name.key & 0xFFFF}, offset {message.queue_offset_of(buffer)}"
+            _, queue_id = Queue.split(checkpoint.name.key)
+            place = f"{topic.name} queue {queue_id}, offset {message.queue_offset_of(buffer)}"
             context.poison.set_aside("popped message", place, error)
             continue
         if copy is None:
