@@ -69,6 +69,13 @@ def both_protocols(request: pytest.FixtureRequest) -> None:
         skip_or_fail("the Apache brokers speak one protocol each")
 
 
+@pytest.fixture(scope="session")
+def duolog_only(request: pytest.FixtureRequest) -> None:
+    """For tests of Duolog's own commands, metrics and log."""
+    if request.config.getoption("--peers"):
+        skip_or_fail("the Apache brokers have no such command, metric or log line")
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """A failure shows the end of the broker's log, and says if the broker has ended."""

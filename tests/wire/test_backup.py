@@ -6,8 +6,6 @@ Messages of both kinds of delay are pending meanwhile: in memory, and in sorted 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,27 +14,16 @@ import confluent_kafka
 import pytest
 
 from tests.kit.broker import Broker
+from tests.kit.command import duolog
 from tests.kit.eventually import eventually
-from tests.kit.lacking import skip_or_fail
 from tests.wire.clients.topics import create_topic
+
+pytestmark = pytest.mark.usefixtures("duolog_only")
 
 SETTINGS = {"delay.near_ms": 100, "store.segment_bytes": 1 << 20, "store.checkpoint_bytes": 1 << 20}
 HOUR_MS = 3_600_000
 LATER = 300
 WITHIN_S = 30
-
-
-@pytest.fixture(autouse=True)
-def _only_ours(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--peers"):
-        skip_or_fail("the Apache brokers have no such command")
-
-
-def duolog(*arguments: str) -> str:
-    command = [sys.executable, "-I", "-m", "duolog.bridge", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 class Load(threading.Thread):

@@ -18,28 +18,18 @@ import pytest
 from kafka import KafkaConsumer
 
 from tests.kit.broker import Broker, port_of
+from tests.kit.command import DUOLOG, run_duolog
 from tests.kit.eventually import eventually
-from tests.kit.lacking import skip_or_fail
+
+pytestmark = pytest.mark.usefixtures("duolog_only")
 
 PORTS = ("--kafka-port", "0", "--rocketmq-port", "0", "--namesrv-port", "0", "--http-port", "0")
-
-
-@pytest.fixture(autouse=True)
-def _only_ours(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--peers"):
-        skip_or_fail("the Apache brokers have commands of their own")
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Broker]:
     with Broker(tmp_path / "data") as broker:
         yield broker
-
-
-def duolog(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that ends by itself."""
-    command = [sys.executable, "-I", "-m", "duolog.bridge", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
 def test_ready_line_names_the_ports_that_were_free(tmp_path: Path) -> None:
@@ -52,7 +42,7 @@ def test_ready_line_names_the_ports_that_were_free(tmp_path: Path) -> None:
 
 
 def test_second_broker_on_the_same_directory_is_refused(running: Broker) -> None:
-    refused = duolog("serve", "--data", str(running.data), *PORTS)
+    refused = run_duolog("serve", "--data", str(running.data), *PORTS)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith(
         f"duolog: store.directory: {running.data}: the data directory is in use by another process"
@@ -64,7 +54,7 @@ def test_second_broker_on_the_same_directory_is_refused(running: Broker) -> None
 def test_port_in_use_is_one_line(running: Broker, tmp_path: Path, name: str) -> None:
     taken = str(port_of(getattr(running, name)))
     setting = "rocketmq.namesrv_port" if name == "namesrv" else f"{name}.port"
-    refused = duolog("serve", "--data", str(tmp_path / "other"), *PORTS, f"--{name}-port", taken)
+    refused = run_duolog("serve", "--data", str(tmp_path / "other"), *PORTS, f"--{name}-port", taken)
     line = f"duolog: {setting}: cannot listen on 127.0.0.1:{taken}: Address already in use\n"
     assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", line)
 
@@ -72,7 +62,7 @@ def test_port_in_use_is_one_line(running: Broker, tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize("name", ["file", "file/data"])
 def test_directory_that_cannot_be_is_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("in the way")
-    refused = duolog("serve", "--data", str(tmp_path / name), *PORTS)
+    refused = run_duolog("serve", "--data", str(tmp_path / name), *PORTS)
     line = f"duolog: store.directory: {tmp_path}/{name}: Not a directory\n"
     assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", line)
 
@@ -98,7 +88,7 @@ def test_drain_serves_who_is_connected_and_ends_with_status_0(tmp_path: Path, le
     place = ("127.0.0.1", port_of(broker.kafka))
     client = socket.create_connection(place)
     wait_s = 20 if leaves else 2
-    command = [sys.executable, "-I", "-m", "duolog.bridge", "drain", "--wait", f"{wait_s}s", "--http", broker.http]
+    command = [*DUOLOG, "drain", "--wait", f"{wait_s}s", "--http", broker.http]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as drain:
         assert drain.stdout is not None
         assert drain.stdout.readline() == "draining, 1 connections are open\n"
@@ -124,7 +114,7 @@ def test_hangup_reloads_what_can_be_reloaded_and_names_the_rest(tmp_path: Path) 
     readers.write_text('"old" = ["*"]\n')
     config.write_text(f'[http]\nreaders_file = "{readers}"\n')
     data = str(tmp_path / "data")
-    command = [sys.executable, "-I", "-m", "duolog.bridge", "serve", "--config", str(config), "--data", data, *PORTS]
+    command = [*DUOLOG, "serve", "--config", str(config), "--data", data, *PORTS]
     log = tmp_path / "log"
     with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
         assert process.stdout is not None
@@ -160,13 +150,13 @@ def test_hangup_reloads_what_can_be_reloaded_and_names_the_rest(tmp_path: Path) 
 def test_settings_are_checked_and_shown_and_the_log_is_json(tmp_path: Path) -> None:
     config, log = tmp_path / "duolog.toml", tmp_path / "log"
     config.write_text('[log]\nformat = "xml"\n[kafka]\nprot = 9092\n')
-    bad = duolog("config", "check", str(config))
+    bad = run_duolog("config", "check", str(config))
     assert (bad.returncode, bad.stdout, len(bad.stderr.splitlines())) == (2, "", 2)
     assert "log.format: expected one of text, json" in bad.stderr
     assert f"did you mean kafka.port? `duolog settings` lists them ({config}, line 4)" in bad.stderr
     config.write_text('[log]\nformat = "json"\n[topics]\nqueues = 7\n')
-    assert duolog("config", "check", str(config)).returncode == 0
-    command = [sys.executable, "-I", "-m", "duolog.bridge", "serve", "--config", str(config)]
+    assert run_duolog("config", "check", str(config)).returncode == 0
+    command = [*DUOLOG, "serve", "--config", str(config)]
     command += ["--data", str(tmp_path / "data"), *PORTS, "--set", "log.levels=store=error"]
     environment = os.environ | {
         "DUOLOG_STORE__FLUSH": "async",
@@ -181,7 +171,7 @@ def test_settings_are_checked_and_shown_and_the_log_is_json(tmp_path: Path) -> N
         http = process.stdout.readline().decode().split("http=")[1].split()[0]
 
         def shown() -> dict[str, tuple[object, str]]:
-            rows = json.loads(duolog("config", "show", "--http", http, "--json").stdout)
+            rows = json.loads(run_duolog("config", "show", "--http", http, "--json").stdout)
             return {row["name"]: (row["value"], row["source"]) for row in rows}
 
         effective = shown()
@@ -196,10 +186,10 @@ def test_settings_are_checked_and_shown_and_the_log_is_json(tmp_path: Path) -> N
         assert shown()["log.format"] == ("text", "default")
         assert shown()["topics.queues"] == (7, "file"), "it needs a restart"
         config.write_text('[log]\nlevel = "error"\n')
-        reloaded = duolog("config", "reload", "--http", http)
+        reloaded = run_duolog("config", "reload", "--http", http)
         assert reloaded.stdout == "reloaded: log.level:error\nneed a restart: topics.queues\n"
         config.write_text("[log]\nlevle = 1\n")
-        refused = duolog("config", "reload", "--http", http)
+        refused = run_duolog("config", "reload", "--http", http)
         assert (refused.returncode, "nothing has changed: log.levle: no such" in refused.stderr) == (1, True)
         assert shown()["log.level"] == ("error", "file")
         process.send_signal(signal.SIGTERM)
@@ -214,7 +204,7 @@ def test_settings_are_checked_and_shown_and_the_log_is_json(tmp_path: Path) -> N
 
 def test_damaged_log_is_one_line_that_says_where(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "data").start()
-    assert duolog("topic", "create", "orders", "--http", broker.http).returncode == 0
+    assert run_duolog("topic", "create", "orders", "--http", broker.http).returncode == 0
     broker.stop()
     for segment in (broker.data / "log").glob("*.log"):
         damaged = bytearray(segment.read_bytes())
@@ -222,7 +212,7 @@ def test_damaged_log_is_one_line_that_says_where(tmp_path: Path) -> None:
         segment.write_bytes(damaged)
     for derived in broker.data.glob("checkpoint*"):
         derived.unlink()
-    refused = duolog("serve", "--data", str(broker.data), *PORTS)
+    refused = run_duolog("serve", "--data", str(broker.data), *PORTS)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.splitlines()[-1].startswith(f"duolog: store.directory: {broker.data}: ")
     assert "Traceback" not in refused.stderr
@@ -230,97 +220,99 @@ def test_damaged_log_is_one_line_that_says_where(tmp_path: Path) -> None:
 
 def test_admin_commands_and_demo_speak_with_a_running_broker(running: Broker) -> None:
     http, said = ("--http", running.http), f"duolog: broker {running.http}\n"
-    assert duolog("topic", "create", "orders", "--queues", "3", *http).stdout == "created orders with 3 queues\n"
-    again = duolog("topic", "create", "orders", *http)
+    assert run_duolog("topic", "create", "orders", "--queues", "3", *http).stdout == "created orders with 3 queues\n"
+    again = run_duolog("topic", "create", "orders", *http)
     assert (again.returncode, again.stderr) == (1, f"{said}duolog: topic orders exists\n")
-    assert duolog("topic", "describe", "orders", *http).stdout.count("\n    ") >= 3
-    demo = duolog("demo", *http)
+    assert run_duolog("topic", "describe", "orders", *http).stdout.count("\n    ") >= 3
+    demo = run_duolog("demo", *http)
     assert (demo.returncode, demo.stderr) == (0, said)
     assert "sent by RocketMQ" in demo.stdout
-    unknown = duolog("timer", "cancel", "A" * 24, *http)
+    unknown = run_duolog("timer", "cancel", "A" * 24, *http)
     assert (unknown.returncode, unknown.stdout) == (1, "not found\n")
-    both = duolog("timer", "cancel", "A" * 24, "--topic", "orders", "--key", "k", *http)
+    both = run_duolog("timer", "cancel", "A" * 24, "--topic", "orders", "--key", "k", *http)
     assert (both.returncode, "expected either an ID, or --topic and --key" in both.stderr) == (2, True)
-    made = duolog("timer", "add", "orders", "v", "--in", "0s", *http).stdout
+    made = run_duolog("timer", "add", "orders", "v", "--in", "0s", *http).stdout
     eventually(
-        "a delivery", lambda: duolog("timer", "list", *http).stdout, lambda shown: shown.endswith("0 of 0\n"), 10
+        "a delivery", lambda: run_duolog("timer", "list", *http).stdout, lambda shown: shown.endswith("0 of 0\n"), 10
     )
-    late = duolog("timer", "cancel", made.split()[0], *http)
+    late = run_duolog("timer", "cancel", made.split()[0], *http)
     assert (late.returncode, late.stdout) == (1, "delivered\n"), "a script must not take it for cancelled"
     for _ in range(2):
-        assert duolog("timer", "add", "orders", "v", "--in", "2h", "--key", "k", *http).returncode == 0
-    assert duolog("timer", "histogram", *http).stdout.endswith("2 later\n")
-    assert duolog("timer", "pause", "orders", *http).stdout == "paused orders\n"
-    assert duolog("timer", "list", *http).stdout.endswith("2 of 2; paused: orders\n")
-    assert "is_paused: True" in duolog("topic", "describe", "orders", *http).stdout
-    by_key = duolog("timer", "cancel", "--topic", "orders", "--key", "k", *http)
+        assert run_duolog("timer", "add", "orders", "v", "--in", "2h", "--key", "k", *http).returncode == 0
+    assert run_duolog("timer", "histogram", *http).stdout.endswith("2 later\n")
+    assert run_duolog("timer", "pause", "orders", *http).stdout == "paused orders\n"
+    assert run_duolog("timer", "list", *http).stdout.endswith("2 of 2; paused: orders\n")
+    assert "is_paused: True" in run_duolog("topic", "describe", "orders", *http).stdout
+    by_key = run_duolog("timer", "cancel", "--topic", "orders", "--key", "k", *http)
     assert by_key.stdout == "cancelled, messages: 2\n"
-    assert duolog("schedule", "add", "tick", "orders", "v", "--every", "1h", "--until", "2100-01-01", *http).stdout
-    shown = duolog("schedule", "show", "tick", *http).stdout
+    assert run_duolog("schedule", "add", "tick", "orders", "v", "--every", "1h", "--until", "2100-01-01", *http).stdout
+    shown = run_duolog("schedule", "show", "tick", *http).stdout
     assert "value: v\n" in shown
     assert "until: 2" in shown
     assert "None" not in shown
-    unknown = duolog("group", "redrive", "nosuch", *http)
+    unknown = run_duolog("group", "redrive", "nosuch", *http)
     assert (unknown.returncode, unknown.stderr) == (1, f"{said}duolog: there is no group nosuch\n")
-    assert duolog("topic", "delete", "orders", *http).stdout == "deleted orders\n"
+    assert run_duolog("topic", "delete", "orders", *http).stdout == "deleted orders\n"
     status = json.loads(urllib.request.urlopen(f"http://{running.http}/api/status", timeout=5).read())
-    assert f"cluster_id: {status['cluster_id']}" in duolog("status", *http).stdout
+    assert f"cluster_id: {status['cluster_id']}" in run_duolog("status", *http).stdout
 
 
 def test_messages_are_produced_consumed_and_shown(running: Broker) -> None:
     http = ("--http", running.http)
-    assert duolog("topic", "create", "orders", "--queues", "2", "--config", "retention.ms=7d", *http).returncode == 0
-    assert "retention.ms: 604800000" in duolog("topic", "describe", "orders", *http).stdout
-    sent = duolog(
+    assert (
+        run_duolog("topic", "create", "orders", "--queues", "2", "--config", "retention.ms=7d", *http).returncode == 0
+    )
+    assert "retention.ms: 604800000" in run_duolog("topic", "describe", "orders", *http).stdout
+    sent = run_duolog(
         "produce", "orders", "a", "b", "--key", "k", "--header", "h=x", "--tag", "paid", "--queue", "1", *http
     )
     assert (sent.returncode, sent.stdout) == (0, "orders/1/0\norders/1/1\n")
-    later = duolog("produce", "orders", "later", "--in", "1h", "--key", "4711", *http)
+    later = run_duolog("produce", "orders", "later", "--in", "1h", "--key", "4711", *http)
     assert later.stdout.startswith("orders/")
     read = ("consume", "orders", "--from-beginning", "--timeout", "0s", *http)
-    lines = duolog(*read).stdout.splitlines()
+    lines = run_duolog(*read).stdout.splitlines()
     assert [line.rpartition("  ")[2] for line in lines] == ["a", "b"]
     assert all("key=k  [h=x TAGS=paid]" in line for line in lines)
-    rows = [json.loads(line) for line in duolog("--json", *read).stdout.splitlines()]
+    rows = [json.loads(line) for line in run_duolog("--json", *read).stdout.splitlines()]
     assert [(row["topic"], row["queue"], row["offset"], row["value"]) for row in rows] == [
         ("orders", 1, 0, "a"), ("orders", 1, 1, "b"),
     ]  # fmt: skip
-    last = duolog("consume", "orders", "--tail", "1", "--count", "1", *http)
+    last = run_duolog("consume", "orders", "--tail", "1", "--count", "1", *http)
     assert (last.returncode, last.stdout.rpartition("  ")[2]) == (0, "b\n")
-    too_few = duolog(*read, "--count", "3")
+    too_few = run_duolog(*read, "--count", "3")
     assert (too_few.returncode, len(too_few.stdout.splitlines())) == (1, 2)
     assert "duolog: 2 of 3 messages came before --timeout 0s" in too_few.stderr
-    assert duolog(*read, "--queue", "0").stdout == ""
-    shown = duolog("message", "show", "orders", "1", "1", *http).stdout
+    assert run_duolog(*read, "--queue", "0").stdout == ""
+    shown = run_duolog("message", "show", "orders", "1", "1", *http).stdout
     assert "value: b\n" in shown
-    assert duolog("message", "show", "orders/1/1", *http).stdout == shown
-    gone = duolog("message", "show", "orders/1/7", *http)
+    assert run_duolog("message", "show", "orders/1/1", *http).stdout == shown
+    gone = run_duolog("message", "show", "orders/1/7", *http)
     assert (gone.returncode, "orders/1" in gone.stderr) == (1, True)
-    waiting = duolog("timer", "list", *http).stdout
+    waiting = run_duolog("timer", "list", *http).stdout
     assert ("4711" in waiting, "later" in waiting) == (True, True)
-    assert duolog("timer", "now", "--topic", "orders", "--key", "4711", *http).returncode == 0
-    eventually("the delayed one", lambda: duolog(*read).stdout, lambda text: "later" in text, 10)
+    assert run_duolog("timer", "now", "--topic", "orders", "--key", "4711", *http).returncode == 0
+    eventually("the delayed one", lambda: run_duolog(*read).stdout, lambda text: "later" in text, 10)
 
 
 def test_input_is_produced_line_by_line(running: Broker) -> None:
-    assert duolog("topic", "create", "orders", "--queues", "1", "--http", running.http).returncode == 0
-    command = [sys.executable, "-I", "-m", "duolog.bridge", "produce", "orders", "--http", running.http]
+    assert run_duolog("topic", "create", "orders", "--queues", "1", "--http", running.http).returncode == 0
+    command = [*DUOLOG, "produce", "orders", "--http", running.http]
     lines = "".join(f"line {number}\n" for number in range(2500))
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.splitlines()[-1] == "orders/0/2499"
-    read = duolog("consume", "orders", "--from-beginning", "--count", "2500", "--json", "--http", running.http)
+    read = run_duolog("consume", "orders", "--from-beginning", "--count", "2500", "--json", "--http", running.http)
     assert [json.loads(line)["value"] for line in read.stdout.splitlines()] == lines.splitlines()
 
 
 def test_interrupted_consumer_ends_with_what_it_showed(running: Broker) -> None:
     http = ("--http", running.http)
-    assert duolog("topic", "create", "orders", "--queues", "1", *http).returncode == 0
-    assert duolog("produce", "orders", "first", *http).returncode == 0
+    assert run_duolog("topic", "create", "orders", "--queues", "1", *http).returncode == 0
+    assert run_duolog("produce", "orders", "first", *http).returncode == 0
     command = [sys.executable, "-u", "-I", "-m", "duolog.bridge", "consume", "orders", "--tail", "5", *http]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as consumer:
         assert consumer.stdout is not None
         assert "first" in consumer.stdout.readline()
-        assert duolog("produce", "orders", "second", *http).returncode == 0
+        assert run_duolog("produce", "orders", "second", *http).returncode == 0
         assert "second" in consumer.stdout.readline()
         consumer.send_signal(signal.SIGINT)
         _, errors = consumer.communicate(timeout=10)
@@ -329,38 +321,42 @@ def test_interrupted_consumer_ends_with_what_it_showed(running: Broker) -> None:
 
 def test_groups_are_reset_and_deleted_after_a_dry_run(running: Broker) -> None:
     http = ("--http", running.http)
-    assert duolog("topic", "create", "orders", "--queues", "1", *http).returncode == 0
-    assert duolog("produce", "orders", "a", "b", "c", *http).returncode == 0
+    assert run_duolog("topic", "create", "orders", "--queues", "1", *http).returncode == 0
+    assert run_duolog("produce", "orders", "a", "b", "c", *http).returncode == 0
     consumer = KafkaConsumer(
         "orders", bootstrap_servers=running.kafka, group_id="billing", auto_offset_reset="earliest"
     )
     assert next(consumer).value == b"a"
     consumer.commit()
-    refused = duolog("group", "reset", "billing", "--to", "latest", "--execute", *http)
+    refused = run_duolog("group", "reset", "billing", "--to", "latest", "--execute", *http)
     assert (refused.returncode, "has members in kafka: stop them" in refused.stderr) == (1, True)
     consumer.close(autocommit=False)
-    shown = duolog("group", "reset", "billing", "--to", "earliest", *http)
+    shown = run_duolog("group", "reset", "billing", "--to", "earliest", *http)
     assert (shown.returncode, shown.stdout.split()[-4:]) == (0, ["orders", "0", "1", "0"])
     assert shown.stderr == "duolog: nothing was changed; add --execute to do it\n"
-    position = json.loads(duolog("group", "describe", "billing", "--json", *http).stdout)["positions"][0]["position"]
+    position = json.loads(run_duolog("group", "describe", "billing", "--json", *http).stdout)["positions"][0][
+        "position"
+    ]
     assert position == 1
-    assert duolog("group", "reset", "billing", "--to-offset", "2", "--yes", *http).returncode == 0
-    position = json.loads(duolog("group", "describe", "billing", "--json", *http).stdout)["positions"][0]["position"]
+    assert run_duolog("group", "reset", "billing", "--to-offset", "2", "--yes", *http).returncode == 0
+    position = json.loads(run_duolog("group", "describe", "billing", "--json", *http).stdout)["positions"][0][
+        "position"
+    ]
     assert position == 2
-    assert duolog("group", "delete", "billing", *http).stdout == "would delete billing with 1 positions\n"
-    assert duolog("group", "delete", "billing", "--yes", *http).stdout == "deleted billing with 1 positions\n"
-    assert duolog("group", "describe", "billing", *http).returncode == 1
+    assert run_duolog("group", "delete", "billing", *http).stdout == "would delete billing with 1 positions\n"
+    assert run_duolog("group", "delete", "billing", "--yes", *http).stdout == "deleted billing with 1 positions\n"
+    assert run_duolog("group", "describe", "billing", *http).returncode == 1
 
 
 def test_listings_say_which_broker_and_cut_no_names(running: Broker) -> None:
     name = "n" * 120
-    assert duolog("topic", "create", name, "--http", running.http).returncode == 0
-    listed = duolog("topic", "list", "--http", running.http)
+    assert run_duolog("topic", "create", name, "--http", running.http).returncode == 0
+    listed = run_duolog("topic", "list", "--http", running.http)
     assert [line for line in listed.stdout.splitlines() if line.startswith(name + " ")]
     assert "SCHEDULE_TOPIC_XXXX" not in listed.stdout
     assert "topics of the broker's own are not shown; --all shows them" in listed.stderr
-    assert "SCHEDULE_TOPIC_XXXX" in duolog("--url", f"http://{running.http}/", "topic", "list", "--all").stdout
-    command = [sys.executable, "-I", "-m", "duolog.bridge", "group", "list", "--json"]
+    assert "SCHEDULE_TOPIC_XXXX" in run_duolog("--url", f"http://{running.http}/", "topic", "list", "--all").stdout
+    command = [*DUOLOG, "group", "list", "--json"]
     by_variable = subprocess.run(
         command, env=os.environ | {"DUOLOG_HTTP": running.http}, capture_output=True, text=True, timeout=30, check=True
     )
@@ -372,10 +368,10 @@ def test_listings_say_which_broker_and_cut_no_names(running: Broker) -> None:
 
 @pytest.mark.alone
 def test_ready_within_a_second_of_its_own_time(tmp_path: Path) -> None:
-    """Of processor time, so that a busy machine does not matter.
+    """The start takes at most a second of processor time, which a busy machine does not lengthen.
 
-    Where others have the core's other half, or the hypervisor gives it to them, that time grows, too: so do four times
-    what a loop takes which elsewhere takes a quarter of a second.
+    Processor time grows all the same where hyper-threading or a hypervisor shares the core. So the limit is four times
+    the processor time of a loop, which takes a quarter of a second on a core that is not shared, if that is more.
     """
     loop = "import time\nn = 0\nfor i in range(3_000_000): n += i & 7\nprint(time.process_time())"
     loop_s = float(subprocess.check_output([sys.executable, "-I", "-c", loop]))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import confluent_kafka
 import pytest
 
 from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
 from tests.wire.clients.topics import create_topic
 
 SETTINGS = {"delay.near_ms": 100}
@@ -43,10 +43,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for _ in range(COUNT):
                 producer.produce("later", bytes(1024), headers=[("TIMER_DELAY_MS", str(wanted * HOUR_MS).encode())])
             assert producer.flush(WITHIN_S) == 0
-            until_s = time.monotonic() + WITHIN_S
-            while len(tables(broker.data)) < wanted:
-                assert time.monotonic() < until_s, "no table is written"
-                time.sleep(0.05)
+            eventually("a sorted table", lambda: len(tables(broker.data)), wanted.__le__, WITHIN_S)
         broker.stop()
         return broker.data
 

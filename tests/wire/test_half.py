@@ -10,8 +10,6 @@ import http.client
 import itertools
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,6 +22,7 @@ import pytest
 
 from duolog.bridge.transactions.check_callbacks import ASKED_MAX
 from tests.kit.broker import Broker
+from tests.kit.command import duolog
 from tests.kit.eventually import eventually
 from tests.wire.clients.agent import Agent
 from tests.wire.clients.jvm import Agents
@@ -266,20 +265,15 @@ def decide(broker: Broker, topic: str, id: str, verdict: str) -> int:
     return connection.getresponse().status
 
 
-def duolog(broker: Broker, *arguments: str) -> str:
-    command = [sys.executable, "-I", "-m", "duolog.bridge", *arguments, "--http", broker.http]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
-
-
 def test_kafka_producer_decides_its_half_messages_over_http(broker: Broker, agents: Agents, topic: str) -> None:
     produce_half(broker, topic, "order 1", "order/2", "order-3")
-    shown = [line for line in duolog(broker, "txn", "list").splitlines() if topic in line]
+    shown = [line for line in duolog("txn", "list", "--http", broker.http).splitlines() if topic in line]
     assert [line.split()[0] for line in shown] == ["kafka"] * 3
     assert decide(broker, topic, "order-3", "commit") == 200
-    assert "state: half" in duolog(broker, "txn", "describe", f"{topic}/order/2")
-    assert "rolled back" in duolog(broker, "txn", "rollback", f"{topic}/order/2")
+    assert "state: half" in duolog("txn", "describe", f"{topic}/order/2", "--http", broker.http)
+    assert "rolled back" in duolog("txn", "rollback", f"{topic}/order/2", "--http", broker.http)
     assert decide(broker, topic, "order%2F2", "rollback") == 200
-    assert "committed" in duolog(broker, "txn", "commit", topic, "order 1")
+    assert "committed" in duolog("txn", "commit", topic, "order 1", "--http", broker.http)
     broker.kill()
     broker.start()
     assert decide(broker, topic, "order-3", "commit") == 200
@@ -295,7 +289,7 @@ def test_operators_see_both_kinds_in_one_table(broker: Broker, agents: Agents, t
     open_one.begin()
     open_one.send(topic, 0, "open")
     produce_half(broker, topic, "of Kafka")
-    table = [line for line in duolog(broker, "txn", "list").splitlines() if topic in line]
+    table = [line for line in duolog("txn", "list", "--http", broker.http).splitlines() if topic in line]
     kinds = {" ".join(line.split()[:2]).replace(topic, "T"): line for line in table}
     assert "Ongoing" in kinds.pop("kafka T-kafka")
     assert "a verdict" in kinds.pop("kafka T/of")
@@ -342,7 +336,7 @@ def test_callback_that_fails_decides_nothing_and_holds_up_nobody(agents: Agents,
         reader = RocketmqReader(broker.namesrv, agents.rocketmq("5.5"), "5.5", "json", "pull")
         assert {each.text for each in reader.read({GIVEN_UP: len(vain)}, WITHIN_S)} == vain
         assert end_offsets(broker.kafka, "asked") == {0: 2}
-        assert "half" not in duolog(broker, "txn", "list")
+        assert "half" not in duolog("txn", "list", "--http", broker.http)
         broker.check_alive()
         producer.close()
     asked = Counter(answering.asked)

@@ -7,14 +7,13 @@ The same steps with each client, in transactions of version 1 (Java 3.9, librdka
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.kit.broker import Broker
+from tests.kit.command import duolog
 from tests.kit.eventually import eventually
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.members import KafkaMember, PushMember
@@ -69,11 +68,6 @@ def transaction(producer: Producer, topic: str, queue: int, *texts: str, commit:
         producer.commit()
     else:
         producer.abort()
-
-
-def duolog(*arguments: str) -> str:
-    command = [sys.executable, "-I", "-m", "duolog.bridge", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
 def refusal(step: str, producer: Producer) -> str:

@@ -9,7 +9,6 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.kit.broker import Broker, free_ports
+from tests.kit.command import duolog
 from tests.kit.eventually import eventually
 from tests.kit.lacking import skip_or_fail
 
@@ -35,9 +35,7 @@ scrape_configs: [{{job_name: duolog, static_configs: [{{targets: ["{target}"]}}]
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Broker]:
-    if request.config.getoption("--peers"):
-        skip_or_fail("the metrics are this broker's")
+def broker(duolog_only: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker(tmp_path_factory.mktemp("metrics") / "data") as running:
         yield running
 
@@ -48,11 +46,6 @@ def program(name: str) -> str:
     return found or skip_or_fail(f"no {name}; Debian's package prometheus has it")
 
 
-def printed(what: str) -> str:
-    command = [sys.executable, "-I", "-m", "duolog.bridge", "dashboard", what]
-    return subprocess.check_output(command, text=True, timeout=60)
-
-
 def get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as answer:
         body: bytes = answer.read()
@@ -61,7 +54,7 @@ def get(url: str) -> bytes:
 
 def expressions() -> list[tuple[str, str]]:
     """Return (title of the panel, query), as Grafana sends it."""
-    panels = json.loads(printed("grafana"))["panels"]
+    panels = json.loads(duolog("dashboard", "grafana"))["panels"]
     found = [(panel["title"], target["expr"]) for panel in panels for target in panel["targets"]]
     return [(title, expr.replace("$instance", ".*").replace("$__rate_interval", "10s")) for title, expr in found]
 
@@ -88,14 +81,14 @@ def test_metrics_that_panels_and_rules_name_are_exported(broker: Broker) -> None
     use(broker)
     exported = set(re.findall(r"^# TYPE (\w+) ", get(f"http://{broker.http}/metrics").decode(), re.MULTILINE))
     exported |= {f"{name}_bucket" for name in exported}
-    text = "".join(expr for _, expr in expressions()) + printed("alerts")
+    text = "".join(expr for _, expr in expressions()) + duolog("dashboard", "alerts")
     named = set(re.findall(r"\b(?:duolog|kafka|rocketmq)_\w+", text))
     assert len(named) > 10
     assert named <= exported
 
 
 def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
-    (tmp_path / "rules.yml").write_text(printed("alerts"))
+    (tmp_path / "rules.yml").write_text(duolog("dashboard", "alerts"))
     checked = subprocess.run(
         [program("promtool"), "check", "rules", "rules.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -126,7 +119,7 @@ def test_prometheus_has_data_for_each_panel_and_evaluates_each_rule(broker: Brok
 @contextmanager
 def prometheus(broker: Broker, folder: Path) -> Iterator[str]:
     """Run a Prometheus that scrapes the broker every second; yields the URL of its API."""
-    (folder / "rules.yml").write_text(printed("alerts"))
+    (folder / "rules.yml").write_text(duolog("dashboard", "alerts"))
     (folder / "prometheus.yml").write_text(CONFIG.format(target=broker.http))
     (port,) = free_ports(1)
     options = [f"--web.listen-address=127.0.0.1:{port}", "--config.file=prometheus.yml", "--storage.tsdb.path=data"]

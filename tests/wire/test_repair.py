@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -13,26 +11,15 @@ import kafka
 import pytest
 
 from tests.kit.broker import Broker, BrokerError
-from tests.kit.lacking import skip_or_fail
+from tests.kit.command import duolog
 from tests.wire.clients.topics import create_topic
+
+pytestmark = pytest.mark.usefixtures("duolog_only")
 
 SETTINGS = {"store.segment_bytes": 1 << 20}
 COUNT = 3000
 LOST_BYTES = 4096
 WITHIN_S = 30
-
-
-@pytest.fixture(autouse=True)
-def _only_ours(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--peers"):
-        skip_or_fail("the Apache brokers have no such command")
-
-
-def duolog(*arguments: str, status: int = 0) -> str:
-    command = [sys.executable, "-I", "-m", "duolog.bridge", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == status, done.stderr
-    return done.stdout
 
 
 def by_librdkafka(broker: Broker, isolation: str, until: int) -> list[int]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -21,6 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kit.broker import Broker
+from tests.kit.command import duolog
 from tests.kit.eventually import eventually
 from tests.wire.clients import remoting
 from tests.wire.clients.agent import Agent
@@ -90,39 +89,15 @@ def sends_of(broker: Broker) -> int:
 
 
 def dead_letters(broker: Broker, group: str) -> list[dict[str, Any]]:
-    command = [
-        sys.executable,
-        "-I",
-        "-m",
-        "duolog.bridge",
-        "group",
-        "dead-letters",
-        group,
-        "--json",
-        "--http",
-        broker.http,
-    ]
-    found = json.loads(subprocess.check_output(command, text=True))["dead_letters"]
-    table = subprocess.check_output([each for each in command if each != "--json"], text=True)
+    command = ("group", "dead-letters", group, "--http", broker.http)
+    found = json.loads(duolog(*command, "--json"))["dead_letters"]
+    table = duolog(*command)
     assert table.count("attempts") == len(found) + 1, table
     return list(found)
 
 
 def redrive(broker: Broker, group: str) -> str:
-    command = [
-        sys.executable,
-        "-I",
-        "-m",
-        "duolog.bridge",
-        "group",
-        "redrive",
-        group,
-        "--to",
-        "retry",
-        "--http",
-        broker.http,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    return duolog("group", "redrive", group, "--to", "retry", "--http", broker.http)
 
 
 # -- Retries and dead letters

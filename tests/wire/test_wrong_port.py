@@ -15,13 +15,10 @@ from kafka.errors import KafkaError
 from duolog.protocol.rocketmq import remoting
 from tests.kit.broker import Broker, port_of
 from tests.kit.eventually import eventually
-from tests.kit.lacking import skip_or_fail
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Broker]:
-    if request.config.getoption("--peers"):
-        skip_or_fail("it is about this broker's log")
+def broker(duolog_only: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     path: Path = tmp_path_factory.mktemp("wrong-port")
     with Broker(path / "data") as running:
         yield running

@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import typer
 from duolog.bridge.cli.common import moved_behind, show_table
 from duolog.bridge.cli.main import JOBS, app, main
 from duolog.bridge.cli.timers import _tell
+from tests.kit.command import DUOLOG
 
 
 def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -183,8 +183,7 @@ def test_shell_completion_names_commands_and_options() -> None:
             "COMP_WORDS": words,
             "COMP_CWORD": str(len(words.split(" ")) - 1),
         }
-        command = [sys.executable, "-I", "-m", "duolog.bridge"]
-        return set(subprocess.check_output(command, env=os.environ | variables, text=True, timeout=30).split())
+        return set(subprocess.check_output(DUOLOG, env=os.environ | variables, text=True, timeout=30).split())
 
     assert {"topic", "produce"} <= completed("duolog ")
     assert {"list", "describe"} <= completed("duolog topic ")
