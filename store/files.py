@@ -196,12 +196,7 @@ class RealFiles:
 
     def lock(self, path: str) -> int:
         file = os.open(self._path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(file)
-            raise
-        return file
+        return _locked(file, fcntl.LOCK_EX)
 
     def usage(self) -> tuple[int, int]:
         found = os.statvfs(self._root)
@@ -237,13 +232,17 @@ class ReadOnlyFiles:
 
         Raises BlockingIOError if another process holds the exclusive lock, and FileNotFoundError.
         """
-        file = self.open(path)
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            os.close(file)
-            raise
-        return file
+        return _locked(self.open(path), fcntl.LOCK_SH)
+
+
+def _locked(file: int, kind: int) -> int:
+    """Lock an open file without waiting, and return it. Closes it and raises OSError if another process holds it."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise
+    return file
 
 
 def _read(file: int, size: int, at: int) -> bytes:
