@@ -12,44 +12,21 @@ first unit from there. A unit belongs to the range that contains its first byte,
 together return each unit of [a, c) once.
 """
 
-import os
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Self
 
 from duolog.store.errors import Corruption, StoreError
-from duolog.store.log.format import (
-    ALIGNMENT,
-    MAGIC_BYTES,
-    UNIT_HEADER_SIZE,
-    BadUnit,
-    Entry,
-    UnitHeader,
-    check_unit,
-    entries_of,
-    unit_size,
-)
-
-BLOCK_BYTES: Final = 4 << 20  # Size of one read, unless a single unit is larger.
-
-
-class Unit(NamedTuple):
-    """One unit of the log. `content` is the whole unit, header included."""
-
-    header: UnitHeader
-    content: memoryview
-
-    def entries(self) -> Iterator[Entry]:
-        """Yield the entries of the unit, whose frames are slices of `content`."""
-        return entries_of(self.content, self.header.position, self.header.entry_count)
+from duolog.store.files import ReadOnlyFiles
+from duolog.store.log.format import ALIGNMENT, UNIT_HEADER_SIZE, BadUnit, check_unit, unit_size
+from duolog.store.log.unit_walk import BLOCK_BYTES, Unit, read_unit, search_units
 
 
 class LogReader:
     """Reads the segment files of one data directory; at most one file is open at a time."""
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._path = ""
+        self._directory, self._files = directory, ReadOnlyFiles(directory)
         self._file: int | None = None
 
     def units(self, path: str, first: int, start: int, end: int) -> Iterator[Unit]:
@@ -58,74 +35,53 @@ class LogReader:
         `path` is the path of the segment file below the data directory, `first` the position of its first byte. Raises
         StoreError if the file does not exist, and Corruption if a unit is not followed by a valid unit.
         """
-        self._open(path)
-        at = start if start == first else self._find_unit(first, start, end)
+        file = self._open(path)
+        at = start if start == first else self._find_unit(file, first, start, end)
         while at < end:
-            block = memoryview(self._read(at - first, max(UNIT_HEADER_SIZE, min(BLOCK_BYTES, end - at))))
+            size = max(UNIT_HEADER_SIZE, min(BLOCK_BYTES, end - at))
+            block = memoryview(self._files.read(file, size, at - first))
             taken = 0
             for unit in _whole_units(block, at, end, path):
                 taken += unit.header.size
                 yield unit
             if not taken:
                 # The next unit is larger than the block.
-                unit = self._read_one(first, at, block)
+                unit = self._read_one(file, path, first, at)
                 taken = unit.header.size
                 yield unit
             at += taken
 
-    def _find_unit(self, first: int, start: int, end: int) -> int:
+    def _find_unit(self, file: int, first: int, start: int, end: int) -> int:
         """Return the position of the first unit that begins in [start, end); `end` if there is none."""
-        at = start + -(start - first) % ALIGNMENT
-        while at < end:
-            block = self._read(at - first, min(BLOCK_BYTES, end - at) + UNIT_HEADER_SIZE)
-            found = block.find(MAGIC_BYTES)
-            while found >= 0 and at + found < end:
-                if found % ALIGNMENT == 0 and self._is_unit(first, at + found):
-                    return at + found
-                found = block.find(MAGIC_BYTES, found + 1)
-            at += BLOCK_BYTES
+        file_end = first + self._files.size(file)
+        for at in range(start + -(start - first) % ALIGNMENT, end, BLOCK_BYTES):
+            block = self._files.read(file, min(BLOCK_BYTES, end - at) + UNIT_HEADER_SIZE, at - first)
+            for header in search_units(self._files, file, first, block, at, file_end):
+                return min(header.position, end)
         return end
 
-    def _is_unit(self, first: int, at: int) -> bool:
-        """Return whether a valid unit begins at position `at`. The magic may also be found in the body of a message."""
+    def _read_one(self, file: int, path: str, first: int, at: int) -> Unit:
         try:
-            self._read_one(first, at, memoryview(self._read(at - first, UNIT_HEADER_SIZE)))
-        except Corruption:
-            return False
-        return True
-
-    def _read_one(self, first: int, at: int, begun: memoryview) -> Unit:
-        try:
-            size = unit_size(begun, 0)
-            block = memoryview(self._read(at - first, size))
-            return Unit(check_unit(block, 0, at), block[:size])
+            return read_unit(self._files, file, first, at, first + self._files.size(file))
         except BadUnit as reason:
-            raise Corruption(f"{self._path} has no valid unit at position {at}: {reason}") from None
+            raise Corruption(f"{path} has no valid unit at position {at}: {reason}") from None
 
     # -- The file
 
-    def _open(self, path: str) -> None:
+    def _open(self, path: str) -> int:
         self.close()
         try:
-            self._file = os.open(f"{self._directory}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+            self._file = self._files.open(path)
         except FileNotFoundError:
             raise StoreError(
                 f"{self._directory}/{path} does not exist; retention may have removed it because no lease held it"
             ) from None
-        self._path = path
-
-    def _read(self, at: int, size: int) -> bytes:
-        assert self._file is not None, "no segment is open"
-        parts = []
-        while size > 0 and (found := os.pread(self._file, size, at)):
-            parts.append(found)
-            at, size = at + len(found), size - len(found)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return self._file
 
     def close(self) -> None:
         """Close the open file, if any."""
         if self._file is not None:
-            os.close(self._file)
+            self._files.close(self._file)
             self._file = None
 
     def __enter__(self) -> Self:

@@ -59,6 +59,7 @@ from duolog.store.log.format import (
     unit_size,
 )
 from duolog.store.log.segment import LOG_DIRECTORY
+from duolog.store.log.unit_walk import units_of_file
 
 CHECKPOINT_PATH = "checkpoint"
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -242,21 +243,16 @@ def _read(files: ReadableFiles, path: str) -> Checkpoint:
     """Read and verify a file. Raises BadUnit if it is damaged, and FileNotFoundError."""
     handle = files.open(path)
     try:
-        return decode(_units(files, handle, files.size(handle)))
+        return decode(_units(files, handle))
     except struct.error as error:
         raise BadUnit(f"an entry of {path} has an unknown layout: {error}") from error
     finally:
         files.close(handle)
 
 
-def _units(files: ReadableFiles, handle: int, end: int) -> Iterator[bytes]:
-    at = 0
-    while at < end:
-        size = unit_size(memoryview(files.read(handle, UNIT_HEADER_SIZE, at)), 0)
-        if size > end - at:
-            raise BadUnit(f"the unit has {size} bytes, and only {end - at} bytes follow")
-        yield files.read(handle, size, at)
-        at += size
+def _units(files: ReadableFiles, handle: int) -> Iterator[memoryview]:
+    for block, at, _ in units_of_file(files, handle, 0, 0, files.size(handle)):
+        yield block[at : at + unit_size(block, at)]
 
 
 def decode(units: Iterable[Buffer]) -> Checkpoint:

@@ -11,24 +11,14 @@ Otherwise it begins the torn end, which the next start of a broker truncates. Re
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from duolog.store.errors import Corruption
 from duolog.store.files import ReadableFiles
-from duolog.store.log.format import (
-    ALIGNMENT,
-    MAGIC_BYTES,
-    POSITION_AT,
-    UNIT_HEADER_SIZE,
-    BadUnit,
-    check_unit,
-    unit_size,
-)
-from duolog.store.log.log_reader import Unit
+from duolog.store.log.format import ALIGNMENT, BadUnit, check_unit
 from duolog.store.log.segment import LOG_DIRECTORY, Segment, read_chain
+from duolog.store.log.unit_walk import BLOCK_BYTES, Unit, search_units, size_without_zeros, units_of_file
 from duolog.store.recovery.checkpoint import Checkpoint, read_checkpoint, read_snapshot
-
-BLOCK_BYTES: Final = 4 << 20  # Size of one read, unless a single unit is larger.
 
 
 class BadRange(NamedTuple):
@@ -43,77 +33,40 @@ class BadRange(NamedTuple):
 # -- One segment
 
 
-class _Window:
-    """Reads one segment file by positions, in blocks of BLOCK_BYTES. `first` is the position of its first byte."""
+def scan_segment(files: ReadableFiles, segment: Segment, end: int) -> Iterator[Unit | BadRange]:
+    """Yield the units and the bad ranges of a segment, up to position `end`.
 
-    def __init__(self, files: ReadableFiles, handle: int, first: int) -> None:
-        self._files, self._handle, self._first = files, handle, first
-        self._start = first
-        self._block = memoryview(b"")
-
-    def read(self, position: int, size: int) -> memoryview:
-        """Return the bytes from this position on; fewer than `size` at the end of the file."""
-        if not self._start <= position <= position + size <= self._start + len(self._block):
-            block = self._files.read(self._handle, max(size, BLOCK_BYTES), position - self._first)
-            self._start, self._block = position, memoryview(block)
-        at = position - self._start
-        return self._block[at : at + size]
-
-    def unit(self, position: int, end: int) -> Unit:
-        """Return the unit at this position, which ends at or below `end`. Raises BadUnit."""
-        size = unit_size(self.read(position, UNIT_HEADER_SIZE), 0)
-        if size > end - position:
-            raise BadUnit(f"the unit has {size} bytes, and only {end - position} bytes follow")
-        content = self.read(position, size)
-        return Unit(check_unit(content, 0, position), content)
-
-    def next_unit(self, position: int, end: int) -> int:
-        """Return the position of the first valid unit at or above `position`; `end` if there is none."""
-        while position < end:
-            block = bytes(self.read(position, min(BLOCK_BYTES, end - position)))
-            if not block:
-                return end
-            found = block.find(MAGIC_BYTES)
-            while found >= 0:
-                own = block[found + POSITION_AT : found + POSITION_AT + 8]
-                # The body of a message may contain the magic very often; comparing the position first is cheap.
-                if own == (position + found).to_bytes(8, "big") or len(own) < 8:
-                    try:
-                        self.unit(position + found, end)
-                        return position + found
-                    except BadUnit:
-                        pass
-                found = block.find(MAGIC_BYTES, found + 1)
-            position += len(block)
-        return end
-
-
-def scan_segment(
-    files: ReadableFiles, segment: Segment, end: int, start: int | None = None
-) -> Iterator[Unit | BadRange]:
-    """Yield the units and the bad ranges of a segment from `start` to `end`; `start` must be the start of a unit.
-
-    The content of a Unit is valid until the next one is requested. If the file is shorter than `end`, the last bad
-    range ends at `end`. Raises OSError.
+    If the file is shorter than `end`, the last bad range ends at `end`. Raises OSError.
     """
     handle = files.open(segment.path)
     try:
-        file_end = min(end, segment.start + files.size(handle))
-        window = _Window(files, handle, segment.start)
-        position = segment.start if start is None else start
+        first = position = segment.start
+        file_end = min(end, first + files.size(handle))
         while position < end:
+            reason = f"the file ends at position {file_end}"
             try:
-                unit = window.unit(position, file_end)
-            except BadUnit as reason:
-                after = window.next_unit(position + ALIGNMENT, file_end)
+                for block, at, start in units_of_file(files, handle, first, position, file_end):
+                    header = check_unit(block, at, start)
+                    yield Unit(header, block[at : at + header.size])
+                    position = start + header.size
+            except BadUnit as error:
+                reason = str(error)
+            if position < end:
+                after = _next_unit(files, handle, first, position + ALIGNMENT, file_end)
                 after = end if after >= file_end else after
-                yield BadRange(segment.path, position, after, str(reason))
+                yield BadRange(segment.path, position, after, reason)
                 position = after
-            else:
-                yield unit
-                position += unit.header.size
     finally:
         files.close(handle)
+
+
+def _next_unit(files: ReadableFiles, handle: int, first: int, position: int, end: int) -> int:
+    """Return the position of the first valid unit at or above `position`; `end` if there is none."""
+    for start in range(position, end, BLOCK_BYTES):
+        block = files.read(handle, min(BLOCK_BYTES, end - start), start - first)
+        for header in search_units(files, handle, first, block, start, end):
+            return header.position
+    return end
 
 
 # -- The whole log
@@ -238,8 +191,8 @@ class Verification:
                 size = self._files.size(handle)
                 for at in range(max(0, position - segment.start), size, BLOCK_BYTES):
                     block = self._files.read(handle, min(BLOCK_BYTES, size - at), at)
-                    if block != bytes(len(block)):
-                        last = segment.start + at + len(block.rstrip(b"\0"))
+                    if written := size_without_zeros(block):
+                        last = segment.start + at + written
             finally:
                 self._files.close(handle)
         return last

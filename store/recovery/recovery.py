@@ -26,6 +26,7 @@ can make a torn end look like corruption.
 """
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,14 +35,10 @@ from duolog.store.files import Files
 from duolog.store.index.queues import Queues
 from duolog.store.log.format import (
     CLOSED_FLAG,
-    MAGIC_BYTES,
-    POSITION_AT,
     POSITION_MAX,
-    UNIT_HEADER_SIZE,
     BadUnit,
     UnitHeader,
     check_unit,
-    unit_size,
 )
 from duolog.store.log.segment import (
     LOG_DIRECTORY,
@@ -52,8 +49,10 @@ from duolog.store.log.segment import (
 from duolog.store.log.unit_walk import (
     BLOCK_BYTES,
     readable_end,
+    search_units,
+    size_without_zeros,
+    units_of_file,
     units_of_log,
-    units_of_segment,
 )
 from duolog.store.recovery.checkpoint import (
     Checkpoint,
@@ -221,7 +220,8 @@ class _Verification:
                 f"but according to the {self._source} the log was durable up to position {self.durable}"
             )
         try:
-            for block, at, position in units_of_segment(self._files, self._segments, segment, self.end, limit):
+            handle = self._segments.file_of(segment)
+            for block, at, position in units_of_file(self._files, handle, segment.start, self.end, limit):
                 self._take(check_unit(block, at, position))
         except BadUnit as reason:
             self.reason = f"{segment.path} has no whole unit at byte {self.end - segment.start}: {reason}"
@@ -251,47 +251,23 @@ def _search_beyond(files: Files, segments: Segments, verified: _Verification) ->
             raise Corruption(f"{verified.reason}; but the gap {segment.path} shows that the log was durable beyond it")
         if not segment.exists:
             continue
-        limit = readable_end(files, segments, segment)
+        handle, limit = segments.file_of(segment), readable_end(files, segments, segment)
         for position in range(max(segment.start, end), limit, BLOCK_BYTES):
-            block = files.read(segments.file_of(segment), min(BLOCK_BYTES, limit - position), position - segment.start)
-            if block == bytes(len(block)):  # Compared first: most of the reserve is zeros, and `rstrip` is slow there.
-                continue
-            last_byte = position + len(block.rstrip(b"\0"))
-            _refuse_if_durable(files, segments, segment, block, position, verified)
+            block = files.read(handle, min(BLOCK_BYTES, limit - position), position - segment.start)
+            if size := size_without_zeros(block):
+                last_byte = position + size
+                _refuse_if_durable(search_units(files, handle, segment.start, block, position, limit), verified)
     return last_byte - end
 
 
-def _refuse_if_durable(
-    files: Files, segments: Segments, segment: Segment, block: bytes, start: int, verified: _Verification
-) -> None:
-    """Raise Corruption if a valid unit in the block says that the log was durable beyond `verified.end`.
-
-    `start` is the position of the block's first byte.
-    """
-    at = block.find(MAGIC_BYTES)
-    while at >= 0:
-        # A message body may contain the magic very often; comparing the position first is cheap.
-        own = block[at + POSITION_AT : at + POSITION_AT + 8]
-        is_candidate = own == (start + at).to_bytes(8, "big") or len(own) < 8
-        header = _valid_unit(files, segments, segment, start + at) if is_candidate else None
-        if header and header.durable > verified.end:
+def _refuse_if_durable(beyond: Iterable[UnitHeader], verified: _Verification) -> None:
+    """Raise Corruption if a valid unit beyond `verified.end` says that the log was durable there."""
+    for header in beyond:
+        if header.durable > verified.end:
             raise Corruption(
                 f"{verified.reason}; but according to the unit at position {header.position} "
                 f"the log was durable up to position {header.durable}"
             )
-        at = block.find(MAGIC_BYTES, at + (header.size if header else 1))
-
-
-def _valid_unit(files: Files, segments: Segments, segment: Segment, position: int) -> UnitHeader | None:
-    """Return the header of the unit at this position; None if the bytes there are no whole and valid unit."""
-    handle, at = segments.file_of(segment), position - segment.start
-    try:
-        size = unit_size(memoryview(files.read(handle, UNIT_HEADER_SIZE, at)), 0)
-        if size > readable_end(files, segments, segment) - position:
-            return None
-        return check_unit(memoryview(files.read(handle, size, at)), 0, position)
-    except BadUnit:
-        return None
 
 
 def _cut(files: Files, segments: Segments, verified: _Verification) -> None:

@@ -23,7 +23,7 @@ from duolog.store.log.format import CLOSED_FLAG, OPENED_FLAG, POSITION_MAX, Entr
 from duolog.store.recovery.damage import BadRange, Verification, scan_segment
 
 if TYPE_CHECKING:
-    from duolog.store.log.log_reader import Unit
+    from duolog.store.log.unit_walk import Unit
 
 Row = dict[str, Any]
 
