@@ -42,6 +42,17 @@ def cancellation_of(timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelle
     return TimersCancelled(b"".join([KEY.pack(*timer_id) for timer_id in timer_ids]), now_ms)
 
 
+def cancellations_by_key(timers: Timers, topic: int, keys: Iterable[bytes], now_ms: int) -> list[Record]:
+    """Make the record that cancels the pending messages of a topic with these sender's keys, if there are any.
+
+    The unit with the record must be appended before the loop turns (`Timers.replaced`). Raises StoreError.
+    """
+    timer_ids: dict[TimerId, None] = {}
+    for key in keys:
+        timer_ids |= dict.fromkeys(timers.replaced(topic, key))
+    return [cancellation_of(timer_ids, now_ms)] if timer_ids else []
+
+
 class DelayRecords:
     """Registers the replay of each record and entry, and the snapshot, with the state log."""
 

@@ -11,12 +11,12 @@ A batch in which all records are visible at once, and a message that asks for no
 a plan's further steps.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from duolog.bridge.config import Options
-from duolog.bridge.data.delayed.delay_records import cancellation_of
+from duolog.bridge.data.delayed.delay_records import cancellations_by_key
 from duolog.bridge.data.delayed.delays import Delays
 from duolog.bridge.data.delayed.schedules import Schedules
 from duolog.bridge.data.expiry import ExpiringQueues
@@ -231,12 +231,7 @@ class Publisher:
 
         A caller that appends a plan in a unit of its own adds these to the unit.
         """
-        records: list[StateRecord] = []
-        replaced: dict[TimerId, None] = {}
-        for key in plan.replacing_keys:
-            replaced |= dict.fromkeys(self._delays.timers.replaced(plan.topic.number, key))
-        if replaced:
-            records.append(cancellation_of(replaced, now_ms))
+        records = cancellations_by_key(self._delays.timers, plan.topic.number, plan.replacing_keys, now_ms)
         if plan.has_expiry:
             records += self._expiring_queues.records_for(plan.topic.queues[plan.queue_id].key)
         return [*records, *plan.schedules]
@@ -298,12 +293,20 @@ class Publisher:
         return appended
 
     def append_batch(
-        self, run: FrameRun, delayed: Sequence[Frame], records: Sequence[StateRecord], body_bytes: int, now_ms: int
+        self,
+        run: FrameRun,
+        delayed: Sequence[Frame],
+        records: Sequence[StateRecord],
+        replacing_keys: Iterable[bytes],
+        body_bytes: int,
+        now_ms: int,
     ) -> Appended:
         """Append the messages of a batch as one unit; the slots are that of the run's first, if any, and of `delayed`.
 
-        This takes a third of the time that as many frames take. Raises StoreError and appends nothing.
+        The pending messages of the topic with `replacing_keys` are cancelled. A run takes a third of the time that as
+        many frames take. Raises StoreError and appends nothing.
         """
+        records = [*records, *cancellations_by_key(self._delays.timers, run.queue.topic, replacing_keys, now_ms)]
         parts: Sequence[Frame | FrameRun] = [run, *delayed] if run.frames else delayed
         if delayed:
             slots, promise = self._delays.append(parts, now_ms, records)

@@ -17,7 +17,7 @@ from duolog.bridge.config import Options
 from duolog.bridge.data import expiry
 from duolog.bridge.data.delayed import delay_headers, pending_frames
 from duolog.bridge.data.delayed.delay_headers import DelayParser
-from duolog.bridge.data.delayed.delay_records import cancellation_of
+from duolog.bridge.data.delayed.delay_records import cancellations_by_key
 from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME, Schedules
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.refusals import (
@@ -37,7 +37,6 @@ from duolog.bridge.state.wall_time import WallTime
 from duolog.delay import entry_extra
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule
 from duolog.delay.requested_delay import DelayRefused, RequestedDelay
-from duolog.delay.rows import TimerId
 from duolog.delay.schedules import DeliverySchedule, RecurringMessage
 from duolog.delay.timers import Timers
 from duolog.protocol.rocketmq.messages import flags, properties, tags
@@ -64,7 +63,7 @@ class Replacements:
     """The sender's keys of the delayed messages of one batch.
 
     `keys` are those whose pending messages the batch replaces. The pending messages are looked up in the turn in which
-    the batch is appended (`MessagePlanner.cancellations`), because they may be delivered or stored in the turns before.
+    the batch is appended (`Publisher.append_batch`), because they may be delivered or stored in the turns before.
     """
 
     __slots__ = ("_all_keys", "keys")
@@ -191,15 +190,8 @@ class MessagePlanner:
         if has_expiry:
             records += self._expiring_queues.records_for(queue.key)
         if replaced is not None and replacements is None:
-            records += self.cancellations(topic, replaced, now_ms)
+            records += cancellations_by_key(self._timers, topic.number, replaced.keys, now_ms)
         return new_tuple(MessagePlan, (frames, records, body_bytes))
-
-    def cancellations(self, topic: Topic, replacements: Replacements, now_ms: int) -> list[StateRecord]:
-        """Return the record that cancels the messages that are replaced, if there are any. Raises StoreError."""
-        timer_ids: dict[TimerId, None] = {}
-        for key in replacements.keys:
-            timer_ids |= dict.fromkeys(self._timers.replaced(topic.number, key))
-        return [cancellation_of(timer_ids, now_ms)] if timer_ids else []
 
     def plan_committed(self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int) -> MessagePlan:
         """Plan the message of a half message that is committed now.

@@ -148,11 +148,14 @@ class _Gathered:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
         if self._records:
             context.messages.schedules.check_room(self._records)
-        if self._replacements.keys:
-            self._records += context.messages.publisher.messages.cancellations(topic, self._replacements, self._now_ms)
         others = self._others
         slots, promise = context.messages.publisher.append_batch(
-            self._run, [*others.values()], self._records, self._body_bytes, self._now_ms
+            self._run,
+            [*others.values()],
+            self._records,
+            self._replacements.keys,
+            self._body_bytes,
+            self._now_ms,
         )
         visible = run_positions(slots[0].position, self._bodies)
         if not others:
