@@ -117,7 +117,7 @@ class MessagePlanner:
         self._timers, self._topics, self._schedules, self._expiring_queues = timers, topics, schedules, expiring_queues
         self._unknown_headers, self._wall_time = unknown_headers, wall_time
         self._delay_parser, self._expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
-        self.schedules_max = options.delay.batch_schedules_max
+        self._schedules_max = options.delay.batch_schedules_max
 
     # -- Plans
 
@@ -130,6 +130,7 @@ class MessagePlanner:
         *,
         sent_ms: int | None = None,
         sender: Sender | None = None,
+        schedules_before: int = 0,
         replacements: Replacements | None = None,
     ) -> MessagePlan:
         """Plan messages for a queue. The topic, queue and store host that a message names itself are ignored.
@@ -137,13 +138,14 @@ class MessagePlanner:
         `sent_ms` is the time from which delays and expiry count if the messages were sent earlier than now; an expired
         message is then left out if its topic drops expired messages. A delayed message is changed to the form in which
         it waits (`pending_frames.make_pending`). The records cancel the messages that are replaced, unless the caller
-        passes `replacements` because it appends the plan in a later turn of the loop. Raises DelayRefused,
-        IllegalMessage, NotSupported, ProduceRefused, ProtocolError, TooManySchedules.
+        passes `replacements` because it appends the plan in a later turn of the loop. `schedules_before` is the number
+        of schedules in the parts of the same batch that were planned before. Raises DelayRefused, IllegalMessage,
+        NotSupported, ProduceRefused, ProtocolError, TooManySchedules.
         """
         if not topic.may_produce:
             check_may_produce(topic)
-        if len(messages) > self.schedules_max:
-            self.check_schedule_count(messages)
+        if schedules_before + len(messages) > self._schedules_max:
+            self._check_schedule_count(messages, schedules_before)
         queue = topic.queues[queue_id]
         pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
         frames: list[Frame] = []
@@ -269,16 +271,13 @@ class MessagePlanner:
             self._delay_parser.parse_properties(found, now_ms)
             self._expiry_parser.parse_properties(found, now_ms)
 
-    def check_schedule_count(self, messages: Sequence[Message], count_before: int = 0) -> None:
-        """Refuse a batch with too many schedules before any of them is read.
-
-        `count_before` is the count in the parts of the batch that were read before. Raises DelayRefused.
-        """
+    def _check_schedule_count(self, messages: Sequence[Message], count_before: int) -> None:
+        """Raise DelayRefused for a batch with too many schedules, before any rule of these messages is parsed."""
         count = count_before + sum([_SCHEDULE_MARK in message.properties for message in messages])
-        if count > self.schedules_max:
+        if count > self._schedules_max:
             raise DelayRefused(
                 f"batch of {count} messages with AMQ_SCHEDULED_ properties; "
-                f"delay.batch_schedules_max={self.schedules_max} is the limit"
+                f"delay.batch_schedules_max={self._schedules_max} is the limit"
             )
 
     def _check_message(self, message: Message, text: str) -> dict[str, str] | None:

@@ -18,7 +18,6 @@ from duolog.bridge.net.answers import Answer
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import QueuesExpire
-from duolog.bridge.records.schedules import ScheduleRegistered
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing.batches_in_progress import Sending
 from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
@@ -98,30 +97,32 @@ class _Gathered:
             queue, frame_formats.ROCKETMQ, self._bodies, self._times_ms, self._tags, rocketmq_message.stamp
         )
         self._others: dict[int, Frame] = {}  # Delayed and recurring messages, by their indexes in the batch.
-        self._records: list[Record] = []
+        self._schedules: list[Record] = []  # A ScheduleRegistered for each recurring message.
+        self._expiry: list[Record] = []  # The record that the queue has messages that expire, if it is needed.
         self._replacements = Replacements()
-        self._expire = False  # A state record must say that the queue has messages that expire.
-        self.count = self._schedules = self._body_bytes = 0
+        self.count = self._body_bytes = 0
 
     def add(self, messages: Sequence[Message], connection: RocketMQConnection) -> None:
         """Make the frames of the next messages, and check the limits of the batch."""
         planner = self._context.messages.publisher.messages
-        if self.count + len(messages) > planner.schedules_max:
-            planner.check_schedule_count(messages, self._schedules)
         plan = planner.plan_messages(
-            self._topic, self._queue_id, messages, self._now_ms, sender=connection, replacements=self._replacements
+            self._topic,
+            self._queue_id,
+            messages,
+            self._now_ms,
+            sender=connection,
+            schedules_before=len(self._schedules),
+            replacements=self._replacements,
         )
         self._keep(plan.frames)
         self._body_bytes += plan.body_bytes
         if self._others:
             self._check_delayed()
         for record in plan.records:
-            self._schedules += isinstance(record, ScheduleRegistered)
-            if not isinstance(record, QueuesExpire):
-                self._records.append(record)
-            elif not self._expire:
-                self._expire = True
-                self._records.append(record)
+            if isinstance(record, QueuesExpire):
+                self._expiry = [record]  # The record of each part is the same.
+            else:
+                self._schedules.append(record)
 
     def _check_delayed(self) -> None:
         limit = self._context.options.delay.batch_delayed_max
@@ -146,13 +147,13 @@ class _Gathered:
         context, topic = self._context, self._topic
         if topic.number not in context.topics:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
-        if self._records:
-            context.messages.schedules.check_room(self._records)
+        if self._schedules:
+            context.messages.schedules.check_room(self._schedules)
         others = self._others
         slots, promise = context.messages.publisher.append_batch(
             self._run,
             [*others.values()],
-            self._records,
+            [*self._schedules, *self._expiry],
             self._replacements.keys,
             self._body_bytes,
             self._now_ms,

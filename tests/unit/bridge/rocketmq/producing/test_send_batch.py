@@ -163,6 +163,20 @@ def test_batch_with_too_many_delayed_messages_is_refused(broker: RocketMQBroker)
     assert len(broker.delays.timers) == 0
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_schedules_are_counted_over_all_slices_of_a_batch(broker: RocketMQBroker, more: int) -> None:
+    limit = broker.options.delay.batch_schedules_max
+    client = broker.connect()
+    rule = "AMQ_SCHEDULED_CRON\x01* * * * *\x02"
+    begin(client, [part(n, "" if n % 10 else rule) for n in range(10 * (limit + more))])
+    run(client)
+    answer = client.last_answer()
+    assert answer is not None
+    assert answer.code == (ResponseCode.MESSAGE_ILLEGAL if more else ResponseCode.SUCCESS)
+    assert ("delay.batch_schedules_max" in (answer.remark or "")) == bool(more)
+    assert len(broker.schedules.state) == (0 if more else limit)
+
+
 def test_batch_of_a_closed_connection_or_deleted_topic_is_not_stored(broker: RocketMQBroker) -> None:
     client, other = broker.connect(), broker.connect()
     begin(client, [part(number) for number in range(COUNT)])
