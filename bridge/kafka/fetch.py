@@ -90,7 +90,7 @@ class _Reading:
         "_cold",
         "_connections",
         "_context",
-        "_ends",
+        "_is_committed",
         "_topics_version",
         "fetched",
         "found_bytes",
@@ -101,9 +101,9 @@ class _Reading:
 
     def __init__(self, context: KafkaContext, connections: Connections, asked: FetchRequest) -> None:
         self._context, self._connections, self._asked = context, connections, asked
+        self._is_committed = asked.isolation_level == _READ_COMMITTED
         self.fetched: list[PartitionFetched] = []
         self.queues: list[Queue] = []  # Those of the partitions that could be read.
-        self._ends: list[int] = []  # Of each of `queues`, the end below which the request may read, when it was read.
         self._topics_version = context.topics.version
         self.found_bytes = 0
         self.has_error = False
@@ -151,9 +151,8 @@ class _Reading:
             return self._failed(asked, ErrorCode.offset_out_of_range)
         isolation = context.isolation
         ends = _Ends(queue.visible_end, isolation.stable_end(queue), isolation.get(queue.key))
-        end = ends.last_stable if self._asked.isolation_level == _READ_COMMITTED else ends.high_watermark
+        end = ends.last_stable if self._is_committed else ends.high_watermark
         self.queues.append(queue)
-        self._ends.append(end)
         room_bytes = self._budget_bytes - self.found_bytes
         if offset >= end or (room_bytes <= 0 and self.found_bytes):
             return self._found(asked, queue, ends, ())
@@ -182,7 +181,7 @@ class _Reading:
     def _found(self, asked: PartitionAsked, queue: Queue, ends: _Ends, records: Sequence[Buffer]) -> PartitionFetched:
         self.found_bytes += sum(map(len, records))
         aborted = None
-        if self._asked.isolation_level == _READ_COMMITTED:
+        if self._is_committed:
             aborted = _aborted(ends.isolation, asked.fetch_offset, records)
         high_watermark, last_stable, _ = ends
         return PartitionFetched(
@@ -201,7 +200,7 @@ class _Reading:
         """Return the frame bytes of the queues below the ends of this pass, or a lower number."""
         if self._any_record_is_enough():
             return 0
-        return sum(_bytes_below(queue, end) for queue, end in zip(self.queues, self._ends, strict=True))
+        return sum(_bytes_below(queue, end) for queue, end in zip(self.queues, self._ends(), strict=True))
 
     def may_be_enough(self, seen_bytes: int) -> bool:
         """Return whether another pass may find enough, because a queue that the request watches has changed.
@@ -219,16 +218,21 @@ class _Reading:
         """Return whether another pass may find enough, because of changes during this pass over several turns."""
         if not self.may_be_enough(seen_bytes):
             return False
-        is_committed = self._asked.isolation_level == _READ_COMMITTED
         topics, stable_end = self._context.topics, self._context.isolation.stable_end
         return any(
-            queue.topic not in topics or (stable_end(queue) if is_committed else queue.visible_end) != end
-            for queue, end in zip(self.queues, self._ends, strict=True)
+            queue.topic not in topics or (stable_end(queue) if self._is_committed else queue.visible_end) != end
+            for queue, end in zip(self.queues, self._ends(), strict=True)
         )
+
+    def _ends(self) -> list[int]:
+        """Return the ends below which this pass read each of `queues`; no partition may have failed."""
+        if self._is_committed:
+            return [found.last_stable_offset for found in self.fetched]
+        return [found.high_watermark for found in self.fetched]
 
     def _any_record_is_enough(self) -> bool:
         """Return whether a single record may be enough; a marker makes any number of records stable."""
-        return self.wanted_bytes <= 1 or self._asked.isolation_level == _READ_COMMITTED
+        return self.wanted_bytes <= 1 or self._is_committed
 
 
 def _bytes_below(queue: Queue, end: int) -> int:
@@ -261,11 +265,11 @@ def _steps(context: KafkaContext, connections: Connections, request: KafkaReques
         if hold is None:
             until_mono_ms = context.clock.mono_ms() + min(asked.max_wait_ms, WAIT_MS_MAX)
             hold = Hold([queue.key for queue in reading.queues], until_mono_ms)
-        reading.fetched = []  # A held request keeps no records; the next pass reads them anew.
         seen_bytes = reading.seen_bytes()
         if took_turns and reading.has_missed(seen_bytes):
             is_last = context.clock.mono_ms() >= hold.until_mono_ms
             continue
+        reading.fetched = []  # A held request keeps no records; the next pass reads them anew.
         outcome = yield hold
         while outcome is HoldOutcome.CHANGED and not reading.may_be_enough(seen_bytes):
             outcome = yield hold
