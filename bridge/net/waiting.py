@@ -29,9 +29,9 @@ knew before. An outcome that is an exception is raised at the yield.
                    the connection closes                       releases the request, and closes the generator
 
 A generator that is closed runs its `finally` clauses and sends no answer. A read counts until its thread has finished,
-whatever becomes of the request. A request that is answered at once, which is
-the most frequent case, has no driver. The queues of a held request are checked while the log is being written, so a
-generator that wants to append after CHANGED must yield UntilNextTurn first.
+even if the request has ended before. A request that is answered at once, which is the most frequent case, has no
+driver. The queues of a held request are checked while the log is being written, so a generator that wants to append
+after CHANGED must yield UntilNextTurn first.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -60,7 +60,7 @@ class UntilRead(NamedTuple):
 
 
 class UntilCalled(NamedTuple):
-    """Wait for a call of the function that `start` gets. This counts as no read."""
+    """Wait for a call of the function that `start` gets. It is not counted as a read."""
 
     start: Callable[[Done], None]
 
