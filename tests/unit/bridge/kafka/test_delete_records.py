@@ -6,7 +6,6 @@ from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 OK = ErrorCode.none
-UNKNOWN = ErrorCode.unknown_topic_or_partition
 
 
 @pytest.mark.parametrize(
