@@ -8,6 +8,7 @@ from duolog.bridge.config import KafkaOptions, LimitsOptions
 from duolog.bridge.kafka import TABLE
 from duolog.bridge.kafka.fetch import READ_AT_ONCE, WAIT_MS_MAX
 from duolog.bridge.net.purgatory import HELD_QUEUE_BYTES, HELD_REQUEST_BYTES
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.kafka import batch_builder, record_batch, record_reader
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.core import UNANSWERED_MAX
@@ -39,6 +40,12 @@ def values_of(partition: Any) -> list[bytes | None]:
 def answered(client: Client, number: int) -> Any:
     answer = client.answer_to(number)
     return answer and answer.responses[0].partitions
+
+
+def write_many(bench: KafkaBench, topic: Topic, partition: int = 0) -> None:
+    """Append 20 batches of 50,000 bytes, so that earlier records are not in the write buffer any more."""
+    for _ in range(20):
+        bench.write(topic, bytes(50_000), partition=partition)
 
 
 # -- What is there
@@ -226,8 +233,7 @@ def test_record_of_a_partition_that_was_read_before_a_cold_read_ends_the_wait(
     bench: KafkaBench, client: Client
 ) -> None:
     topic = bench.topic()
-    for _ in range(20):
-        bench.write(topic, bytes(50_000), partition=1)
+    write_many(bench, topic, partition=1)
     bench.disk.cached = False
     asked = request(0, 0, wait_ms=500, min_bytes=51_000, each={"partition_max_bytes": 60_000})
     number = client.send(ApiKey.FETCH, 12, **asked)
@@ -326,8 +332,7 @@ def test_fetch_is_answered_at_once_when_the_purgatory_is_full(bench: KafkaBench,
 def test_cold_read_does_not_delay_other_clients(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic()
     bench.write(topic, b"early")
-    for _ in range(20):
-        bench.write(topic, bytes(50_000))
+    write_many(bench, topic)
     bench.write(topic, b"other", partition=1)
     bench.disk.cached = False
     number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, each={"partition_max_bytes": 1}))
@@ -342,8 +347,7 @@ def test_records_found_before_a_cold_read_are_charged_until_they_are_answered(
     bench: KafkaBench, client: Client
 ) -> None:
     topic = bench.topic()
-    for _ in range(20):
-        bench.write(topic, bytes(50_000), partition=1)
+    write_many(bench, topic, partition=1)
     bench.write(topic, bytes(50_000))
     bench.disk.cached = False
     number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500))
@@ -358,8 +362,7 @@ def test_records_found_before_a_cold_read_are_charged_until_they_are_answered(
 def test_fetch_that_reads_on_is_limited_by_the_room_that_is_left(bench: KafkaBench, client: Client) -> None:
     bench.server.connections.limits = LimitsOptions(answer_bytes_max=1 << 20)
     topic = bench.topic()
-    for _ in range(20):
-        bench.write(topic, bytes(50_000))
+    write_many(bench, topic)
     bench.write(topic, bytes(20_000), partition=1)
     bench.write(topic, bytes(20_000), partition=1)
     bench.disk.cached = False
@@ -376,8 +379,7 @@ def test_fetch_that_reads_on_is_limited_by_the_room_that_is_left(bench: KafkaBen
 
 def test_cold_read_for_a_closed_connection_is_dropped(bench: KafkaBench, client: Client) -> None:
     topic = bench.topic()
-    for _ in range(20):
-        bench.write(topic, bytes(50_000))
+    write_many(bench, topic)
     bench.disk.cached = False
     client.send(ApiKey.FETCH, 12, **request(0, wait_ms=500))
     client.connection.close("")
