@@ -52,59 +52,22 @@ ROCKETMQ_SYS_FLAG: Final = "__ROCKETMQ_SYS_FLAG"
 ESCAPES: Final = "__KAFKA_"
 
 # Properties that clients or brokers interpret or set (MessageConst.java). All other properties are those of the user,
-# and so are TAGS, UNIQ_KEY and __SHARDINGKEY here. fmt: off
-STEERING: Final = frozenset(
-    (
-        "WAIT",
-        "CLUSTER",
-        "MSG_REGION",
-        "TRACE_ON",
-        "INSTANCE_ID",
-        "TRACE_CONTEXT",
-        "CONSUME_START_TIME",
-        "BORN_TIMESTAMP",
-        "__BORNHOST",
-        "__CRC32#",
-        "DELAY",
-        "TIMER_DELIVER_MS",
-        "TIMER_DELAY_MS",
-        "TIMER_DELAY_SEC",
-        "TIMER_OUT_MS",
-        "TIMER_DEL_UNIQKEY",
-        "TIMER_DELAY_LEVEL",
-        "TIMER_ROLL_TIMES",
-        "TIMER_ENQUEUE_MS",
-        "TIMER_DEQUEUE_MS",
-        "REAL_TOPIC",
-        "REAL_QID",
-        "TRAN_MSG",
-        "PGROUP",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
-        "TRANSACTION_CHECK_TIMES",
-        "TRAN_PREPARED_QUEUE_OFFSET",
-        "__transactionId__",
-        "RETRY_TOPIC",
-        "ORIGIN_MESSAGE_ID",
-        "RECONSUME_TIME",
-        "MAX_RECONSUME_TIMES",
-        "POP_CK",
-        "POP_CK_OFFSET",
-        "1ST_POP_TIME",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "INNER_NUM",
-        "INNER_BASE",
-        "INNER_MULTI_DISPATCH",
-        "INNER_MULTI_QUEUE_OFFSET",
-        "PROPERTY_FORWARD_QUEUE_ID",
-        "TRANSFER_FLAG",
-        "CORRECTION_FLAG",
-        "MQ2_FLAG",
-        "REDIRECT",
-        "DUP_INFO",
-        "EXTEND_UNIQ_INFO",
-    )
-)
+# and so are TAGS, UNIQ_KEY and __SHARDINGKEY here.
+# fmt: off
+STEERING: Final = frozenset((
+    "WAIT", "CLUSTER", "MSG_REGION", "TRACE_ON", "INSTANCE_ID", "TRACE_CONTEXT", "CONSUME_START_TIME",
+    "BORN_TIMESTAMP", "__BORNHOST", "__CRC32#",
+    "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY",
+    "TIMER_DELAY_LEVEL",
+    "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "REAL_TOPIC", "REAL_QID",
+    "TRAN_MSG", "PGROUP", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET",
+    "__transactionId__",
+    "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "POP_CK", "POP_CK_OFFSET",
+    "1ST_POP_TIME",
+    "MIN_OFFSET", "MAX_OFFSET", "INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
+    "PROPERTY_FORWARD_QUEUE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "REDIRECT", "DUP_INFO",
+    "EXTEND_UNIQ_INFO",
+))
 # fmt: on
 HIDDEN: Final = STEERING - {names.TIMER_OUT_MS}
 TRANSIENT: Final = "__RMQ.TRANSIENT."  # Apache RocketMQ does not store properties with this prefix.

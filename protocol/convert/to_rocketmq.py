@@ -51,7 +51,7 @@ def rocketmq_records(records: Iterable[Record], place: Place) -> list[bytes]:
     """
     topic, queue_id, base_offset, position, last_position, stored_ms, store_host = place
     is_v1 = len(topic) <= TOPIC_BYTES_MAX_V1
-    tail_head = (len(topic).to_bytes(1 if is_v1 else 2, "big")) + topic
+    tail_head = len(topic).to_bytes(1 if is_v1 else 2, "big") + topic
     pack = _PACKS[len(store_host) == 20].pack
     sys_flag = STORE_HOST_V6 if len(store_host) == 20 else 0
     fixed_size = _PACKS[len(store_host) == 20].size + len(tail_head) + 2

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 DEPTH_MAX: Final = 50
 """The largest depth of nested conditions. The evaluation of each level takes two nested calls."""
 
-
 Value = str | int | float | bool | None
 Values = Mapping[str, bytes | None]  # The properties that a condition names, and their values.
 Evaluate = Callable[[Values], Value]
@@ -139,12 +138,12 @@ def order(left: ConditionPart, sign: str, right: ConditionPart) -> ConditionPart
 def among(part: ConditionPart, texts: "list[Token]", *, wanted: bool) -> ConditionPart:
     if part.kind is not PartKind.PROPERTY:
         raise illegal(part.at, "IN needs a property before it")
-    among = frozenset(map(unquoted, texts))
+    members = frozenset(map(unquoted, texts))
     inner = part.evaluate
 
     def evaluate(values: Values) -> Value:
         value = inner(values)
-        return None if value is None else (value in among) is wanted
+        return None if value is None else (value in members) is wanted
 
     return around(PartKind.CONDITION, evaluate, part)
 
