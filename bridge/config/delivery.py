@@ -36,7 +36,7 @@ class DelayOptions(Section, frozen=True):
     near_ms: Annotated[
         int,
         setting(
-            "messages that are due later than this are stored in sorted files, and "
+            "messages that are due later than this are stored in sorted tables, and "
             "read into memory half this time before they are due",
             ge=10,
         ),
