@@ -9,7 +9,9 @@ from duolog.bridge.monitoring.logs import event_of, values_of
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("bridge", "delay", "store", "txn")
-LEVELS = {"exception": "error"} | {name: name for name in ("debug", "info", "warning", "error", "critical", "log")}
+LEVELS = {"exception": "error", "log": "any"} | {
+    name: name for name in ("debug", "info", "warning", "error", "critical")
+}
 
 
 class Line(NamedTuple):

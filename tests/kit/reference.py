@@ -239,8 +239,9 @@ def metrics_table() -> Iterator[str]:
 
 
 def _unit_of(name: str) -> str:
-    """Return the unit of a metric's values, which its name gives."""
+    """Return the unit of a metric's values, by the first of these parts that its name contains."""
     units = {
+        "messages": "number",
         "bytes": "bytes",
         "position": "bytes",
         "storage_size": "bytes",
