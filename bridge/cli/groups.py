@@ -22,7 +22,7 @@ from duolog.bridge.cli.common import (
     writing,
 )
 
-group_app = new_app("Consumer groups of both families.")
+group_app = new_app("Consumer groups of both client protocols.")
 
 DRY_RUN = "nothing was changed; add --execute to do it"
 

@@ -8,7 +8,7 @@ _PORT = {"ge": 0, "le": 65535}
 
 
 class ServerOptions(Section, frozen=True):
-    """Where the broker listens and what it tells clients."""
+    """The addresses on which the broker listens, and the address that clients get."""
 
     host: Annotated[str, setting("address that all ports listen on", kafka="listeners", rocketmq="bindAddress")] = (
         "127.0.0.1"
@@ -16,8 +16,7 @@ class ServerOptions(Section, frozen=True):
     advertise: Annotated[
         str,
         setting(
-            "host name that clients are told to connect to; empty: `server.host`, or this "
-            "machine's name if that is a wildcard",
+            "host name that clients connect to; empty: `server.host`, or this machine's name if that is a wildcard",
             kafka="advertised.listeners",
             rocketmq="brokerIP1",
         ),
