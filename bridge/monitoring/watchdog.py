@@ -13,13 +13,14 @@ Pauses of the garbage collector and of the process count as part of the turn tha
 """
 
 import logging
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from time import perf_counter
 from types import coroutine
 from typing import Any, Final, TypeVar
+
+from duolog.bridge.monitoring.histogram import Histogram
 
 T = TypeVar("T")
 
@@ -41,8 +42,7 @@ class Watchdog:
         self.long: Counter[str] = Counter()  # Turns of LONG_S and more, by kind.
         # The longest turn since the last `reset`, by kind; only turns of NOTED_S and more.
         self.longest_s: dict[str, float] = {}
-        # The number of turns by how many bounds they reach; turns below the first bound are not counted here.
-        self._noted = [0] * (len(BOUNDS_S) + 1)
+        self._noted = Histogram(BOUNDS_S)  # Turns of NOTED_S and more.
         self._next_warning_s: dict[str, float] = {}
 
     def turned(self, kind: str | Callable[..., object], begun_s: float) -> None:
@@ -55,19 +55,16 @@ class Watchdog:
 
     def buckets(self) -> list[tuple[str, int]]:
         """Return the histogram for Prometheus: each upper bound with the number of turns up to it."""
-        below = self.count - sum(self._noted)
-        found = []
-        for bound_s, count in zip(BOUNDS_S, self._noted, strict=False):
-            below += count
-            found.append((str(bound_s), below))
-        return [*found, ("+Inf", self.count)]
+        noted = self._noted.buckets()
+        shorter = self.count - noted[-1][1]
+        return [(bound, shorter + count) for bound, count in noted]
 
     def reset(self) -> None:
         """Clear the longest turns; the counters continue."""
         self.longest_s.clear()
 
     def _note(self, kind: str, took_s: float, now_s: float) -> None:
-        self._noted[bisect_right(BOUNDS_S, took_s)] += 1
+        self._noted.add(took_s)
         if took_s > self.longest_s.get(kind, 0.0):
             self.longest_s[kind] = took_s
         if took_s < LONG_S:
