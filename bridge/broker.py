@@ -26,7 +26,6 @@ from duolog.bridge.config import (
     ConfigError,
     Loaded,
     Options,
-    ServerOptions,
     SettingsInForce,
     StoreSection,
     name_servers,
@@ -38,7 +37,7 @@ from duolog.bridge.http.port import HttpPort
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.faults import Faults
-from duolog.bridge.net.addresses import Addresses, StartError, bind, endpoint
+from duolog.bridge.net.addresses import Addresses, StartError, advertised_host, bind, endpoint
 from duolog.bridge.net.connections import Bounds
 from duolog.bridge.net.server import Server
 from duolog.bridge.reload import Reload
@@ -64,7 +63,6 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSE_MS = 500  # The time within which connections must send their last answers, after the log was synced.
 FILES_BESIDE_CONNECTIONS = 1024  # File descriptors for segments, indexes, the HTTP port and libraries.
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
-WILDCARDS = ("", "0.0.0.0", "::")
 
 TIMER_THREADS = 3  # One thread may compact tables for minutes while another flushes; the third serves reads.
 TIMER_TASKS_WAITING_MAX = 256
@@ -179,7 +177,7 @@ class Broker(Core):
             )
         }
         listening = {name: taken.getsockname()[:2] for name, taken in bound.items()}
-        self.addresses = Addresses(_advertised_host(options.server), listening)
+        self.addresses = Addresses(advertised_host(options.server.host, options.server.advertise), listening)
         return bound
 
     def _open_store(self) -> None:
@@ -358,11 +356,6 @@ class Broker(Core):
 
 
 # -- Options and limits
-
-
-def _advertised_host(server: ServerOptions) -> str:
-    """Return the host name that the broker tells clients to connect to."""
-    return server.advertise or (socket.gethostname() if server.host in WILDCARDS else server.host)
 
 
 def _store_options(section: StoreSection) -> StoreOptions:

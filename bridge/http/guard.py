@@ -17,8 +17,8 @@ from typing import Final
 from aiohttp import web
 
 from duolog.bridge.config import Options
+from duolog.bridge.net.addresses import WILDCARDS
 
-WILDCARDS: Final = ("", "0.0.0.0", "::")
 SAFE_METHODS: Final = ("GET", "HEAD")
 JSON: Final = "application/json"
 

@@ -4,8 +4,11 @@ import errno
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from duolog.bridge.config import ConfigError
+
+WILDCARDS: Final = ("", "0.0.0.0", "::")  # Values of `server.host` with which a broker listens on all addresses.
 
 
 class StartError(Exception):
@@ -28,6 +31,11 @@ class Addresses:
     def rocketmq(self) -> tuple[str, int]:
         """Return the advertised address of the RocketMQ listener."""
         return self.advertised_host, self.listening["rocketmq"][1]
+
+
+def advertised_host(host: str, advertise: str) -> str:
+    """Return the host name that answers name to clients, from the settings `server.host` and `server.advertise`."""
+    return advertise or (socket.gethostname() if host in WILDCARDS else host)
 
 
 def endpoint(host: str, port: int) -> str:

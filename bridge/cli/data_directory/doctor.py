@@ -253,9 +253,9 @@ def _resolved(host: str) -> list[str]:
 
 def judge_advertised(host: str, advertise: str, resolve: Callable[[str], list[str]]) -> Finding:
     """Judge the host that answers name to clients, who connect to it after their first request."""
-    from duolog.bridge.broker import WILDCARDS
+    from duolog.bridge.net.addresses import advertised_host
 
-    named = advertise or (socket.gethostname() if host in WILDCARDS else host)
+    named = advertised_host(host, advertise)
     setting = "server.advertise"
     is_local = _is_loopback(host)
     try:
