@@ -49,9 +49,8 @@ def backup(
     try:
         check_is_new(str(directory))
         lease, plan, sources = _open_sources(api, data)
-        renew = _Renewal(api, lease)
         with progress("copying", plan.total_bytes) as note_bytes:
-            sources.copy_to(str(directory), renew.after(note_bytes))
+            sources.copy_to(str(directory), _renewing(api, lease, note_bytes))
         sources.close()
     except (BackupFailed, OSError) as error:
         raise Refused(f"no backup was made: {error}") from error
@@ -95,24 +94,22 @@ def _plan_of(answer: dict[str, Any], data: Path | None) -> "BackupPlan":
     return BackupPlan(answer["directory"] if data is None else str(data), answer["position"], *files)
 
 
-class _Renewal:
-    """Renews a lease whenever RENEW_BYTES were copied; fails if it has ended."""
+def _renewing(api: "Api", lease: str, note_bytes: Callable[[int], None]) -> Callable[[int], None]:
+    """Return a function that calls `note_bytes`, and renews the lease whenever RENEW_BYTES were copied.
 
-    def __init__(self, api: "Api", lease: str) -> None:
-        self._api, self._lease = api, lease
-        self._bytes = 0
+    The function raises HttpApiError if the lease has ended.
+    """
+    since_renewal = 0
 
-    def after(self, note_bytes: Callable[[int], None]) -> Callable[[int], None]:
-        """Return a function that calls `note_bytes`, and renews the lease when it is time."""
+    def note(count: int) -> None:
+        nonlocal since_renewal
+        note_bytes(count)
+        since_renewal += count
+        if since_renewal >= RENEW_BYTES:
+            since_renewal = 0
+            api.act("/api/leases", lease)
 
-        def note(count: int) -> None:
-            note_bytes(count)
-            self._bytes += count
-            if self._bytes >= RENEW_BYTES:
-                self._bytes = 0
-                self._api.act("/api/leases", self._lease)
-
-        return note
+    return note
 
 
 def restore(
