@@ -176,9 +176,8 @@ class RocketMQ(_Peer):
 
     def wake(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
-        until = (
-            time.monotonic() + WAKE_WITHIN_S
-        )  # After two minutes its name server has removed the broker, which registers again.
+        # After two minutes its name server has removed the broker, which registers again.
+        until = time.monotonic() + WAKE_WITHIN_S
         command = [str(PEERS / "ready"), "rocketmq", "127.0.0.1", str(NAMESRV_PORT)]
         while subprocess.run(command, check=False).returncode:
             if time.monotonic() > until:

@@ -46,7 +46,8 @@ def produce(bootstrap: str, topic: str, size: int, *, seconds: float = 0, count:
     """Send for some seconds, or some messages; return when all are acknowledged."""
     with _Client(PRODUCER, {"bootstrap.servers": bootstrap, "compression.codec": codec}) as client:
         destination = client.topic(topic)
-        messages = _messages(size)
+        bodies = _bodies(size)
+        messages = _messages(bodies, size)
         limit = count or 1 << 62
         sent = 0
         start = time.perf_counter()
@@ -70,7 +71,7 @@ def produce(bootstrap: str, topic: str, size: int, *, seconds: float = 0, count:
 def consume(bootstrap: str, topic: str, partitions: int, count: int, *, within_s: float = 120) -> Ran:
     """Read messages of all partitions from their beginning; the time starts with the first ones.
 
-    Before them librdkafka takes some tenths of a second to find its way.
+    Before these, librdkafka takes some tenths of a second to find the leaders of the partitions.
     """
     conf = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": "false"}
     with _Client(CONSUMER, conf | CONSUMER_SETTINGS) as client:
@@ -110,15 +111,18 @@ class _Message(ctypes.Structure):
     )
 
 
-def _messages(size: int) -> ctypes.Array[_Message]:
-    """An array of messages with a body each: random hexadecimal text, which compresses to half its size."""
+def _bodies(size: int) -> ctypes.Array[ctypes.c_char]:
+    """Return the bodies of CALL_MESSAGES messages: random hexadecimal text, which compresses to half its size."""
     text = random.Random(size).randbytes(size * CALL_MESSAGES // 2 + 1).hex().encode()
-    bodies = create_string_buffer(text, len(text))
+    return create_string_buffer(text, len(text))
+
+
+def _messages(bodies: ctypes.Array[ctypes.c_char], size: int) -> ctypes.Array[_Message]:
+    """Return an array of messages that point to their bodies; the caller must keep `bodies` as long as the array."""
     start = ctypes.addressof(bodies)
     messages = (_Message * CALL_MESSAGES)()
     for number, message in enumerate(messages):
         message.payload, message.len = start + number * size, size
-    messages.bodies = bodies  # type: ignore[attr-defined]  # The array must live as long as the pointers into it.
     return messages
 
 
