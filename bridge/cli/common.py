@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
@@ -41,6 +42,11 @@ Queue = Annotated[
 Headers = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="a header; repeatable")]
 Delay = Annotated[str | None, typer.Option("--in", metavar="TIME", help="length of time from now, like 90s")]
 At = Annotated[str | None, typer.Option(metavar="MOMENT", help="moment, like 2030-01-31T08:00:00+01:00")]
+ConfigFile = Annotated[Path | None, typer.Option(metavar="FILE", help="settings, a TOML file")]
+DataDirectory = Annotated[str | None, typer.Option(metavar="DIR", help="data directory [duolog-data]")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting by its dotted name")
+]
 
 
 class Refused(typer.TyperException):
@@ -166,12 +172,12 @@ def query(**values: Any) -> str:
 # -- Output
 
 
-def show_json(found: Any) -> None:
+def show_json(found: object) -> None:
     """Print an object as JSON."""
     typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
 
 
-def show_json_line(found: Any) -> None:
+def show_json_line(found: object) -> None:
     """Print an object as one line of JSON."""
     typer.echo(json.dumps(found, ensure_ascii=False))
 
@@ -213,11 +219,16 @@ def beginning(row: dict[str, Any], name: str) -> str:
     if text is None:
         raw = row.get(f"{name}_base64")
         text = "" if raw is None else f"base64:{raw}"
-    return text if len(text) <= CELL_CHARACTERS_MAX else text[: CELL_CHARACTERS_MAX - 3] + "..."
+    return shortened(text)
+
+
+def shortened(text: str, characters_max: int = CELL_CHARACTERS_MAX) -> str:
+    """Return a text, or its start with three dots if it has more than `characters_max` characters."""
+    return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
 
 
 def local_time(ms: int) -> str:
-    """Return a time in the local time zone, to the second."""
+    """Return a time in the local time zone, to the millisecond."""
     try:
         return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
     except (ValueError, OverflowError):

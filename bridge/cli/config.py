@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,9 @@ from duolog.bridge.cli.common import (
     BAD_OPTION,
     AsJson,
     BadOption,
+    ConfigFile,
     Http,
+    Overrides,
     new_app,
     reading,
     say,
@@ -21,10 +23,6 @@ from duolog.bridge.cli.common import (
 from duolog.bridge.config import ConfigError, SettingsInForce, errors_of, load_with_sources, parse_override
 
 config_app = new_app("The settings of a config file, and of a running broker.")
-
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting by its dotted name")
-]
 
 
 @config_app.command("check", epilog="Exit status: 0 the broker would start with this file, 2 it would not.")
@@ -45,8 +43,8 @@ def config_check(
 
 @config_app.command("show", epilog="Example: duolog config show --config duolog.toml --set store.flush=async")
 def config_show(
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="settings, a TOML file")] = None,
-    overrides: Settings = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
     http: Annotated[
         str | None,
         typer.Option("--http", "--url", metavar="HOST:PORT", help="the settings of the broker that runs there"),
@@ -81,7 +79,7 @@ def config_reload(http: Http = None, as_json: AsJson = False) -> None:
         typer.echo(f"need a restart: {', '.join(found['need_restart'])}")
 
 
-def _would_be(config: Path | None, overrides: list[str]) -> list[dict[str, Any]]:
+def _would_be(config: Path | None, overrides: list[str]) -> list[dict[str, object]]:
     try:
         loaded = load_with_sources(config, dict(map(parse_override, overrides)), os.environ)
     except ConfigError as error:
@@ -89,5 +87,5 @@ def _would_be(config: Path | None, overrides: list[str]) -> list[dict[str, Any]]
     return [row._asdict() for row in SettingsInForce(loaded.options, loaded.sources).rows()]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -10,7 +10,6 @@ import signal
 import sys
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -19,7 +18,10 @@ from duolog.bridge.cli.common import (
     REFUSED,
     AsJson,
     BadOption,
+    ConfigFile,
+    DataDirectory,
     Http,
+    Overrides,
     Refused,
     local_time,
     moved_behind,
@@ -107,17 +109,15 @@ def duolog(
 
 @app.command()
 def serve(
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="settings, a TOML file")] = None,
-    data: Annotated[str | None, typer.Option(metavar="DIR", help="data directory [duolog-data]")] = None,
+    config: ConfigFile = None,
+    data: DataDirectory = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="address to listen on [127.0.0.1]")] = None,
     advertise: Annotated[str | None, typer.Option(metavar="HOST", help="host name that clients connect to")] = None,
     kafka_port: Annotated[str | None, typer.Option(metavar="PORT", help="0: any free one [9092]")] = None,
     rocketmq_port: Annotated[str | None, typer.Option(metavar="PORT", help="[10911]")] = None,
     namesrv_port: Annotated[str | None, typer.Option(metavar="PORT", help="[9876]")] = None,
     http_port: Annotated[str | None, typer.Option(metavar="PORT", help="[9644]")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting by its dotted name")
-    ] = None,
+    settings: Overrides = None,
 ) -> int:
     """Run the broker in the foreground; `duolog settings` lists what can be set."""
     from duolog.bridge.config import ConfigError, load_with_sources, parse_override

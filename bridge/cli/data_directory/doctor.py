@@ -13,11 +13,18 @@ from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import typer
-
-from duolog.bridge.cli.common import REFUSED, AsJson, BadOption, local_time, show_json, show_table
+from duolog.bridge.cli.common import (
+    REFUSED,
+    AsJson,
+    BadOption,
+    ConfigFile,
+    DataDirectory,
+    local_time,
+    show_json,
+    show_table,
+)
 from duolog.bridge.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -49,8 +56,8 @@ class Finding(NamedTuple):
 
 
 def doctor(
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="settings, a TOML file")] = None,
-    data: Annotated[str | None, typer.Option(metavar="DIR", help="data directory [duolog-data]")] = None,
+    config: ConfigFile = None,
+    data: DataDirectory = None,
     as_json: AsJson = False,
 ) -> int:
     """Look at disk, limits, clock, ports and addresses for a broker with these settings; say what to change.

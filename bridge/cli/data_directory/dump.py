@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from duolog.bridge.cli.common import CELL_CHARACTERS_MAX, Refused, local_time, printable, show_json_line
+from duolog.bridge.cli.common import Refused, local_time, printable, shortened, show_json_line
 from duolog.bridge.records import codec, frame_formats
 from duolog.bridge.records.topics import TopicCreated
 from duolog.protocol.errors import ProtocolError
@@ -214,20 +214,18 @@ def _show_entry(entry: Row) -> None:
     if "topic" in entry:
         start += f" {entry['topic']}/{entry['queue']} offset={entry['offset']} count={entry['count']}"
     if "content" in entry:
-        start += f" {_cut(entry['content'], STATE_CHARACTERS_MAX)}"
+        start += f" {shortened(entry['content'], STATE_CHARACTERS_MAX)}"
     if "error" in entry:
         start += f" error: {entry['error']}"
     typer.echo(printable(start))
     for record in entry.get("records", ()):
         line = f"    {record['offset']} {local_time(record['timestamp_ms'])}"
         if record["key"] is not None:
-            line += f" key={_cut(record['key'])}"
-        line += f" value={_cut(record['value'])}"
-        line += "".join(f" {name}={_cut(value)}" for name, value in record["headers"].items())
+            line += f" key={_cell(record['key'])}"
+        line += f" value={_cell(record['value'])}"
+        line += "".join(f" {name}={_cell(value)}" for name, value in record["headers"].items())
         typer.echo(printable(line))
 
 
-def _cut(text: str | None, characters_max: int = CELL_CHARACTERS_MAX) -> str:
-    if text is None:
-        return "null"
-    return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
+def _cell(text: str | None) -> str:
+    return "null" if text is None else shortened(text)
