@@ -25,7 +25,7 @@ from typing import Final
 
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.waiting import UntilNextTurn, WaitingSteps
+from duolog.bridge.net.waiting import Done, UntilCalled, UntilNextTurn, WaitingSteps
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
@@ -195,7 +195,9 @@ _AFTER: Final = b"}}"
 # -- 223
 
 
-def consumer_status(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> None:
+def consumer_status(
+    context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
+) -> Answer | None:
     """Ask each member of a group, or one member, for its offsets in a topic; members without an answer are left out."""
     request = ConsumerStatusRequest.parse(command.ext)
     members = context.groups.members.consumers.get(request.group)
@@ -208,21 +210,22 @@ def consumer_status(context: RocketMQContext, connection: RocketMQConnection, co
         raise RequestRefused(
             ResponseCode.CONSUMER_NOT_ONLINE, f"no consumer of the group {request.group[:200]} is online"
         )
-    connection.unanswered += 1
-    _Survey(connection, command, {"topic": request.topic, "group": request.group}, asked).ask()
+    return answer_in_steps(connection, command, _status_steps(command, request, asked))
+
+
+def _status_steps(
+    command: RemotingCommand, request: ConsumerStatusRequest, asked: dict[str, RocketMQConnection]
+) -> WaitingSteps[Answer]:
+    ext = {"topic": request.topic, "group": request.group}
+    table = yield UntilCalled(lambda done: _Survey(ext, asked, done).ask())
+    return answer(command, body=ConsumerStatus(consumer_table=table))
 
 
 class _Survey:
-    """Asks members for their offsets, ASKED_AT_ONCE at a time, and answers with all that they return."""
+    """Asks members for their offsets, ASKED_AT_ONCE at a time. `done` gets what they return, by client id."""
 
-    def __init__(
-        self,
-        connection: RocketMQConnection,
-        command: RemotingCommand,
-        ext: dict[str, str],
-        members: dict[str, RocketMQConnection],
-    ) -> None:
-        self._connection, self._command, self._ext = connection, command, ext
+    def __init__(self, ext: dict[str, str], members: dict[str, RocketMQConnection], done: Done) -> None:
+        self._ext, self._done = ext, done
         self._left = iter(members.items())
         self._waiting = 0  # Members that were asked and have not answered.
         self._is_asking = False
@@ -230,7 +233,7 @@ class _Survey:
         self._bytes_left = STATUS_BYTES_MAX
 
     def ask(self) -> None:
-        """Ask the next members; answer when none is left. A closed connection answers None at once."""
+        """Ask the next members; call `done` when none is left. A closed connection answers None at once."""
         if self._is_asking:
             return
         self._is_asking = True
@@ -242,9 +245,7 @@ class _Survey:
             )
         self._is_asking = False
         if not self._waiting:
-            self._connection.answered()
-            body = ConsumerStatus(consumer_table=self._table)
-            self._connection.reply(self._command, answer(self._command, body=body))
+            self._done(self._table)
 
     def _take(self, client_id: str, given: RemotingCommand | None) -> None:
         self._waiting -= 1
