@@ -60,9 +60,8 @@ class Deliveries:
         self._pending, self._tree = timers.pending, timers.tree
         self._metrics, self._poison = metrics, poison
         self._unread: dict[int, int] = {}  # The times of repeated reads, by topic.
-        self._was_read: list[
-            tuple[Turn, list[Stored]]
-        ] = []  # Messages that a thread has read and the next `run` delivers.
+        # Messages that a thread has read and the next `run` delivers.
+        self._was_read: list[tuple[Turn, list[Stored]]] = []
         self._run_ms = 0  # The time of the last `run`.
         self._delivered_ms = 0  # The time of the last delivery.
 

@@ -51,7 +51,7 @@ DEAD_AT_ONCE: Final = 64  # Dead letters of one read, which take two millisecond
 logger = logging.getLogger("rocketmq")
 
 
-# -- Sifting what was read
+# -- Splitting what was read
 
 
 class ReadWithoutExpired(NamedTuple):
