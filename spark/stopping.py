@@ -1,8 +1,7 @@
 """Stops a job by a signal: SIGINT (Ctrl-C), SIGTERM or SIGHUP.
 
     first signal     sets `Stop.is_requested`. The job checks it between its steps. Where a step takes long,
-    `cancelling`
-                     cancels the Spark jobs
+                     `cancelling` cancels the Spark jobs.
     second signal    ends the process at once; the first signal does so, too, while Spark is starting
     exit status      128 + the number of the signal: 130 after Ctrl-C, 143 after SIGTERM
 

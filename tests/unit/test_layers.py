@@ -1,4 +1,4 @@
-"""Proves that the code keeps to the picture in ARCHITECTURE.md and to its measures, by reading every module.
+"""Proves that imports follow the picture in ARCHITECTURE.md and that sizes are within their limits, in every module.
 
 An import counts wherever it stands: in a function, under TYPE_CHECKING.
 """
@@ -50,8 +50,8 @@ LAYERS = {
     ),
     "spark": Layer({"protocol", "store"}, {"matplotlib", "py4j", "pyarrow", "pyspark", "rich", "typer"}),
 }
-# What a folder or a module of `bridge/` may import of the others. Those that are not named here, such as `core.py`, put
-# the rest together. The longest path counts: `data/publishing` is not `data`.
+# What a folder or a module of `bridge/` may import of the others. Modules that are not named here, such as `core.py`,
+# may import all of them. The longest path counts: a module of `data/publishing` does not belong to `data`.
 SHARED = {"clock", "config", "monitoring", "net", "records", "state", "data", "data/publishing", "transactions"}
 BRIDGE: dict[str, set[str]] = {
     "clock": set(),
@@ -71,7 +71,7 @@ BRIDGE: dict[str, set[str]] = {
     "cli": {"broker", "clock", "config", "net", "records"},
 }
 FOLDER_MODULES_MAX, MODULE_LINES_MAX, CLASS_METHODS_MAX, CLASS_FIELDS_MAX = 15, 500, 20, 15
-REASON = re.compile(r"\b(methods|fields)\b[^.]*\bbecause\b")  # Of a class that exceeds its measures.
+REASON = re.compile(r"\b(methods|fields)\b[^.]*\bbecause\b")  # In the docstring of a class above these limits.
 IN_MEMORY = {"BytesIO"}  # Of `io`, what touches no file.
 DATA_ALONE = {"tzdata"}  # `zoneinfo` reads it where the system has no time zones
 ASKS_THE_TIME = "bridge/clock.py"
@@ -130,7 +130,7 @@ def names_of_several_classes() -> Iterator[str]:
 @pytest.mark.parametrize(
     "exceeding", [crowded_folders, long_modules, large_classes_without_a_reason, names_of_several_classes]
 )
-def test_no_place_exceeds_its_measure(exceeding: Callable[[], Iterator[str]]) -> None:
+def test_no_size_is_above_its_limit(exceeding: Callable[[], Iterator[str]]) -> None:
     wrong = [*exceeding()]
     assert not wrong, "\n".join(["", *wrong])
 
@@ -193,7 +193,7 @@ def is_large(class_: ast.ClassDef) -> bool:
 
 @cache
 def product_imports() -> dict[str, set[str]]:
-    """Give of every module of the product the modules of the product that it imports, each like `bridge.net.server`."""
+    """Return, by name, the modules of the product that each module of the product imports: `bridge.net.server`."""
     names = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in product()
     }
@@ -221,7 +221,7 @@ def part_of(module: str) -> str | None:
 
 
 def circles(imports: dict[str, set[str]]) -> list[list[str]]:
-    """Give the sets of modules in which each imports each other, directly or through others, if more than one."""
+    """Return the sets of modules that import each other, directly or through others."""
     reached: dict[str, set[str]] = {}
     for module in imports:
         reached[module], ahead = set(), [module]
