@@ -30,7 +30,7 @@ from duolog.bridge.http.api.groups import GroupApi
 from duolog.bridge.http.api.leases import LeaseApi
 from duolog.bridge.http.api.messages import Decompression, MessageApi
 from duolog.bridge.http.api.pending import PendingApi
-from duolog.bridge.http.api.readers import Readers
+from duolog.bridge.http.api.readers import MayNotRead, Readers, UnknownReader
 from duolog.bridge.http.api.schedules import ScheduleApi
 from duolog.bridge.http.api.settings import Reloaded, SettingsApi
 from duolog.bridge.http.api.status import StatusApi
@@ -191,6 +191,10 @@ class HttpPort:
                     f"there is no path {request.path[:80]}; GET /api/openapi.json lists all paths", error.status
                 )
             return failure(error.text or error.reason, error.status)
+        except UnknownReader as error:
+            return failure(str(error), 401)
+        except MayNotRead as error:
+            return failure(str(error), 403)
         except TopicExists as error:
             return failure(str(error), 409)
         except (TopicError, InvalidConfig, *BAD_TIMERS) as error:

@@ -5,7 +5,7 @@
     DELETE /api/leases/{id}    end the lease                   ->  200, or 410
     POST   /api/backups        {"lease_ms"?}                   ->  201 {"lease", "position", "segments", "tables", ...}
 
-All three need the right to read the topics of the lease (`readers.py`): 401 for an unknown token, 403 for a token
+The first three need the right to read the topics of the lease (`readers.py`): 401 for an unknown token, 403 for a token
 without this right. In an answer, `segments` has files and positions in them; `queues` has, by queue key, the offsets
 that are visible and committed now, and the aborted transactions among them. The program must not read anything else
 from the files.
@@ -32,7 +32,7 @@ from duolog.bridge.http.answers import (
     object_with,
     to_json,
 )
-from duolog.bridge.http.api.readers import MayNotRead, Readers, UnknownReader
+from duolog.bridge.http.api.readers import Readers
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.records import frame_formats
@@ -114,27 +114,25 @@ class LeaseApi:
 
 
 def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, address: str) -> Listing:
-    """Grant a lease on the log for some topics, and return the answer. Raises HTTPException."""
+    """Grant a lease on the log for some topics, and return the answer.
+
+    Raises HTTPException, UnknownReader, MayNotRead.
+    """
     lease_ms = _lease_ms(context, wanted.lease_ms)
-    _check(readers, caller, [])
+    readers.check(caller, [])
     try:
         topics = find_topics(context.topics, wanted.topics)
     except KeyError as error:
         raise web.HTTPNotFound(text=f"there is no topic {str(error.args[0])[:300]}") from error
-    _check(readers, caller, topics)
+    readers.check(caller, topics)
     lease = _take(context, topics, address, lease_ms)
     return Listing(_plan(context, lease), 201, undo=partial(context.leases.release, lease))
 
 
 def take_all(context: HttpContext, wanted_ms: int | None, readers: Readers, caller: str, address: str) -> Lease:
-    """Grant a lease on the whole log. Raises HTTPException."""
+    """Grant a lease on the whole log. Raises HTTPException, UnknownReader, MayNotRead."""
     lease_ms = _lease_ms(context, wanted_ms)
-    try:
-        readers.check_all(caller)
-    except UnknownReader as error:
-        raise web.HTTPUnauthorized(text=str(error)) from error
-    except MayNotRead as error:
-        raise web.HTTPForbidden(text=str(error)) from error
+    readers.check_all(caller)
     return _take(context, [], address, lease_ms)
 
 
@@ -154,35 +152,26 @@ def _take(context: HttpContext, topics: Sequence[Topic], address: str, lease_ms:
 
 
 def renew(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> dict[str, Any]:
-    """Renew a lease, and return the answer. Raises HTTPException."""
+    """Renew a lease, and return the answer. Raises HTTPException, UnknownReader, MayNotRead."""
     lease = _standing(context, lease_id, readers, caller)
     lease.renew(context.clock.mono_ms())
     return {"lease": lease.id, "lease_ms": lease.until_mono_ms - context.clock.mono_ms()}
 
 
 def release(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> dict[str, Any]:
-    """End a lease, and return the answer. Raises HTTPException."""
+    """End a lease, and return the answer. Raises HTTPException, UnknownReader, MayNotRead."""
     lease = _standing(context, lease_id, readers, caller)
     context.leases.release(lease)
     return {"released": lease.id}
 
 
 def _standing(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> Lease:
-    _check(readers, caller, [])
+    readers.check(caller, [])
     lease = context.leases.get(lease_id)
     if lease is None:
         raise web.HTTPGone(text=f"lease {lease_id[:60]} has ended; the segments that it held may have been removed")
-    _check(readers, caller, lease.topics)
+    readers.check(caller, lease.topics)
     return lease
-
-
-def _check(readers: Readers, caller: str, topics: Sequence[Topic]) -> None:
-    try:
-        readers.check(caller, topics)
-    except UnknownReader as error:
-        raise web.HTTPUnauthorized(text=str(error)) from error
-    except MayNotRead as error:
-        raise web.HTTPForbidden(text=str(error)) from error
 
 
 def _caller(request: web.Request) -> str:
