@@ -113,17 +113,12 @@ class _GroupLines:
             self._add_topic(found)
 
     def _begin_topic(self, group: str, topic: Topic) -> _TopicLag:
-        read = labelled(
-            consumer_group=self._context.groups.rocketmq_groups.name_of(group),
-            topic=topic.rocketmq_name,
-            is_retry=_truth(topic.rocketmq_name.startswith(RETRY_PREFIX)),
-            is_system=_truth(not topic.is_listed),
-        )
+        rocketmq_group = self._context.groups.rocketmq_groups.name_of(group)
         return _TopicLag(
             topic,
             own=labelled(group=group, topic=topic.name),
             kafka=labelled(consumergroup=group, topic=topic.kafka_name),
-            rocketmq=f"{self._node},{read}",
+            rocketmq=_read_labels(self._node, rocketmq_group, topic),
         )
 
     def _add_queue(self, found: _TopicLag, each: QueueLag) -> None:
@@ -155,10 +150,16 @@ def _messages_out(context: HttpContext) -> Iterator[str]:
     for (group, number), count in counts.totals(context.clock.mono_ms()):
         topic = context.topics.by_number(number)
         if topic is not None:
-            is_retry = _truth(topic.rocketmq_name.startswith(RETRY_PREFIX))
-            is_system = _truth(not topic.is_listed)
-            read = labelled(consumer_group=group, topic=topic.rocketmq_name, is_retry=is_retry, is_system=is_system)
-            yield f"{ROCKETMQ_OUT}{{{node},{read}}} {count}\n"
+            yield f"{ROCKETMQ_OUT}{{{_read_labels(node, group, topic)}}} {count}\n"
+
+
+def _read_labels(node: str, group: str, topic: Topic) -> str:
+    """Return the labels READ_LABELS as they stand between braces; `group` is a RocketMQ name."""
+    is_retry, is_system = topic.rocketmq_name.startswith(RETRY_PREFIX), not topic.is_listed
+    read = labelled(
+        consumer_group=group, topic=topic.rocketmq_name, is_retry=_truth(is_retry), is_system=_truth(is_system)
+    )
+    return f"{node},{read}"
 
 
 def _truth(value: bool) -> str:
