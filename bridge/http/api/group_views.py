@@ -5,14 +5,11 @@ milliseconds. At each None that a generator yields, the event loop may run.
 """
 
 from collections.abc import Collection, Generator, Iterator
-from typing import Any
 
-from duolog.bridge.http.answers import object_with
+from duolog.bridge.http.answers import Json, object_with
 from duolog.bridge.http.context import HttpContext
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.names import dead_letter_topic
-
-Json = dict[str, Any]
 
 
 def known_groups(context: HttpContext) -> Collection[str]:

@@ -36,7 +36,6 @@ LIST_MAX = 1_000
 SHOWN_VALUE_BYTES = 200  # The part of a message's value that a list shows.
 BINS_MAX = 1_000
 FOREVER_MS = 1 << 62
-IDEMPOTENCY_KEY = "Idempotency-Key"
 FILTERS = {"topic", "key", "from_ms", "until_ms"}
 FORM_NAMES = {frame_formats.KAFKA: "kafka", frame_formats.ROCKETMQ: "rocketmq"}
 

@@ -66,12 +66,12 @@ class ScheduleApi:
         context = self._context
         wanted = parsed(await self._read(request), NewSchedule)
         topic = topic_named(context, wanted.topic)
-        queue_id, record = record_of(topic, wanted, context.clock.now_ms(), wanted.name)
+        now_ms = context.clock.now_ms()
+        queue_id, record = record_of(topic, wanted, now_ms, wanted.name)
         check_record(topic, record)
         builder = BatchBuilder()  # The bytes are equal for equal requests, because each run sets its own time.
         builder.append(0, 0, record.key, record.value, record.headers)
         message = RecurringMessage(topic.key(queue_id), frame_formats.KAFKA, bytes(builder.finish(0, 0)))
-        now_ms = self._context.clock.now_ms()
         expires = context.delayed.expiry_parser.parse_headers(record.headers, now_ms) is not None
         records = context.delayed.expiring_queues.records_for(message.key) if expires else []
         outcome, promise = context.delayed.schedules.register(wanted.name, _schedule(wanted), message, now_ms, records)

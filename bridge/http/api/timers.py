@@ -26,10 +26,8 @@ from duolog.bridge.http.requests import NewTime, Text, check_query, due_ms_of, p
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
-from duolog.bridge.state.topic_table import Topic
 from duolog.delay.requested_delay import DelayRefused, RequestedDelay
 from duolog.protocol.kafka import record_reader
-from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import properties
 from duolog.store.entry import Buffer, Promise
@@ -81,7 +79,8 @@ class TimerApi:
         if known is not None:
             await self._kept(context.state_log.barrier())
             return self._answer_again(known, wanted)
-        topic, queue_id, record = self._message(wanted)
+        topic = topic_named(context, wanted.topic)
+        queue_id, record = record_of(topic, wanted, now_ms)
         if wanted.replace and not record.key:
             raise web.HTTPBadRequest(text="replace: needs a key; it replaces pending messages with the same key")
         delay = context.delayed.delay_parser.limits.until(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
@@ -169,10 +168,6 @@ class TimerApi:
             partial(commands.load_named, topic, key),
             lambda: commands.reschedule_named(topic, key, due_ms, self._now_ms()),
         )
-
-    def _message(self, wanted: TopicMessageForm, spread_by: str = "") -> tuple[Topic, int, Record]:
-        topic = topic_named(self._context, wanted.topic)
-        return topic, *record_of(topic, wanted, self._now_ms(), spread_by)
 
     def _now_ms(self) -> int:
         return self._context.clock.now_ms()

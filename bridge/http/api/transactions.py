@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
 from duolog.bridge.data.reading.later import Later
-from duolog.bridge.http.answers import Listing, answer, array
+from duolog.bridge.http.answers import Json, Listing, answer, array
 from duolog.bridge.http.api.verdicts import decide_by_id
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.transactions.kafka_transactions import Transaction
@@ -24,8 +24,6 @@ from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 from duolog.txn.coordinator import State
 from duolog.txn.half import Half
-
-Json = dict[str, Any]
 
 ROWS_MAX: Final = 1000
 

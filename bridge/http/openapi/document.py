@@ -15,8 +15,9 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from duolog.bridge.http.answers import Json
 from duolog.bridge.http.openapi import answers
-from duolog.bridge.http.openapi.operations import OPERATIONS, PLACES, TEXT, Json, Operation, Query
+from duolog.bridge.http.openapi.operations import OPERATIONS, PLACES, TEXT, Operation, Query
 
 REFERENCE: Final = "#/components/schemas/{name}"
 

@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from duolog.bridge.http import requests
+from duolog.bridge.http.answers import Json
 from duolog.bridge.http.api import groups, leases, messages, pending, schedules, status, timers, topics
 from duolog.bridge.http.openapi import answers
-
-Json = dict[str, Any]
 
 INTEGER: Final = {"type": "integer", "minimum": 0}
 TEXT: Final = {"type": "string"}
