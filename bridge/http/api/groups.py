@@ -27,7 +27,7 @@ from duolog.bridge.http.answers import (
     array,
 )
 from duolog.bridge.http.api import group_views
-from duolog.bridge.http.api.messages import bytes_view
+from duolog.bridge.http.api.messages import value_view
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import (
     check_query,
@@ -274,7 +274,7 @@ def _letter(record: Buffer) -> Json:
         "tag": found.get(properties.TAGS),
     }
     body = _body(letter)
-    return shown | {"value_bytes": len(body)} | bytes_view("value", body[:LETTER_BODY_BYTES_MAX])
+    return shown | {"value_bytes": len(body)} | value_view(body, LETTER_BODY_BYTES_MAX)
 
 
 def _body(letter: Any) -> bytes:

@@ -18,6 +18,7 @@ its size.
 
 import asyncio
 import base64
+from codecs import utf_8_decode
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -324,20 +325,32 @@ async def _add(found: _Found, opened: OpenBatch) -> None:
 
 def message_view(record: Record) -> Json:
     """Return the JSON view of a record."""
-    headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
-    value = record.value
+    headers = headers_view(record)
     shown = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
     shown |= bytes_view("key", record.key) | {"headers": headers, "tag": headers.get(TAG)}
-    if value is not None and len(value) > VALUE_BYTES_MAX:
-        return shown | {"value_bytes": len(value)} | bytes_view("value", value[:VALUE_BYTES_MAX])
-    return shown | bytes_view("value", value)
+    return shown | value_view(record.value, VALUE_BYTES_MAX)
 
 
-def bytes_view(name: str, value: bytes | bytearray | memoryview | None) -> Json:
-    """Return a field with the bytes as text, or in base64 if they are not UTF-8."""
+def headers_view(record: Record) -> dict[str, str]:
+    """Return the headers of a record as text; bytes that are not UTF-8 are replaced."""
+    return {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
+
+
+def value_view(value: Buffer | None, bytes_max: int) -> Json:
+    """Return the value of a message; of a longer value its size and the first bytes."""
+    if value is None or len(value) <= bytes_max:
+        return bytes_view("value", value)
+    return {"value_bytes": len(value)} | bytes_view("value", value[:bytes_max], is_cut=True)
+
+
+def bytes_view(name: str, value: Buffer | None, *, is_cut: bool = False) -> Json:
+    """Return a field with the bytes as text, or in base64 if they are not UTF-8.
+
+    With `is_cut` the bytes are the beginning of more; the part of a last character that they may end with is left out.
+    """
     if value is None:
         return {name: None}
     try:
-        return {name: bytes(value).decode()}
+        return {name: utf_8_decode(value, "strict", not is_cut)[0]}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(value).decode()}

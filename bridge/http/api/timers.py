@@ -12,6 +12,7 @@
 Lists of pending messages are in `pending.py`.
 """
 
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -19,7 +20,7 @@ from aiohttp import web
 
 from duolog.bridge.data.delayed.delay_commands import Decision, DelayCommands, TimerView
 from duolog.bridge.http.answers import Json, answer
-from duolog.bridge.http.api.messages import bytes_view
+from duolog.bridge.http.api.messages import bytes_view, headers_view, value_view
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.message_forms import TopicMessageForm, record_of
 from duolog.bridge.http.requests import NewTime, Text, check_query, due_ms_of, parsed, required, text_of, topic_named
@@ -204,20 +205,12 @@ def _timer_view(found: TimerView) -> Json:
     return shown | pending_message_view(found.form, found.frame)
 
 
-def pending_message_view(form: int, frame: Buffer, bytes_max: int | None = None) -> Json:
+def pending_message_view(form: int, frame: Buffer, bytes_max: int = sys.maxsize) -> Json:
     """Return key, headers and value of a pending message's frame; of a longer value only the first bytes."""
     if form == frame_formats.KAFKA:
         (record,) = record_reader.records(frame, len(frame))
-        headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
-        return bytes_view("key", record.key) | {"headers": headers} | _value_view(record.value, bytes_max)
+        shown = bytes_view("key", record.key) | {"headers": headers_view(record)}
+        return shown | value_view(record.value, bytes_max)
     message = rocketmq_message.decode(frame)
     named = properties.parse(message.properties)
-    return {"key": named.get(properties.KEYS), "headers": named} | _value_view(message.body, bytes_max)
-
-
-def _value_view(value: Buffer | None, bytes_max: int | None) -> Json:
-    if value is None or bytes_max is None or len(value) <= bytes_max:
-        return bytes_view("value", value)
-    shown = bytes(value[:bytes_max])
-    text = shown.decode(errors="ignore")  # The last character may be incomplete.
-    return {"value_bytes": len(value)} | bytes_view("value", text.encode() if len(text) > bytes_max // 4 else shown)
+    return {"key": named.get(properties.KEYS), "headers": named} | value_view(message.body, bytes_max)

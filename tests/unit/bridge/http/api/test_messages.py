@@ -110,6 +110,17 @@ def test_answer_is_bounded_and_goes_on_at_next(bench: HttpBench) -> None:
     assert (message["value_bytes"], len(message["value"])) == (300_000, 256 << 10)
 
 
+def test_value_that_is_cut_within_a_character_is_text_and_other_bytes_are_base64(bench: HttpBench) -> None:
+    text, raw = "x" + "é" * 150_000, b"text\xff" * 60_000
+    for message in ({"value": text}, {"value_base64": base64.b64encode(raw).decode()}):
+        write(bench, {"queue": 0} | message)
+        write(bench, {"queue": 0, "delay_ms": 5000} | message)
+    pending = bench.ask("GET", "/api/timers?content=true")[1]["timers"]
+    for (cut, binary), bytes_max in ((read(bench)["messages"], 256 << 10), (pending, 200)):
+        assert (cut["value_bytes"], cut["value"]) == (300_001, text[: bytes_max // 2])
+        assert (binary["value_bytes"], base64.b64decode(binary["value_base64"])) == (300_000, raw[:bytes_max])
+
+
 def test_delayed_messages_wait_as_timers(bench: HttpBench) -> None:
     waiting, now = write(bench, {"queue": 0, "value": "later", "delay_ms": 5000}, {"queue": 0, "value": "now"})
     assert waiting["due_ms"] == bench.core.clock.now_ms() + 5000
