@@ -115,16 +115,19 @@ def seal_unit(
     _CRC.pack_into(unit, _CRC_AT, crc32c(unit[_CRC_FROM:]))
 
 
-def put_entry(buffer: bytearray, at: int, form: int, kind: int, key: int, payload: Buffer) -> int:
-    """Encode a state record or control entry at `buffer[at]`, and return the index of the byte after the entry.
+def put_entry(
+    buffer: bytearray, at: int, form: int, kind: int, key: int, payload: Buffer, base: int = NO_OFFSET, count: int = 0
+) -> int:
+    """Encode an entry without extra, tags and timestamp at `buffer[at]`; return the index of the byte after the entry.
 
-    The buffer must contain zeros there. Entries of queues are encoded in `store/log/encode.py`.
+    The buffer must contain zeros there. By default the entry belongs to no queue, as state records and control entries
+    do. The messages of clients are encoded in `store/log/encode.py`.
     """
     size = len(payload)
-    ENTRY_HEADER.pack_into(buffer, at, size, form, kind, 0, key, NO_OFFSET, 0, 0, -1)
+    ENTRY_HEADER.pack_into(buffer, at, size, form, kind, 0, key, base, count, 0, -1)
     frame_at = at + ENTRY_HEADER_SIZE
     buffer[frame_at : frame_at + size] = payload
-    return at + entry_size(size, 0, 0)
+    return at + entry_size(size, 0, count)
 
 
 def check_unit(block: memoryview, at: int, position: int | None = None) -> UnitHeader:

@@ -24,17 +24,17 @@ from typing import Final, NamedTuple
 
 from duolog.store.entry import FIRST_FRAME_FORM
 from duolog.store.errors import StoreError
-from duolog.store.files import DIRECTORY_MODE, RealFiles
+from duolog.store.files import RealFiles
 from duolog.store.log.format import (
     COUNT_MAX,
-    ENTRY_HEADER,
-    ENTRY_HEADER_SIZE,
     UNIT_HEADER_SIZE,
     entry_size,
+    put_entry,
     seal_unit,
 )
 from duolog.store.log.segment import LOG_DIRECTORY
-from duolog.store.recovery.checkpoint import CHECKPOINT_PATH, Checkpoint, snapshot_path
+from duolog.store.log.unit_walk import BLOCK_BYTES
+from duolog.store.recovery.checkpoint import CHECKPOINT_PATH, Checkpoint, NewFile, snapshot_path
 from duolog.store.recovery.damage import BadRange, LogReport, Verification, scan_segment
 
 FILLER_BYTES: Final = 1 << 20  # Size of the units without entries in a long range.
@@ -174,69 +174,87 @@ class _Planner:
 def repair(directory: str, files: RealFiles, plan: RepairPlan, make: MakePlaceholder) -> str:
     """Repair the log, and return the path of the directory that has the old files. Blocks; raises OSError.
 
-    The caller must hold the lock of the directory since before `plan_repair`.
+    `directory` is the data directory, and `files` are the files below it. The caller must hold the lock of the
+    directory since before `plan_repair`.
     """
-    kept = _make_kept_directory(directory)
+    kept = _make_kept_directory(files)
     if CHECKPOINT_PATH in files.list("."):
-        _keep_state(directory, kept, plan)
+        _keep_state(files, kept, plan)
     by_path: dict[str, list[Filling]] = {}
     for filling in plan.fillings:
         by_path.setdefault(filling.bad.path, []).append(filling)
     for path, fillings in by_path.items():
-        _replace_segment(directory, kept, path, fillings, make)
-    return kept
+        _replace_segment(directory, files, kept, path, fillings, make)
+    return f"{directory}/{kept}"
 
 
-def _make_kept_directory(directory: str) -> str:
+def _make_kept_directory(files: RealFiles) -> str:
     """Create the directory for the old files: `repair-<number>/` in the data directory."""
-    names = set(os.listdir(directory))
+    names = set(files.list("."))
     number = next(number for number in range(1, len(names) + 2) if f"repair-{number}" not in names)
-    kept = f"{directory}/repair-{number}"
-    os.makedirs(f"{kept}/{LOG_DIRECTORY}", mode=DIRECTORY_MODE)
-    _sync(kept)
-    _sync(directory)
+    kept = f"repair-{number}"
+    files.make_directory(f"{kept}/{LOG_DIRECTORY}")
+    files.sync_directory(kept)
+    files.sync_directory(".")
     return kept
 
 
-def _keep_state(directory: str, kept: str, plan: RepairPlan) -> None:
+def _keep_state(files: RealFiles, kept: str, plan: RepairPlan) -> None:
     """Copy the checkpoint to a snapshot if it is valid, and move it to the old files."""
     if plan.report.checkpoint_position >= 0:
-        snapshot = f"{directory}/{snapshot_path(plan.report.checkpoint_position)}"
-        shutil.copyfile(f"{directory}/{CHECKPOINT_PATH}", f"{snapshot}{_NEW_SUFFIX}")
-        _sync(f"{snapshot}{_NEW_SUFFIX}")
-        os.replace(f"{snapshot}{_NEW_SUFFIX}", snapshot)
-        _sync(f"{directory}/{LOG_DIRECTORY}")
-    os.replace(f"{directory}/{CHECKPOINT_PATH}", f"{kept}/{CHECKPOINT_PATH}")
-    _sync(kept)
-    _sync(directory)
+        _copy_checkpoint(files, snapshot_path(plan.report.checkpoint_position))
+    files.rename(CHECKPOINT_PATH, f"{kept}/{CHECKPOINT_PATH}")
+    files.sync_directory(kept)
+    files.sync_directory(".")
 
 
-def _replace_segment(directory: str, kept: str, path: str, fillings: list[Filling], make: MakePlaceholder) -> None:
-    old, new = f"{directory}/{path}", f"{directory}/{path}{_NEW_SUFFIX}"
+def _copy_checkpoint(files: RealFiles, path: str) -> None:
+    copy = NewFile(files, path)
+    handle = files.open(CHECKPOINT_PATH)
+    try:
+        for at in range(0, files.size(handle), BLOCK_BYTES):
+            copy.write(files.read(handle, BLOCK_BYTES, at))
+    finally:
+        files.close(handle)
+    copy.put_in_place()
+
+
+def _replace_segment(
+    directory: str, files: RealFiles, kept: str, path: str, fillings: list[Filling], make: MakePlaceholder
+) -> None:
+    new = f"{path}{_NEW_SUFFIX}"
     with suppress(FileNotFoundError):
-        os.remove(new)  # A repair that was interrupted has left it.
-    shutil.copyfile(old, new)
-    first = int(os.path.basename(path).partition(".")[0])
-    with open(new, "r+b") as file:
+        files.remove(new)  # A repair that was interrupted has left it.
+    file = files.open(new, create=True)
+    try:
+        shutil.copyfile(f"{directory}/{path}", f"{directory}/{new}")
+        first = int(os.path.basename(path).partition(".")[0])
         for filling in fillings:
-            file.seek(filling.bad.start - first)
+            at = filling.bad.start - first
             for unit in _units(filling, make):
-                file.write(unit)
-    _sync(new)
-    shutil.copystat(old, new)
-    _keep(old, f"{kept}/{path}")
-    os.replace(new, old)
-    _sync(f"{directory}/{LOG_DIRECTORY}")
+                files.write(file, [unit], at)
+                at += len(unit)
+        files.sync(file)
+    finally:
+        files.close(file)
+    shutil.copystat(f"{directory}/{path}", f"{directory}/{new}")
+    _keep(directory, files, path, f"{kept}/{path}")
+    files.rename(new, path)
+    files.sync_directory(LOG_DIRECTORY)
 
 
-def _keep(old: str, kept: str) -> None:
+def _keep(directory: str, files: RealFiles, path: str, kept: str) -> None:
     """Give a file a second name, or copy it where the file system has no hard links."""
     try:
-        os.link(old, kept)
+        os.link(f"{directory}/{path}", f"{directory}/{kept}")
     except OSError:
-        shutil.copy2(old, kept)
-        _sync(kept)
-    _sync(os.path.dirname(kept))
+        shutil.copy2(f"{directory}/{path}", f"{directory}/{kept}")
+        file = files.open(kept)
+        try:
+            files.sync(file)
+        finally:
+            files.close(file)
+    files.sync_directory(os.path.dirname(kept))
 
 
 def _units(filling: Filling, make: MakePlaceholder) -> Iterator[bytearray]:
@@ -252,24 +270,9 @@ def _units(filling: Filling, make: MakePlaceholder) -> Iterator[bytearray]:
         unit = bytearray(size)
         place = UNIT_HEADER_SIZE
         for queue in lost:
-            place = _put(unit, place, queue, make(queue.start, queue.end - queue.start, filling.stored_ms))
+            count = queue.end - queue.start
+            form, frame = make(queue.start, count, filling.stored_ms)
+            place = put_entry(unit, place, form, 0, queue.key, frame, queue.start, count)
         seal_unit(memoryview(unit), filling.epoch, at, at, filling.stored_ms, len(lost))
         yield unit
         at, lost = at + size, []
-
-
-def _put(unit: bytearray, at: int, lost: LostOffsets, placeholder: Placeholder) -> int:
-    """Encode the entry of a placeholder at `unit[at]`; return the index of the byte after the entry."""
-    frame, count = placeholder.frame, lost.end - lost.start
-    ENTRY_HEADER.pack_into(unit, at, len(frame), placeholder.form, 0, 0, lost.key, lost.start, count, 0, -1)
-    unit[at + ENTRY_HEADER_SIZE : at + ENTRY_HEADER_SIZE + len(frame)] = frame
-    return at + entry_size(len(frame), 0, count)
-
-
-def _sync(path: str) -> None:
-    """Make a file or the names in a directory durable."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -60,7 +60,12 @@ def repaired(data: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     status, out, err = run(f"log repair --data {data} --json", capsys)
     assert (status, err) == (0, "")
     assert Verification(RealFiles(str(data)), is_served=False).run().is_intact
+    assert readable_by_others(data) == []
     return dict(json.loads(out))
+
+
+def readable_by_others(directory: Path) -> list[Path]:
+    return [path for path in (directory, *directory.rglob("*")) if path.stat().st_mode & 0o077]
 
 
 def readable(core: ManualCore) -> dict[int, bytes]:
