@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 from duolog.store.errors import StoreError
-from duolog.store.files import DIRECTORY_MODE, FILE_MODE, ReadOnlyFiles
+from duolog.store.files import ReadOnlyFiles, RealFiles
 from duolog.store.log.segment import LOG_DIRECTORY
 from duolog.store.recovery.checkpoint import snapshot_path, snapshot_positions
 from duolog.store.recovery.damage import Verification
@@ -26,6 +26,7 @@ from duolog.store.recovery.damage import Verification
 MANIFEST: Final = "backup.json"
 FORMAT: Final = 1  # The version of the manifest.
 COPY_BYTES: Final = 8 << 20  # Size of one read and write.
+_DIRECTORIES: Final = (LOG_DIRECTORY, "timers")
 _NEW_SUFFIX: Final = ".restoring"
 
 NoteBytes = Callable[[int], None]
@@ -92,7 +93,7 @@ class Sources:
 
     def _open(self, path: str) -> int:
         file = self._files.open(path)
-        self._opened.callback(os.close, file)
+        self._opened.callback(self._files.close, file)
         return file
 
     def _whole(self, path: str) -> tuple[CopiedFile, int]:
@@ -107,47 +108,52 @@ class Sources:
 
         `note_bytes` is called for each block of bytes. Raises BackupFailed and OSError.
         """
-        for directory in (LOG_DIRECTORY, "timers"):
-            os.makedirs(f"{target}/{directory}", mode=DIRECTORY_MODE, exist_ok=True)
+        new = _new_directory(target)
         copied = [*self._tables, *self._snapshots]
         for each, file in copied:
-            _copy(file, each, target, note_bytes)
+            _copy(self._files, file, each, new, note_bytes)
         for each in self._plan.segments:
             if each.path.endswith(".gap"):
-                _create(f"{target}/{each.path}")
-                continue
-            file = self._files.open(each.path)
-            try:
-                _copy(file, each, target, note_bytes)
-            finally:
-                os.close(file)
+                new.close(new.open(each.path, create=True))
+            else:
+                _copy_file(self._files, each, new, note_bytes)
         _verify_log(target, self._plan.position)
         files = [*(each for each, _ in copied), *self._plan.segments]
-        _write_manifest(target, {"format": FORMAT, "position": self._plan.position, "files": files})
+        _write_manifest(new, {"format": FORMAT, "position": self._plan.position, "files": files})
+        _sync_directories(new)
 
 
-def _copy(file: int, copied: CopiedFile, target: str, note_bytes: NoteBytes) -> None:
+def _new_directory(path: str) -> RealFiles:
+    """Create a directory with the directories of a backup, and return the files below it."""
+    files = RealFiles(path)
+    for directory in _DIRECTORIES:
+        files.make_directory(directory)
+    return files
+
+
+def _copy_file(source: ReadOnlyFiles, copied: CopiedFile, target: RealFiles, note_bytes: NoteBytes) -> None:
+    file = source.open(copied.path)
+    try:
+        _copy(source, file, copied, target, note_bytes)
+    finally:
+        source.close(file)
+
+
+def _copy(source: ReadOnlyFiles, file: int, copied: CopiedFile, target: RealFiles, note_bytes: NoteBytes) -> None:
     """Copy the first bytes of an open file durably."""
-    with open(f"{target}/{copied.path}", "xb", opener=_private) as new:
+    new = target.open(copied.path, create=True)
+    try:
         at = 0
         while at < copied.size:
-            block = os.pread(file, min(COPY_BYTES, copied.size - at), at)
+            block = source.read(file, min(COPY_BYTES, copied.size - at), at)
             if not block:
                 raise BackupFailed(f"{copied.path} has {at} bytes, and {copied.size} were expected")
-            new.write(block)
+            target.write(new, [block], at)
             at += len(block)
             note_bytes(len(block))
-        new.flush()
-        os.fsync(new.fileno())
-
-
-def _create(path: str) -> None:
-    with open(path, "xb", opener=_private):
-        pass
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, FILE_MODE)
+        target.sync(new)
+    finally:
+        target.close(new)
 
 
 def _verify_log(directory: str, position: int) -> None:
@@ -160,21 +166,18 @@ def _verify_log(directory: str, position: int) -> None:
         raise BackupFailed(f"the copied log ends at position {report.end}, and {position} was expected")
 
 
-def _write_manifest(target: str, content: dict[str, Any]) -> None:
-    with open(f"{target}/{MANIFEST}", "x", encoding="utf-8", opener=_private) as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    for directory in (LOG_DIRECTORY, "timers", "."):
-        _sync_directory(f"{target}/{directory}")
-
-
-def _sync_directory(path: str) -> None:
-    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _write_manifest(files: RealFiles, content: dict[str, Any]) -> None:
+    file = files.open(MANIFEST, create=True)
     try:
-        os.fsync(file)
+        files.write(file, [json.dumps(content).encode()], 0)
+        files.sync(file)
     finally:
-        os.close(file)
+        files.close(file)
+
+
+def _sync_directories(files: RealFiles) -> None:
+    for directory in (*_DIRECTORIES, "."):
+        files.sync_directory(directory)
 
 
 # -- Restore
@@ -209,7 +212,7 @@ class Backup:
     def _wrong_files(self) -> Iterator[str]:
         for path, size in self.files:
             parts = path.split("/")
-            if len(parts) != 2 or parts[0] not in (LOG_DIRECTORY, "timers") or parts[1] in ("", ".", ".."):
+            if len(parts) != 2 or parts[0] not in _DIRECTORIES or parts[1] in ("", ".", ".."):
                 yield f"{self._directory}/{MANIFEST} names {path!r}, which is no file of a backup"
                 return
             try:
@@ -230,16 +233,10 @@ class Backup:
         _verify_log(self._directory, self.position)
         new = f"{data.rstrip('/')}{_NEW_SUFFIX}"
         shutil.rmtree(new, ignore_errors=True)  # A restore that was interrupted has left it.
-        for directory in (LOG_DIRECTORY, "timers"):
-            os.makedirs(f"{new}/{directory}", mode=DIRECTORY_MODE)
+        source, target = ReadOnlyFiles(self._directory), _new_directory(new)
         for each in self.files:
-            file = os.open(f"{self._directory}/{each.path}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                _copy(file, each, new, note_bytes)
-            finally:
-                os.close(file)
+            _copy_file(source, each, target, note_bytes)
         _verify_log(new, self.position)
-        for directory in (LOG_DIRECTORY, "timers", "."):
-            _sync_directory(f"{new}/{directory}")
+        _sync_directories(target)
         os.replace(new, data)  # Linux replaces an empty directory.
-        _sync_directory(os.path.dirname(os.path.abspath(data)))
+        RealFiles(data).sync_directory("..")

@@ -14,7 +14,7 @@ from duolog.store.log.format import POSITION_MAX
 from duolog.store.recovery.backup import BackupPlan, CopiedFile, FilesChanged, Sources
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench
-from tests.unit.bridge.cli.test_log_repair import SMALL, core_on, flip, readable, segments
+from tests.unit.bridge.cli.test_log_repair import SMALL, core_on, flip, readable, readable_by_others, segments
 from tests.unit.bridge.cli.test_main import run
 
 
@@ -53,6 +53,7 @@ def test_a_restored_copy_has_what_was_there_when_the_backup_began(
     status, out, _ = run(f"restore {backup} --data {tmp_path / 'new'}", capsys)
     assert status == 0
     assert "has the log up to position" in out
+    assert readable_by_others(backup) == readable_by_others(tmp_path / "new") == []
     core = core_on(tmp_path / "new")
     assert readable(core) == {offset: b"%d" % offset for offset in range(40)}
     publish(core, 40, 41)
