@@ -284,8 +284,7 @@ class Publisher:
             if len(records) > 1:
                 self._schedules.check_room(records)
             slots, promise = self._delays.append(frames, now_ms, records)
-            slots = [slot for _, slot in zip(frames, slots, strict=False)]
-            appended = Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
+            appended = Appended(slots[: len(frames)], Promise(promise.end, topic.queues[queue_id].durable))
         else:
             appended = self._log.append(frames, now_ms)
         self._metrics.records_in["rocketmq"] += len(frames)

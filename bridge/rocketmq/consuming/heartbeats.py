@@ -44,9 +44,8 @@ from duolog.store.errors import StoreError
 
 logger = logging.getLogger("rocketmq")
 
-REFUSE_ATTRIBUTE: Final = (
-    "refuse.other.subscriptions"  # An attribute of a group; see `rocketmq.refuse_other_subscriptions`.
-)
+# An attribute of a group; see `rocketmq.refuse_other_subscriptions`.
+REFUSE_ATTRIBUTE: Final = "refuse.other.subscriptions"
 LOCKED_AT_ONCE_MAX: Final = 5000  # Queues in one request.
 QUEUES_AT_ONCE: Final = 1000  # Queues of the topics that one heartbeat creates.
 DEFAULT_QUEUES: Final = 0  # A new topic gets `topics.queues` queues.

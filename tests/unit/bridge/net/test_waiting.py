@@ -49,8 +49,8 @@ class Busy(Exception):
     """There are too many reads."""
 
 
-class Front:
-    """Counts what the front doors of both protocols count, and keeps the answers."""
+class Broker:
+    """Counts what the drivers of both client protocols count, and keeps the answers."""
 
     def __init__(self, reads_max: int = 1_000, purgatory: Purgatory | None = None) -> None:
         self.purgatory = purgatory if purgatory is not None else Purgatory()
@@ -78,31 +78,31 @@ class Front:
 
 
 class Driver(RequestDriver[Any, str]):
-    """Drives one request of a Front."""
+    """Drives one request of a Broker."""
 
-    def __init__(self, front: Front, client: Client, steps: WaitingSteps[str], *, outlives: bool) -> None:
-        super().__init__(client, front.purgatory, steps, outlives_connection=outlives)
-        self._front = front
+    def __init__(self, broker: Broker, client: Client, steps: WaitingSteps[str], *, outlives: bool) -> None:
+        super().__init__(client, broker.purgatory, steps, outlives_connection=outlives)
+        self._broker = broker
 
     def _begin_read(self) -> None:
-        if self._front.reads >= self._front.reads_max:
+        if self._broker.reads >= self._broker.reads_max:
             raise Busy
-        self._front.reads += 1
+        self._broker.reads += 1
 
     def _end_read(self) -> None:
-        self._front.reads -= 1
+        self._broker.reads -= 1
 
     def _keep_waiting(self, kept_bytes: int) -> None:
-        self._front.kept.append(kept_bytes)
+        self._broker.kept.append(kept_bytes)
 
     def _go_on_in_next_turn(self) -> None:
-        self._front.turns.append(lambda: self._go_on(None))
+        self._broker.turns.append(lambda: self._go_on(None))
 
     def _finish(self, result: str) -> None:
-        self._front.answers.append(result)
+        self._broker.answers.append(result)
 
     def _fail(self, error: Exception) -> None:
-        self._front.answers.append(error)
+        self._broker.answers.append(error)
 
 
 class Thread:
@@ -142,16 +142,16 @@ def one(wait: Wait, ended: list[str] | None = None) -> WaitingSteps[str]:
     ],
 )
 def test_read_gives_its_outcome_or_raises_it(outcome: object, answer: str) -> None:
-    front, thread = Front(), Thread()
-    front.run(Client(), one(UntilRead(thread.start, 70)))
-    assert (front.reads, front.kept, front.answers) == (1, [70], [])
+    broker, thread = Broker(), Thread()
+    broker.run(Client(), one(UntilRead(thread.start, 70)))
+    assert (broker.reads, broker.kept, broker.answers) == (1, [70], [])
     thread.end(outcome)
-    (given,) = front.answers
-    assert (given if isinstance(given, str) else repr(given), front.reads) == (answer, 0)
+    (given,) = broker.answers
+    assert (given if isinstance(given, str) else repr(given), broker.reads) == (answer, 0)
 
 
 def test_read_that_is_refused_raises_at_the_yield() -> None:
-    front, thread = Front(reads_max=0), Thread()
+    broker, thread = Broker(reads_max=0), Thread()
 
     def steps() -> WaitingSteps[str]:
         try:
@@ -160,37 +160,37 @@ def test_read_that_is_refused_raises_at_the_yield() -> None:
             return "busy"
         return "read"
 
-    front.run(Client(), steps())
-    front.run(Client(), one(UntilRead(thread.start)))
-    assert front.answers[0] == "busy"
-    assert isinstance(front.answers[1], Busy)
-    assert (thread.done, front.kept) == (None, []), "a request that never waited is not counted as unanswered"
+    broker.run(Client(), steps())
+    broker.run(Client(), one(UntilRead(thread.start)))
+    assert broker.answers[0] == "busy"
+    assert isinstance(broker.answers[1], Busy)
+    assert (thread.done, broker.kept) == (None, []), "a request that never waited is not counted as unanswered"
 
 
 def test_call_counts_as_no_read() -> None:
-    front, thread = Front(reads_max=0), Thread()
-    front.run(Client(), one(UntilCalled(thread.start)))
+    broker, thread = Broker(reads_max=0), Thread()
+    broker.run(Client(), one(UntilCalled(thread.start)))
     thread.end("pong")
-    assert front.answers == ["got pong"]
+    assert broker.answers == ["got pong"]
 
 
 def test_call_that_comes_at_once_is_answered_once() -> None:
-    front = Front()
-    front.run(Client(), one(UntilCalled(lambda done: done("at once"))))
-    assert (front.answers, front.kept) == (["got at once"], [0])
+    broker = Broker()
+    broker.run(Client(), one(UntilCalled(lambda done: done("at once"))))
+    assert (broker.answers, broker.kept) == (["got at once"], [0])
 
 
 def test_other_requests_have_their_turn() -> None:
-    front = Front()
+    broker = Broker()
     for _ in range(2):
-        front.run(Client(), one(UntilNextTurn(8)))
-    assert (front.answers, front.kept) == ([], [8, 8])
-    front.take_turns()
-    assert front.answers == ["got None"] * 2
+        broker.run(Client(), one(UntilNextTurn(8)))
+    assert (broker.answers, broker.kept) == ([], [8, 8])
+    broker.take_turns()
+    assert broker.answers == ["got None"] * 2
 
 
 def test_held_request_stays_held_until_it_has_enough() -> None:
-    front, client, seen = Front(), Client(), []
+    broker, client, seen = Broker(), Client(), []
 
     def steps() -> WaitingSteps[str]:
         hold = Hold([1, 2], 500, extra_bytes=100, label="pop")
@@ -200,15 +200,15 @@ def test_held_request_stays_held_until_it_has_enough() -> None:
                 return "enough"
         return "never"
 
-    driver = front.run(client, steps())
-    assert client.held_bytes == front.purgatory.held_bytes == HELD_REQUEST_BYTES + 2 * HELD_QUEUE_BYTES + 100
+    driver = broker.run(client, steps())
+    assert client.held_bytes == broker.purgatory.held_bytes == HELD_REQUEST_BYTES + 2 * HELD_QUEUE_BYTES + 100
     for key in (1, 3, 2):
-        front.purgatory.check([key])
-        assert (client.held, driver.label, front.answers) == ({driver}, "pop", [])
-    front.purgatory.check([1, 2])
-    assert (front.answers, client.held, client.held_bytes, len(front.purgatory)) == (["enough"], set(), 0, 0)
+        broker.purgatory.check([key])
+        assert (client.held, driver.label, broker.answers) == ({driver}, "pop", [])
+    broker.purgatory.check([1, 2])
+    assert (broker.answers, client.held, client.held_bytes, len(broker.purgatory)) == (["enough"], set(), 0, 0)
     assert driver.label is None
-    assert front.kept == [0], "a request that stays held costs nothing"
+    assert broker.kept == [0], "a request that stays held costs nothing"
 
 
 @pytest.mark.parametrize(
@@ -220,40 +220,40 @@ def test_held_request_stays_held_until_it_has_enough() -> None:
     ],
 )
 def test_held_request_ends(end: Callable[[Purgatory], None], answer: str) -> None:
-    front, client = Front(), Client()
-    front.run(client, one(Hold([1, 2], 500)))
-    front.purgatory.advance(499)
-    assert front.answers == []
+    broker, client = Broker(), Client()
+    broker.run(client, one(Hold([1, 2], 500)))
+    broker.purgatory.advance(499)
+    assert broker.answers == []
     for _ in range(2):
-        end(front.purgatory)
-    assert (front.answers, client.held, client.held_bytes, len(front.purgatory)) == ([answer], set(), 0, 0)
+        end(broker.purgatory)
+    assert (broker.answers, client.held, client.held_bytes, len(broker.purgatory)) == ([answer], set(), 0, 0)
 
 
 @pytest.mark.parametrize("end", [lambda purgatory: purgatory.advance(500), lambda purgatory: purgatory.on_deleted([1])])
 def test_request_that_has_left_the_purgatory_is_held_anew(end: Callable[[Purgatory], None]) -> None:
-    front, client = Front(), Client()
+    broker, client = Broker(), Client()
 
     def steps() -> WaitingSteps[str]:
         hold = Hold([1], 500)
         yield hold
         return f"got {(yield hold)}"
 
-    front.run(client, steps())
-    end(front.purgatory)
-    assert (front.answers, len(client.held), len(front.purgatory)) == ([], 1, 1)
-    front.purgatory.check([1])
-    assert (front.answers, len(front.purgatory)) == (["got HoldOutcome.CHANGED"], 0)
+    broker.run(client, steps())
+    end(broker.purgatory)
+    assert (broker.answers, len(client.held), len(broker.purgatory)) == ([], 1, 1)
+    broker.purgatory.check([1])
+    assert (broker.answers, len(broker.purgatory)) == (["got HoldOutcome.CHANGED"], 0)
 
 
 def test_request_without_room_to_be_held_goes_on_at_once() -> None:
-    front, client = Front(purgatory=Purgatory(HELD_REQUEST_BYTES + HELD_QUEUE_BYTES)), Client()
-    front.run(client, one(Hold([1], 500)))
-    front.run(client, one(Hold([2], 500)))
-    assert (front.answers, front.kept, len(client.held)) == (["got HoldOutcome.NO_ROOM"], [0], 1)
+    broker, client = Broker(purgatory=Purgatory(HELD_REQUEST_BYTES + HELD_QUEUE_BYTES)), Client()
+    broker.run(client, one(Hold([1], 500)))
+    broker.run(client, one(Hold([2], 500)))
+    assert (broker.answers, broker.kept, len(client.held)) == (["got HoldOutcome.NO_ROOM"], [0], 1)
 
 
 def test_request_that_reads_after_a_change_is_held_again() -> None:
-    front, client, thread = Front(), Client(), Thread()
+    broker, client, thread = Broker(), Client(), Thread()
 
     def steps() -> WaitingSteps[str]:
         hold = Hold([1], 500)
@@ -262,52 +262,52 @@ def test_request_that_reads_after_a_change_is_held_again() -> None:
         assert (yield hold) is HoldOutcome.EXPIRED
         return f"got {found}"
 
-    front.run(client, steps())
-    front.purgatory.check([1])
-    assert (len(front.purgatory), client.held, front.reads) == (0, set(), 1)
+    broker.run(client, steps())
+    broker.purgatory.check([1])
+    assert (len(broker.purgatory), client.held, broker.reads) == (0, set(), 1)
     thread.end("too little")
-    assert (len(front.purgatory), front.kept) == (1, [0, 9, 0])
-    front.purgatory.advance(500)
-    assert front.answers == ["got too little"]
+    assert (len(broker.purgatory), broker.kept) == (1, [0, 9, 0])
+    broker.purgatory.advance(500)
+    assert broker.answers == ["got too little"]
 
 
 # -- Ends without an answer, and faults
 
 
 def test_closed_connection_ends_its_held_requests() -> None:
-    front, client, other, ended = Front(), Client(), Client(), list[str]()
-    front.run(client, one(Hold([1], 500), ended))
-    front.run(other, one(Hold([1], 500)))
+    broker, client, other, ended = Broker(), Client(), Client(), list[str]()
+    broker.run(client, one(Hold([1], 500), ended))
+    broker.run(other, one(Hold([1], 500)))
     client.close()
-    assert (ended, client.held_bytes, len(front.purgatory)) == (["ended"], 0, 1)
-    front.purgatory.check([1])
-    assert front.answers == ["got HoldOutcome.CHANGED"], "of the other client"
+    assert (ended, client.held_bytes, len(broker.purgatory)) == (["ended"], 0, 1)
+    broker.purgatory.check([1])
+    assert broker.answers == ["got HoldOutcome.CHANGED"], "of the other client"
 
 
 @pytest.mark.parametrize(("outlives", "answers"), [(False, []), (True, ["got records"])])
 def test_read_of_a_closed_connection_counts_until_its_thread_ends(outlives: bool, answers: list[str]) -> None:
-    front, client, thread, ended = Front(), Client(), Thread(), list[str]()
-    front.run(client, one(UntilRead(thread.start), ended), outlives=outlives)
+    broker, client, thread, ended = Broker(), Client(), Thread(), list[str]()
+    broker.run(client, one(UntilRead(thread.start), ended), outlives=outlives)
     client.close()
-    assert (front.reads, ended) == (1, [])
+    assert (broker.reads, ended) == (1, [])
     thread.end("records")
-    assert (front.reads, ended, front.answers) == (0, ["ended"], answers)
+    assert (broker.reads, ended, broker.answers) == (0, ["ended"], answers)
 
 
 @pytest.mark.parametrize("is_held", [False, True])
 def test_fault_is_answered_once_and_leaves_nothing(is_held: bool) -> None:
-    front, client, bug = Front(), Client(), Bug()
+    broker, client, bug = Broker(), Client(), Bug()
 
     def steps() -> WaitingSteps[str]:
         yield Hold([1], 500) if is_held else UntilNextTurn()
         raise bug
 
-    front.run(client, steps())
-    front.run(client, one(Hold([1], 500)))
-    front.take_turns()
-    front.purgatory.check([1])
-    assert Counter(map(str, front.answers)) == Counter([str(bug), "got HoldOutcome.CHANGED"])
-    assert (client.held, len(front.purgatory)) == (set(), 0)
+    broker.run(client, steps())
+    broker.run(client, one(Hold([1], 500)))
+    broker.take_turns()
+    broker.purgatory.check([1])
+    assert Counter(map(str, broker.answers)) == Counter([str(bug), "got HoldOutcome.CHANGED"])
+    assert (client.held, len(broker.purgatory)) == (set(), 0)
 
 
 # -- Random histories
@@ -318,7 +318,7 @@ class History:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.front = Front(reads_max=4, purgatory=Purgatory(10 * HELD_REQUEST_BYTES, 5 * HELD_REQUEST_BYTES))
+        self.broker = Broker(reads_max=4, purgatory=Purgatory(10 * HELD_REQUEST_BYTES, 5 * HELD_REQUEST_BYTES))
         self.clients = [Client() for _ in range(4)]
         self.threads: list[Thread] = []
         self.mono_ms = 0
@@ -351,24 +351,24 @@ class History:
         return UntilRead(thread.start) if kind == 2 else UntilCalled(thread.start)
 
     def step(self) -> None:
-        rng, front = self.rng, self.front
+        rng, broker = self.rng, self.broker
         move = rng.randrange(8)
         if move < 2:
             open_clients = [client for client in self.clients if not client.closed]
             client, number = rng.choice(open_clients), len(self.begun)
             self.begun[number] = client
-            front.run(client, self.steps(number))
+            broker.run(client, self.steps(number))
         elif move < 4:
             self.end_threads(rng.randrange(3))
         elif move == 4:
-            front.purgatory.check(rng.sample(KEYS, 2))
+            broker.purgatory.check(rng.sample(KEYS, 2))
         elif move == 5:
-            front.take_turns()
+            broker.take_turns()
         elif move == 6:
             self.mono_ms += rng.randrange(100)
-            front.purgatory.advance(self.mono_ms)
+            broker.purgatory.advance(self.mono_ms)
         elif rng.random() < 0.2:
-            front.purgatory.on_deleted([rng.choice(KEYS)])
+            broker.purgatory.on_deleted([rng.choice(KEYS)])
         elif rng.random() < 0.1:
             rng.choice(self.clients).close()
             self.clients.append(Client())
@@ -382,23 +382,23 @@ class History:
     def settle(self) -> None:
         while len(self.ended) < len(self.begun):
             self.end_threads(len(self.threads))
-            self.front.take_turns()
+            self.broker.take_turns()
             self.mono_ms += 300
-            self.front.purgatory.advance(self.mono_ms)
+            self.broker.purgatory.advance(self.mono_ms)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_each_request_ends_once_and_leaves_nothing(seed: int) -> None:
     history = History(seed)
-    front = history.front
+    broker = history.broker
     for _ in range(300):
         history.step()
         held = [request for client in history.clients for request in client.held]
-        assert len(held) == len(front.purgatory)
-        assert front.purgatory.held_bytes == sum(client.held_bytes for client in history.clients)
+        assert len(held) == len(broker.purgatory)
+        assert broker.purgatory.held_bytes == sum(client.held_bytes for client in history.clients)
     history.settle()
     assert sorted(history.ended) == [*history.begun], "each generator ended, once"
-    answered = Counter(int(str(answer).partition(":")[0]) for answer in front.answers)
+    answered = Counter(int(str(answer).partition(":")[0]) for answer in broker.answers)
     assert set(answered.values()) == {1}, "no request is answered twice"
     assert all(number in answered or client.closed for number, client in history.begun.items())
-    assert (front.reads, front.turns, len(front.purgatory), front.purgatory.held_bytes) == (0, [], 0, 0)
+    assert (broker.reads, broker.turns, len(broker.purgatory), broker.purgatory.held_bytes) == (0, [], 0, 0)
