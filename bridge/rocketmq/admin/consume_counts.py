@@ -50,8 +50,8 @@ class ConsumeCounts:
         self._keys_max = keys_max
         self._pending: dict[Key, int] = {}
         self._slots: dict[Key, tuple[_Slots, ...]] = {}  # In the order of the last read.
-        self._totals: dict[Key, int] = {}  # Since the start. Invariant: the keys of `_slots`.
-        self._total: tuple[_Slots, ...] = ()  # The counts of all groups and topics together.
+        self._totals: dict[Key, int] = {}  # By group and topic. Invariant: the keys of `_slots`.
+        self._all_slots: tuple[_Slots, ...] = ()  # The counts of all groups and topics together.
         self._due_mono_ms: int | None = None
 
     def __len__(self) -> int:
@@ -72,10 +72,13 @@ class ConsumeCounts:
     def of_all(self, mono_ms: int) -> list[int]:
         """Return the number of messages that all groups were given in the last minute, hour and day."""
         self._settle(mono_ms)
-        return _sums(self._total, mono_ms)
+        return _sums(self._all_slots, mono_ms)
 
     def totals(self, mono_ms: int) -> list[tuple[Key, int]]:
-        """Return the number of messages that each group was given of each topic, since the start or a dropped pair."""
+        """Return the number of messages that each group was given of each topic.
+
+        It begins at 0 when the broker starts, and again after the pair of group and topic was dropped.
+        """
         self._settle(mono_ms)
         return list(self._totals.items())
 
@@ -91,8 +94,8 @@ class ConsumeCounts:
 
     def _settle(self, mono_ms: int) -> None:
         pending, self._pending, self._due_mono_ms = self._pending, {}, None
-        self._total = self._total or _new_slots(mono_ms)
-        for window in self._total:
+        self._all_slots = self._all_slots or _new_slots(mono_ms)
+        for window in self._all_slots:
             window.add(sum(pending.values()), mono_ms)
         for key, count in pending.items():
             slots = self._slots.pop(key, None) or _new_slots(mono_ms)

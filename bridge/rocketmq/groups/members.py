@@ -65,13 +65,13 @@ class GroupMembers(Generic[Channel]):
         self._groups_of: dict[Channel, tuple[set[str], set[str]]] = {}
         self._refusals: list[tuple[str, str]] = []
         self._differences: list[tuple[str, str]] = []
-        self._kafka_spelling: dict[str, str] = {}  # The Kafka name of each consumer group by its RocketMQ name.
+        self._names: dict[str, str] = {}  # The RocketMQ name of each consumer group, by its Kafka name.
 
     # -- Reading
 
     def has_members(self, group: str) -> bool:
         """Return whether the group, by its Kafka name, has clustering consumers; broadcasting ones do not count."""
-        found = self.consumers.get(self._kafka_spelling.get(group, group))
+        found = self.consumers.get(self._names.get(group, group))
         return found is not None and found.is_clustering
 
     def client_ids(self, group: str) -> list[str]:
@@ -213,7 +213,7 @@ class GroupMembers(Generic[Channel]):
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup()
-            self._kafka_spelling[group_of_rocketmq(data.group_name)] = data.group_name
+            self._names[group_of_rocketmq(data.group_name)] = data.group_name
         if refuses and not keeps and not group.agrees(client, data):
             return self._refuse(group, channel, client, data)
         self._forget_refused(group, channel)
@@ -279,7 +279,7 @@ class GroupMembers(Generic[Channel]):
             self._admit_agreeing(group)
         if not group.channels:
             del self.consumers[name]
-            del self._kafka_spelling[group_of_rocketmq(name)]
+            del self._names[group_of_rocketmq(name)]
 
     def _stop_producing(self, channel: Channel, name: str) -> None:
         self.producers.remove(name, channel)
