@@ -218,7 +218,7 @@ def poison_acknowledge(
     place: Annotated[str | None, typer.Option(metavar="PLACE", help="only the record at this place")] = None,
     http: Http = None,
 ) -> None:
-    """Take records that were set aside off the list; they are not reported again."""
+    """Acknowledge records that were set aside: `list` shows them with --all only, and no start reports them again."""
     done = writing(http).act("/api/poison", "acknowledge", body={"kind": kind, "place": place})
     typer.echo(f"acknowledged {done['acknowledged']} records")
 
