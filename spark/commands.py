@@ -266,7 +266,7 @@ def transactions(
     master: Master = MASTER,
     as_json: AsJson = False,
 ) -> int:
-    """Report the outcome of half messages: decision, time to decide, check-backs, and messages that are still open."""
+    """Report the outcome of half messages: verdict, time to decide, check-backs, and messages that are still open."""
     from duolog.spark.jobs.transactions import TransactionsOptions
     from duolog.spark.jobs.transactions import transactions as run
 

@@ -288,7 +288,8 @@ class LimitsOptions(Section, frozen=True):
     held_bytes_max: Annotated[
         int,
         setting(
-            "memory of long polls, 512 bytes for each queue that one waits for; further ones are answered at once",
+            "memory of long polls, 1 KiB for each and 512 bytes for each queue that it waits for; further ones are "
+            "answered at once",
             ge=512,
         ),
     ] = 256 * MIB
