@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-from duolog.bridge.state.deleted_topics import CHECKED_IN_SLICE
+from duolog.bridge.state.deleted_topics import run_slice
 
 AT_ONCE_MS: Final = 0
 
-# Yields the number of entries that it processed since the last yield: CHECKED_IN_SLICE at most.
+# Yields the number of entries that it processed since the last yield: `deleted_topics.CHECKED_IN_SLICE` at most.
 Sweep = Iterator[int]
 
 
@@ -36,12 +36,8 @@ class ClockSetBack:
 
     def run(self) -> None:
         """Run one slice."""
-        checked = 0
-        for count in self._slices or ():
-            checked += count
-            if checked >= CHECKED_IN_SLICE:
-                return
-        self._slices = None
+        if self._slices is not None and run_slice(self._slices):
+            self._slices = None
 
     def run_all(self) -> None:
         """Run all remaining slices at once; only before clients are served."""

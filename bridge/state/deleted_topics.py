@@ -48,18 +48,24 @@ class DeletedTopics:
         if self._slices is None:
             self._is_wanted = False
             self._slices = chain.from_iterable(sweep(self._is_deleted) for sweep in self.sweeps)
-        checked = 0
-        for count in self._slices:
-            checked += count
-            if checked >= CHECKED_IN_SLICE:
-                return
-        self._slices = None
+        if run_slice(self._slices):
+            self._slices = None
 
     def _is_deleted(self, key: int) -> bool:
         return not self._knows_topic(key >> QUEUE_ID_BITS)
 
     def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         self._is_wanted = True
+
+
+def run_slice(counts: Iterator[int]) -> bool:
+    """Run sweeps until they have processed CHECKED_IN_SLICE entries; return whether they are complete."""
+    checked = 0
+    for count in counts:
+        checked += count
+        if checked >= CHECKED_IN_SLICE:
+            return False
+    return True
 
 
 def in_slices(names: Iterable[K]) -> Iterator[list[K]]:
