@@ -219,7 +219,7 @@ class Core(Owners):
     def _http_monitoring(self) -> MonitoringContext:
         return MonitoringContext(
             addresses=self.addresses,
-            cluster_id=lambda: self.cluster_id,
+            cluster_id=self.cluster_id,
             started_mono_ms=self.started_mono_ms,
             not_ready_reason=self.not_ready_reason,
             server=self.server,

@@ -23,9 +23,7 @@ from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.records import codec
 from duolog.bridge.records.broker import ClusterNamed
-from duolog.bridge.rocketmq.context import (
-    RocketMQState,
-)
+from duolog.bridge.rocketmq.context import RocketMQState
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.clock_set_back import ClockSetBack
 from duolog.bridge.state.deleted_topics import DeletedTopics

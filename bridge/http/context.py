@@ -107,7 +107,7 @@ class MonitoringContext:
     """What status, health and metrics report, in addition to the state in the other contexts."""
 
     addresses: Addresses
-    cluster_id: Callable[[], str]
+    cluster_id: str
     started_mono_ms: int
     not_ready_reason: Callable[[], str]  # Returns an empty string while requests can be served.
     server: Server

@@ -132,7 +132,7 @@ def status_view(context: HttpContext) -> Json:
     return {
         "version": _version(),
         "pid": os.getpid(),
-        "cluster_id": context.monitoring.cluster_id(),
+        "cluster_id": context.monitoring.cluster_id,
         "ready": context.monitoring.not_ready_reason() or "yes",
         "uptime_ms": context.clock.mono_ms() - context.monitoring.started_mono_ms,
         "listeners": {
