@@ -27,7 +27,7 @@ from duolog.bridge.http.answers import (
     array,
 )
 from duolog.bridge.http.api import group_views
-from duolog.bridge.http.api.messages import value_view
+from duolog.bridge.http.api.messages import OFFSET_MAX, value_view
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import (
     check_query,
@@ -62,7 +62,6 @@ LETTERS_BYTES_MAX: Final = 1 << 20
 # The part of a body that is shown. The whole body can be read by the offset in the dead-letter topic.
 LETTER_BODY_BYTES_MAX: Final = 1000
 QUEUES_AT_ONCE: Final = 64
-OFFSET_MAX: Final = (1 << 63) - 1
 
 FAILED: Final = (RETRY_PREFIX, DLQ_PREFIX)
 

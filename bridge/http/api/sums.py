@@ -15,8 +15,9 @@ from aiohttp import web
 from duolog.bridge.data.range_checksums import RangeChecksums, add_batch
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import is_hidden
-from duolog.bridge.http.api.messages import Decompression
+from duolog.bridge.http.api.messages import OFFSET_MAX, Decompression
 from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.requests import check_query, number
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
@@ -31,16 +32,15 @@ STEP: Final = 1000
 
 
 async def sums(
-    context: HttpContext, decompression: Decompression, topic: Topic, query: dict[str, str]
+    context: HttpContext, decompression: Decompression, topic: Topic, request: web.Request
 ) -> dict[str, Any]:
     """Answer a request. Raises HTTPException and StoreError."""
-    queue = _queue(topic, _number(query, "queue", 0))
-    start = _number(query, "start", queue.start_offset)
+    check_query(request, {"queue", "start", "end", "step"})
+    queue = _queue(topic, number(request, "queue", 0, OFFSET_MAX))
+    start = number(request, "start", queue.start_offset, OFFSET_MAX)
     stable_end = context.messages.isolation.stable_end(queue)
-    end = min(_number(query, "end", stable_end), stable_end)
-    step = _number(query, "step", STEP)
-    if step < 1:
-        raise web.HTTPBadRequest(text=f"step: expected 1 or more, got {step}")
+    end = min(number(request, "end", stable_end, OFFSET_MAX), stable_end)
+    step = number(request, "step", STEP, OFFSET_MAX, lowest=1)
     found = RangeChecksums(start, max(start, end), step)
     try:
         await _add_up(context, decompression, topic, queue, found)
@@ -85,12 +85,3 @@ def _queue(topic: Topic, queue_id: int) -> Queue:
     if not 0 <= queue_id < topic.queue_count:
         raise web.HTTPNotFound(text=f"{topic.name} has {topic.queue_count} queues; there is no queue {queue_id}")
     return topic.queues[queue_id]
-
-
-def _number(query: dict[str, str], name: str, default: int) -> int:
-    text = query.get(name)
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise web.HTTPBadRequest(text=f"{name}: expected a number, got {text[:30]!r}")
-    return int(text)

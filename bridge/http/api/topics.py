@@ -108,9 +108,7 @@ class TopicApi:
         return answer({"deleted": topic.name})
 
     async def _sums(self, request: web.Request) -> web.Response:
-        return answer(
-            await sums.sums(self._context, self._decompression, self._topic_named(request), dict(request.query))
-        )
+        return answer(await sums.sums(self._context, self._decompression, self._topic_named(request), request))
 
     async def _pause(self, request: web.Request) -> web.Response:
         topic = self._topic_named(request)
