@@ -42,9 +42,8 @@ PIPED_WIDTH = 190
 DAY_MS = 86_400_000
 BODY_BYTES = 200
 LEAD_MS = 5_000
-LEAD_MS_A_THOUSAND = (
-    250  # The time for 1000 sends before the first message is due; the slowest of the three brokers needs it.
-)
+# The time for 1000 sends before the first message is due; the slowest of the three brokers needs it.
+LEAD_MS_A_THOUSAND = 250
 IDLE_S = 5.0
 BESIDE_PER_S = 500  # Ordinary sends: the load of a broker that is not saturated.
 

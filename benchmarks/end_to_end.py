@@ -55,9 +55,8 @@ SEND_LOADS = 3
 UNDECIDED_MB, SENDS_KEPT, CHECKS_KEPT = "MB with all of them", "sends/s, of those before", "checks/s, of those before"
 AS_EVER = (IDLE_MB, LOADED_MB, UNDECIDED_MB)  # Figures that are equal under sync and async flush.
 WITHIN_S = 60
-RETRIED_PART = (
-    100  # Other rows have so many times more messages: each message that is retried takes a request of its own.
-)
+# Other rows have so many times more messages: each message that is retried takes a request of its own.
+RETRIED_PART = 100
 PACED_PER_S = 500  # Sends beside a cold reader: the load of a broker that is not saturated.
 
 NOBODY = ""
@@ -104,9 +103,8 @@ class Row:
     goals: dict[str, Goal]
     prepare: Callable[[Ground], Any]
     run: Callable[[Ground, Any], Figures]
-    rounds: int | None = (
-        None  # None: the number of the scale. 1: the row takes too long to repeat, and needs no warm-up.
-    )
+    # None: the number of the scale. 1: the row takes too long to repeat, and needs no warm-up.
+    rounds: int | None = None
 
 
 @dataclass

@@ -36,9 +36,8 @@ class Asked:
     """A producer of half messages that answers each check-back with a rollback."""
 
     def __init__(self, broker: Contender, topic: str) -> None:
-        host, _, port = broker.namesrv.rpartition(
-            ":"
-        )  # The RocketMQ port serves all codes, at the address of the name server too.
+        # The RocketMQ port serves all codes, at the address of the name server too.
+        host, _, port = broker.namesrv.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), WITHIN_S)
         self._frames = FrameReader(remoting.FRAME_BYTES_MAX)
         self._topic = topic

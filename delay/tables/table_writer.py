@@ -27,9 +27,8 @@ from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
 from duolog.store.files import Files
 
 WRITE_BYTES: Final = 512 << 10  # Bytes in one call, because a thread waits for the interpreter lock after each call.
-_NAME_PARTS_BITS: Final = (
-    10  # Rows of the name index are sorted in 2**10 parts, because sorting them at once would hold the lock for long.
-)
+# Rows of the name index are sorted in 2**10 parts, because sorting them at once would hold the lock for long.
+_NAME_PARTS_BITS: Final = 10
 
 
 class TableWriter:

@@ -55,9 +55,8 @@ class Tables:
 
     def __init__(self, files: Files) -> None:
         self.manifest: Manifest = ()
-        self.pause: Callable[[], object] = (
-            _go_on  # Called after each block that a worker writes, so that other threads run.
-        )
+        # Called after each block that a worker writes, so that other threads run.
+        self.pause: Callable[[], object] = _go_on
         self._files = files
         self._open: dict[int, SortedTable] | None = None  # By number; None while the log is replayed.
         self._pins: dict[SortedTable, int] = {}  # How many views and compactions read each table.

@@ -1,5 +1,6 @@
-"""Shared by the wire tests: a broker for each module, for the whole run one Spark session and, of two workers each,
-one JVM a classpath.
+"""The fixtures and the order of the wire tests.
+
+A broker serves one module. A Spark session, and a JVM for each classpath, serve all tests of one pytest worker.
 """
 
 from __future__ import annotations

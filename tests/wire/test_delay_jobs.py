@@ -67,9 +67,8 @@ def test_schedule_sends_each_row_once_whatever_breaks(broker: Broker, spark: Spa
             "deliver_at"
         ),
     )
-    options = job.ScheduleOptions(
-        str(tmp_path / "state"), broker.kafka, broker.http, part_rows=ROWS
-    )  # Two parts: the table has more rows.
+    # Two parts, because the table has more rows than one.
+    options = job.ScheduleOptions(str(tmp_path / "state"), broker.kafka, broker.http, part_rows=ROWS)
     files = Breaking(HadoopFiles(spark.session, options.state))
 
     def run() -> dict[str, Any]:

@@ -162,9 +162,8 @@ def test_killed_between_half_and_commit(broker: Broker, agents: Agents, topic: s
     producer.send(topic, "three: unknown, commit", "four: unknown, rollback", CHECK_IMMUNITY_TIME_IN_SECONDS="3")
     broker.kill()
     broker.start()
-    producer.send(
-        topic, "five: unknown, commit"
-    )  # Brings it back at once, for its heartbeat may be half a minute away.
+    # The send connects the producer again at once. Its next heartbeat may be half a minute away.
+    producer.send(topic, "five: unknown, commit")
     seen = eventually("commits", lambda: end_offsets(broker.kafka, topic), lambda ends: ends[0] == 3, WITHIN_S)
     assert seen == {0: 3}
     texts = [each.text for each in Confluent(broker.kafka).read({topic: 3}, WITHIN_S)]

@@ -118,9 +118,8 @@ class History:
             assert error is None
             outcome = self.core.delays.commands.reschedule(self.timers[body], due_ms, self.now_ms()).outcome
             if outcome is TimerOutcome.RESCHEDULED:
-                self.due[body] = min(
-                    self.due[body], due_ms
-                )  # Until the change is durable, a cut may leave either due time.
+                # Until the change is durable, a cut may leave either due time.
+                self.due[body] = min(self.due[body], due_ms)
 
         self.core.delays.commands.load(self.timers[body], decide)
 

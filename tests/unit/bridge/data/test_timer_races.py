@@ -71,9 +71,8 @@ class Race:
         self.due: dict[bytes, int] = {}  # The earliest possible due time.
         self.asked: Counter[bytes] = Counter()  # Changes of due times without an answer.
         self.said: dict[bytes, TimerOutcome] = {}  # The final outcome that was answered.
-        self.maybe: set[bytes] = (
-            set()
-        )  # Messages with a cancellation or replacement without an answer when the broker was killed.
+        # Messages with a cancellation or replacement that had no answer when the broker was killed.
+        self.maybe: set[bytes] = set()
         self.seen: set[bytes] = set()
         self.outcomes: Counter[TimerOutcome] = Counter()
         self.open(CrashDisk(), NOW)

@@ -95,9 +95,8 @@ class Client:
             at = 5 if is_flexible(key, version) and key != ApiKey.API_VERSIONS else 4
             assert struct.unpack_from(">i", frame)[0] == expected, "answers come in the order of asking"
             if key == ApiKey.DESCRIBE_TRANSACTIONS:
-                frame = bytes(frame).replace(
-                    _NO_TIME, bytes(8)
-                )  # A time of -1 says that there is none; kio cannot read it.
+                # A time of -1 says that there is none; kio cannot read it.
+                frame = bytes(frame).replace(_NO_TIME, bytes(8))
             entity, size = entity_reader(load_response_schema(key, version))(frame, at)
             assert at + size == len(frame), "the answer is as long as it says"
             self._answers[expected] = entity

@@ -74,10 +74,8 @@ def test_topic_is_described_as_in_metadata(client_of_two_topics: Client) -> None
     for part, other in zip(topic.partitions, known.partitions, strict=True):
         for name in ("partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "offline_replicas"):
             assert getattr(part, name) == getattr(other, name)
-        assert (part.eligible_leader_replicas, part.last_known_elr) == (
-            (),
-            (),
-        )  # Java's admin client fails on null.
+        # Java's admin client fails on null.
+        assert (part.eligible_leader_replicas, part.last_known_elr) == ((), ())
 
 
 def test_describing_a_missing_topic_does_not_create_it(client_of_two_topics: Client) -> None:
