@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 
 import confluent_kafka
-import kafka
 import pytest
 
 from tests.kit.broker import Broker, BrokerError
 from tests.kit.command import duolog
 from tests.wire.clients.topics import create_topic
+from tests.wire.clients.transactional import KafkaPythonClient, LibrdkafkaClient
 
 pytestmark = pytest.mark.usefixtures("duolog_only")
 
@@ -20,41 +18,6 @@ SETTINGS = {"store.segment_bytes": 1 << 20}
 COUNT = 3000
 LOST_BYTES = 4096
 WITHIN_S = 30
-
-
-def by_librdkafka(broker: Broker, isolation: str, until: int) -> list[int]:
-    settings = {"bootstrap.servers": broker.kafka, "group.id": "reader", "isolation.level": isolation}
-    consumer = confluent_kafka.Consumer(settings)
-    consumer.assign([confluent_kafka.TopicPartition("orders", 0, 0)])
-    found: list[int] = []
-    until_s = time.monotonic() + WITHIN_S
-    while (not found or found[-1] < until) and time.monotonic() < until_s:
-        for message in consumer.consume(1000, 0.5):
-            assert message.error() is None
-            assert int(message.value()) == message.offset()
-            found.append(message.offset())
-    consumer.close()
-    return found
-
-
-def by_kafka_python(broker: Broker, isolation: str, until: int) -> list[int]:
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=broker.kafka, isolation_level=isolation, consumer_timeout_ms=WITHIN_S * 1000
-    )
-    place = kafka.TopicPartition("orders", 0)
-    consumer.assign([place])
-    consumer.seek(place, 0)
-    found: list[int] = []
-    for message in consumer:
-        assert int(message.value) == message.offset
-        found.append(message.offset)
-        if message.offset == until:
-            break
-    consumer.close()
-    return found
-
-
-Reader = Callable[[Broker, str, int], list[int]]
 
 
 def produce(broker: Broker, values: range) -> None:
@@ -91,10 +54,12 @@ def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Broker, set[int]
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize("read", [by_librdkafka, by_kafka_python])
+@pytest.mark.parametrize("client", [LibrdkafkaClient, KafkaPythonClient])
 def test_kafka_clients_read_everything_but_the_offsets_left_out(
-    repaired: tuple[Broker, set[int]], read: Reader, isolation: str
+    repaired: tuple[Broker, set[int]], client: type[LibrdkafkaClient | KafkaPythonClient], isolation: str
 ) -> None:
     broker, lost = repaired
     assert 0 < len(lost) < COUNT // 10
-    assert read(broker, isolation, COUNT) == [offset for offset in range(COUNT + 1) if offset not in lost]
+    left = [offset for offset in range(COUNT + 1) if offset not in lost]
+    read = client(broker.kafka).read("orders", 1, len(left), isolation)
+    assert [(offset, int(value)) for _, offset, value in read] == [(offset, offset) for offset in left]
