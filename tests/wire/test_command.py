@@ -19,6 +19,7 @@ from kafka import KafkaConsumer
 
 from tests.kit.broker import Broker, port_of
 from tests.kit.command import DUOLOG, run_duolog
+from tests.kit.damage import flip
 from tests.kit.eventually import eventually
 
 pytestmark = pytest.mark.usefixtures("duolog_only")
@@ -207,9 +208,7 @@ def test_damaged_log_is_one_line_that_says_where(tmp_path: Path) -> None:
     assert run_duolog("topic", "create", "orders", "--http", broker.http).returncode == 0
     broker.stop()
     for segment in (broker.data / "log").glob("*.log"):
-        damaged = bytearray(segment.read_bytes())
-        damaged[200] ^= 0xFF
-        segment.write_bytes(damaged)
+        flip(segment, 200)
     for derived in broker.data.glob("checkpoint*"):
         derived.unlink()
     refused = run_duolog("serve", "--data", str(broker.data), *PORTS)

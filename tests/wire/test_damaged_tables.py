@@ -14,6 +14,7 @@ import confluent_kafka
 import pytest
 
 from tests.kit.broker import Broker
+from tests.kit.damage import flip
 from tests.kit.eventually import eventually
 from tests.wire.clients.topics import create_topic
 
@@ -25,12 +26,6 @@ WITHIN_S = 60
 
 def tables(data: Path) -> list[Path]:
     return sorted((data / "timers").glob("*.table"))
-
-
-def flip(path: Path, at: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[at] ^= 0xFF
-    path.write_bytes(content)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +51,7 @@ def first(data: Path) -> Path:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str, range, bool]] = {
     "a block": (lambda data: flip(first(data), 0), "delayed messages are lost", range(1, COUNT), False),
     "the footer": (
-        lambda data: flip(first(data), first(data).stat().st_size - 1),
+        lambda data: flip(first(data), -1),
         "delayed messages are lost, their table is set aside", range(COUNT, COUNT + 1), True,
     ),
     "a missing table": (

@@ -13,8 +13,9 @@ from duolog.bridge.config import HttpOptions, Options
 from duolog.store.log.format import POSITION_MAX
 from duolog.store.recovery.backup import BackupPlan, CopiedFile, FilesChanged, Sources
 from tests.kit.core import ManualCore
+from tests.kit.damage import flip
 from tests.kit.http import HttpBench
-from tests.unit.bridge.cli.test_log_repair import SMALL, core_on, flip, readable, readable_by_others, segments
+from tests.unit.bridge.cli.test_log_repair import SMALL, core_on, readable, readable_by_others, segments
 from tests.unit.bridge.cli.test_main import run
 
 
@@ -102,7 +103,7 @@ def test_only_a_token_that_may_read_everything_may_make_a_backup(tmp_path: Path)
 
 
 def flip_a_bit(backup: Path) -> None:
-    flip(segments(backup)[1], 100)
+    flip(segments(backup)[1], 100, 0x10)
 
 
 def truncate(backup: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_flipped_bit_anywhere_in_the_log_is_found(
 ) -> None:
     choose = random.Random(seed)
     path = choose.choice(segments(backup))
-    flip(path, choose.randrange(path.stat().st_size))
+    flip(path, choose.randrange(path.stat().st_size), 0x10)
     status, _, err = run(f"restore {backup} --data {tmp_path / 'new'}", capsys)
     assert status == 1
     assert "the log is damaged: log/" in err

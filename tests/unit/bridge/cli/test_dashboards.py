@@ -6,19 +6,12 @@ import re
 import pytest
 
 from duolog.bridge.cli.dashboards import ALERTS, PANELS
-from duolog.bridge.cli.main import main
 from duolog.bridge.http.metrics.exposition import families
 from tests.kit.core import ManualCore
+from tests.unit.bridge.cli.test_main import run
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 EXPRESSIONS = [expr for panel in PANELS for expr, _ in panel.queries] + [alert.expr for alert in ALERTS]
-
-
-def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(["dashboard", command])
-    assert ended.value.code in (0, None)
-    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize("expr", EXPRESSIONS)
@@ -39,7 +32,9 @@ def test_metrics_and_labels_of_an_expression_are_exported(expr: str) -> None:
 
 
 def test_grafana_gets_a_panel_for_each_question_and_places_them_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(printed("grafana", capsys))
+    status, out, _ = run("dashboard grafana", capsys)
+    assert status == 0
+    found = json.loads(out)
     assert [panel["title"] for panel in found["panels"]] == [panel.title for panel in PANELS]
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in found["panels"]}
     ids = {panel["id"] for panel in found["panels"]}
@@ -47,7 +42,8 @@ def test_grafana_gets_a_panel_for_each_question_and_places_them_apart(capsys: py
 
 
 def test_prometheus_gets_a_rule_for_each_alert(capsys: pytest.CaptureFixture[str]) -> None:
-    out = printed("alerts", capsys)
+    status, out, _ = run("dashboard alerts", capsys)
+    assert status == 0
     assert re.findall(r"^      - alert: (\w+)$", out, re.MULTILINE) == [alert.name for alert in ALERTS]
     quoted = re.findall(r"^        expr: (\".*\")$", out, re.MULTILINE)
     assert [json.loads(expr) for expr in quoted] == [alert.expr for alert in ALERTS]

@@ -10,6 +10,7 @@ from duolog.store.files import RealFiles
 from duolog.store.log.format import UNIT_HEADER_SIZE
 from duolog.store.store import Store
 from tests.kit.core import ManualCore
+from tests.kit.damage import flip
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.cli.test_main import run
 from tests.unit.store.model import Notes
@@ -27,12 +28,9 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def flip(data: Path, unit: int = 1) -> None:
-    """Flip a bit in the body of a unit of the first segment."""
-    path = data / "log" / "00000000000000000000.log"
-    content = bytearray(path.read_bytes())
-    content[UNIT_HEADER_SIZE + unit * UNIT_SIZE - 8] ^= 0x10
-    path.write_bytes(content)
+def damage_first_unit(data: Path) -> None:
+    """Flip a bit in the body of the first unit that has an entry."""
+    flip(data / "log" / "00000000000000000000.log", UNIT_HEADER_SIZE + UNIT_SIZE - 8, 0x10)
 
 
 def test_verify_of_an_intact_log_has_status_0(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +40,7 @@ def test_verify_of_an_intact_log_has_status_0(data: Path, capsys: pytest.Capture
 
 
 def test_verify_names_damage_and_has_status_1(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flip(data)
+    damage_first_unit(data)
     status, out, _ = run(f"log verify --data {data}", capsys)
     assert status == 1
     assert f"damage: log/00000000000000000000.log positions {UNIT_HEADER_SIZE}.." in out
@@ -126,7 +124,7 @@ def test_dump_in_text_escapes_what_controls_a_terminal(messages: Path, capsys: p
 
 
 def test_dump_shows_damage_and_goes_on_behind_it(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flip(data)
+    damage_first_unit(data)
     _, out, _ = run(f"log dump --data {data}", capsys)
     assert f"{UNIT_HEADER_SIZE}..{UNIT_HEADER_SIZE + UNIT_SIZE} no valid unit: the CRC is" in out
     assert "closed" in out

@@ -21,6 +21,7 @@ from duolog.store.log.format import UNIT_HEADER_SIZE
 from duolog.store.options import StoreOptions
 from duolog.store.recovery.damage import Verification
 from tests.kit.core import ManualCore
+from tests.kit.damage import flip
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.cli.test_main import run
 
@@ -109,14 +110,8 @@ def check(data: Path, report: dict[str, Any]) -> None:
     core.store.close(core.clock.now_ms())
 
 
-def flip(path: Path, at: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[at] ^= 0x10
-    path.write_bytes(content)
-
-
 def flip_in_the_middle(data: Path) -> None:
-    flip(segments(data)[1], UNIT_HEADER_SIZE + 60)
+    flip(segments(data)[1], UNIT_HEADER_SIZE + 60, 0x10)
 
 
 def truncate(data: Path) -> None:
@@ -150,7 +145,7 @@ def test_repair_after_any_damage(data: Path, seed: int, capsys: pytest.CaptureFi
         size = path.stat().st_size
         match choose.choice(("flip", "flip", "truncate", "remove")):
             case "flip" if size:
-                flip(path, choose.randrange(size))
+                flip(path, choose.randrange(size), 0x10)
             case "truncate" if size:
                 path.write_bytes(path.read_bytes()[: choose.randrange(size)])
             case "remove" if path != segments(data)[0]:
@@ -194,7 +189,7 @@ def test_a_delayed_message_that_was_damaged_is_set_aside(tmp_path: Path, capsys:
     core.publish(topic, b"after")
     core.store.close(core.clock.now_ms())
     (segment,) = segments(data)
-    flip(segment, at + UNIT_HEADER_SIZE + 60)
+    flip(segment, at + UNIT_HEADER_SIZE + 60, 0x10)
     assert repaired(data, capsys)["damage"]
     core = core_on(data)
     core.clock.pass_ms(10_000)
