@@ -193,7 +193,7 @@ def _process(context: HttpContext) -> Iterator[Metric]:
 def _compatible(context: HttpContext) -> Iterator[Metric]:
     """Yield what kafka_exporter and RocketMQ 5 say about the broker."""
     yield GaugeMetricFamily("kafka_brokers", "Number of brokers; always 1.", value=1)
-    info = gauge("kafka_broker_info", "The broker's id, and the address that Kafka clients are told.", "id", "address")
+    info = gauge("kafka_broker_info", "The broker's id, and the address that Kafka clients get.", "id", "address")
     info.add_metric((str(NODE_ID), endpoint(*context.monitoring.addresses.kafka)), 1)
     yield info
     options, store = context.options.rocketmq, context.store
