@@ -104,6 +104,12 @@ def read_chain(names: Iterable[str]) -> tuple[list[Segment], list[str]]:
     return chain, leftovers
 
 
+def is_complete(chain: Iterable[Segment]) -> bool:
+    """Return whether no segment of the log was removed, so that the log contains all state."""
+    segments = [*chain]
+    return not any(segment.is_gap for segment in segments) and (not segments or not segments[0].start)
+
+
 def _end(segment: Segment) -> int:
     return segment.start if segment.end is None else segment.end
 

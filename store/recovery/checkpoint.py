@@ -63,6 +63,7 @@ from duolog.store.log.unit_walk import units_of_file
 
 CHECKPOINT_PATH = "checkpoint"
 SNAPSHOT_SUFFIX = ".snapshot"
+NO_SNAPSHOT = f"{LOG_DIRECTORY}/ has neither the segments from position 0 on nor a snapshot of the state in them"
 PART_BYTES = 96 * 1024  # Size of a unit, unless a single entry is larger; it is encoded in some milliseconds.
 PART_ENTRIES = 1024  # Largest number of entries in a unit; an entry costs as much time as about 256 bytes.
 ROWS_IN_ENTRY = 2048  # Largest number of queues in a QUEUES or SEGMENT entry, at about 1 us each.

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from duolog.store.errors import Corruption
 from duolog.store.files import ReadableFiles
 from duolog.store.log.format import ALIGNMENT, BadUnit, check_unit
-from duolog.store.log.segment import LOG_DIRECTORY, Segment, read_chain
+from duolog.store.log.segment import LOG_DIRECTORY, Segment, is_complete, read_chain
 from duolog.store.log.unit_walk import BLOCK_BYTES, Unit, search_units, size_without_zeros, units_of_file
-from duolog.store.recovery.checkpoint import Checkpoint, read_checkpoint, read_snapshot
+from duolog.store.recovery.checkpoint import NO_SNAPSHOT, Checkpoint, read_checkpoint, read_snapshot
 
 
 class BadRange(NamedTuple):
@@ -105,7 +105,7 @@ class Verification:
         self.segments = [each for each in (chain[:-1] if is_served else chain) if not each.is_gap]
         self.checkpoint = read_checkpoint(files)
         self._snapshot, self._snapshot_damage = _read_snapshot(files)
-        self._is_complete = not (chain and chain[0].start) and not any(each.is_gap for each in chain)
+        self._is_complete = is_complete(chain)
         found = self.state
         # The log was durable up to this position, according to what was read so far.
         self.proven = max(expected_end, 0 if found is None or is_served else found.position)
@@ -176,9 +176,7 @@ class Verification:
             report.end = torn.start
             report.torn_bytes = self._last_byte_from(torn.start) - torn.start
         if not self._is_complete and self._snapshot is None:
-            report.missing_state = self._snapshot_damage or (
-                f"{LOG_DIRECTORY}/ has neither the segments from position 0 on nor a snapshot of the state in them"
-            )
+            report.missing_state = self._snapshot_damage or NO_SNAPSHOT
 
     def _last_byte_from(self, position: int) -> int:
         """Return the position after the last byte of the log that is not zero; at least `position`."""

@@ -44,6 +44,7 @@ from duolog.store.log.segment import (
     LOG_DIRECTORY,
     Segment,
     Segments,
+    is_complete,
     list_segments,
 )
 from duolog.store.log.unit_walk import (
@@ -55,6 +56,7 @@ from duolog.store.log.unit_walk import (
     units_of_log,
 )
 from duolog.store.recovery.checkpoint import (
+    NO_SNAPSHOT,
     Checkpoint,
     read_checkpoint,
     read_snapshot,
@@ -155,17 +157,14 @@ def _read_snapshot(files: Files, segments: Segments) -> Checkpoint | None:
     Returns None if there is no snapshot and no segment was removed. Raises Corruption if segments were removed and
     there is no whole snapshot.
     """
-    is_complete = not segments.start and not any(segment.is_gap for segment in segments)
     try:
         snapshot = read_snapshot(files)
     except Corruption:
-        if not is_complete:
+        if not is_complete(segments):
             raise
-        return None  # No segment was removed, so the log contains all state.
-    if snapshot is None and not is_complete:
-        raise Corruption(
-            f"{LOG_DIRECTORY}/ has neither the segments from position 0 on nor a snapshot of the state in them"
-        )
+        return None
+    if snapshot is None and not is_complete(segments):
+        raise Corruption(NO_SNAPSHOT)
     if snapshot is not None and not segments.active.exists:
         raise Corruption(
             f"{LOG_DIRECTORY}/ has no segment, but its newest snapshot was written at position {snapshot.position}"
