@@ -15,6 +15,7 @@ from duolog.delay.rows import (
     Timer,
     TimerId,
     TimerKey,
+    pack_keys,
 )
 from duolog.delay.tables.table_format import TableTimer, row_of
 from duolog.delay.tree.prefetch import Prefetch
@@ -96,7 +97,7 @@ class PendingTimers:
             if in_tables:
                 at = set(in_tables)
                 both = zip(KEY.iter_unpack(ids), keys, strict=True)
-                ids = b"".join([KEY.pack(*timer_id) for timer_id, key in both if key not in at])
+                ids = pack_keys(timer_id for timer_id, key in both if key not in at)
         if ids and not self.memtable.remove_first(topic, ids):
             for timer_id in KEY.iter_unpack(ids):
                 key = self.ids.key_of(timer_id)

@@ -7,8 +7,11 @@ address) is the *key* of a timer; timers are delivered in the order of their key
 sorted by their bytes. A queue key of 0 marks a deleted row.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
+
+from duolog.store.index.queue import QUEUE_ID_BITS
 
 ROW: Final = Struct(">QQQIHBx")
 ROW_SIZE: Final = ROW.size
@@ -17,7 +20,7 @@ KEY_SIZE: Final = KEY.size
 QUEUE_KEY_AT: Final = 16
 QUEUE_KEY_END: Final = 24
 NO_QUEUE_KEY: Final = bytes(8)
-TOPIC_SHIFT: Final = 16  # A queue key is topic number << 16 | queue id.
+TOPIC_SHIFT: Final = QUEUE_ID_BITS  # A queue key is topic number << 16 | queue id.
 
 TimerKey = tuple[int, int]  # due_ms, address
 TimerId = tuple[int, int]
@@ -40,6 +43,11 @@ class Timer(NamedTuple):
 
 def pack_row(timer: Timer) -> bytes:
     return ROW.pack(*timer)
+
+
+def pack_keys(keys: Iterable[TimerKey]) -> bytes:
+    """Join the keys, or the ids, of timers."""
+    return b"".join([KEY.pack(*key) for key in keys])
 
 
 def rows_of(rows: bytes) -> list[bytes]:

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Final
 
+from duolog.delay.rows import pack_keys
 from duolog.delay.tables.compaction import Compaction
-from duolog.delay.tree.deletions import packed
 from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
@@ -54,7 +54,7 @@ class CompactionJob:
             return error
         try:
             # The results' tombstones of timers that were deleted meanwhile are in no file, so the log keeps these keys.
-            self._context.commit(ManifestChange(manifest, deleted=packed(compaction.deleted_meanwhile)))
+            self._context.commit(ManifestChange(manifest, deleted=pack_keys(compaction.deleted_meanwhile)))
         except StoreError as error:
             self._context.submit(tables.discard(compaction.outputs), log_failure)
             return error

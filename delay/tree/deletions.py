@@ -1,9 +1,9 @@
 """The class Deletions: deleted timers without a tombstone in a file, and the number of pending timers in tables."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
-from duolog.delay.rows import KEY, KEY_SIZE, TimerKey
+from duolog.delay.rows import KEY, KEY_SIZE, TimerKey, pack_keys
 from duolog.delay.tree.prefetch import Prefetch
 
 KEYS_IN_RECORD = 10_000
@@ -71,8 +71,8 @@ class Deletions:
 
     def snapshot(self) -> Iterator[bytes]:
         """Return the keys of this moment, packed."""
-        keys = (KEY.pack(*key) for key in [*self._positions])
-        return iter(lambda: b"".join(islice(keys, KEYS_IN_RECORD)), b"")
+        keys = iter([*self._positions])
+        return iter(lambda: pack_keys(islice(keys, KEYS_IN_RECORD)), b"")
 
     # -- Numbers
 
@@ -89,7 +89,3 @@ class Deletions:
         if count := self.by_topic.pop(topic, 0):
             self.pending -= count
             self.deleted_topics.add(topic)
-
-
-def packed(keys: Iterable[TimerKey]) -> bytes:
-    return b"".join([KEY.pack(*key) for key in keys])

@@ -15,9 +15,8 @@ from functools import partial
 from typing import Final
 
 from duolog.delay.memtable.counts import topics_of
-from duolog.delay.rows import KEY, ROW_SIZE, rows_of
+from duolog.delay.rows import KEY, ROW_SIZE, pack_keys, rows_of
 from duolog.delay.tables.flush import Flush
-from duolog.delay.tree.deletions import packed
 from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
 from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
@@ -121,7 +120,7 @@ class FlushJob:
         context = self._context
         if outcome is None:
             assert flush.table is not None, "the flush has run"
-            deleted = packed(context.pending.memtable.frozen.deleted)
+            deleted = pack_keys(context.pending.memtable.frozen.deleted)
             try:
                 context.commit(ManifestChange(context.tables.added([flush.table]), flush.keys, deleted))
             except StoreError as error:

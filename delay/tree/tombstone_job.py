@@ -115,7 +115,7 @@ def _find_marks(
     """
     keys.sort()
     above = [key for key in keys if key >= low]
-    starts = {table.entry.number: table.lower(*low) for table in view.tables}
+    starts = view.lower(low)
     tombstones = [
         (table, ref)
         for table in view.tables

@@ -22,7 +22,7 @@ from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.records.transactions import TimersHeld
 from duolog.delay import entry_extra
 from duolog.delay.memtable.scan import MemtableSnapshot
-from duolog.delay.rows import KEY, TimerId
+from duolog.delay.rows import TimerId, pack_keys
 from duolog.delay.timers import Timers
 from duolog.delay.tree.jobs import ManifestChange
 from duolog.delay.tree.tree import manifest_of
@@ -39,7 +39,7 @@ def commit_manifest(state_log: StateLog, change: ManifestChange, now_ms: int) ->
 
 def cancellation_of(timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelled:
     """Make the record that cancels these messages."""
-    return TimersCancelled(b"".join([KEY.pack(*timer_id) for timer_id in timer_ids]), now_ms)
+    return TimersCancelled(pack_keys(timer_ids), now_ms)
 
 
 def cancellations_by_key(timers: Timers, topic: int, keys: Iterable[bytes], now_ms: int) -> list[Record]:
