@@ -75,14 +75,11 @@ def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
     monkeypatch: pytest.MonkeyPatch, turns: int, load_rows: int, own_max: int
 ) -> None:
     """Messages that are sent meanwhile are due later than all others, and are delivered after them."""
-    monkeypatch.setattr(
-        "duolog.delay.tree.cursors.OWN_MAX", own_max
-    )  # 0: the topic uses the shared cursor, which goes back.
+    # With 0 the topic uses the shared cursor, which goes back.
+    monkeypatch.setattr("duolog.delay.tree.cursors.OWN_MAX", own_max)
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", load_rows)
-    for name in (
-        "duolog.delay.tree.tree.DELETIONS_MAX",
-        "duolog.delay.tree.tombstone_job.TOMBSTONES_MIN",
-    ):  # The tombstone job has written half of the deletions.
+    # With these limits the tombstone job has written half of the deletions.
+    for name in ("duolog.delay.tree.tree.DELETIONS_MAX", "duolog.delay.tree.tombstone_job.TOMBSTONES_MIN"):
         monkeypatch.setattr(name, 100)
     bench = Bench()
     parked_while_paused(bench)

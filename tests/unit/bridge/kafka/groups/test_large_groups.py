@@ -60,9 +60,8 @@ def test_rebalance_of_the_largest_group_keeps_the_budget() -> None:
     group = groups.coordinator.group("g")
     assert group is not None
     synced: list[Reply[int]] = []
-    for member_id in sorted(
-        ids, key=lambda each: each == group.members.leader_id
-    ):  # The leader's SyncGroup completes those of all members.
+    # The leader's SyncGroup, which completes those of all members, is the last one.
+    for member_id in sorted(ids, key=lambda each: each == group.members.leader_id):
         parts = tuple((each, b"y" * 100) for each in ids) if member_id == group.members.leader_id else ()
         sync = SyncRequest("g", member_id, 1, parts)
         synced += groups.call(lambda sync=sync: groups.coordinator.sync(sync, 0, groups.now_ms))
