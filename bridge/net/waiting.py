@@ -15,11 +15,11 @@ knew before. An outcome that is an exception is raised at the yield.
     state          event                                       what the driver does
     -------------  ------------------------------------------  -------------------------------------------------------
     running        the generator yields                        waits; from the first time on, the request is unanswered
-                   a wait is refused: too many reads are       raises the refusal at the yield
-                   under way
+                   a wait is refused: too many reads are in    raises the refusal at the yield
+                   progress
                    a wait is refused: no room to hold          goes on at once with HoldOutcome.NO_ROOM
                    the generator returns                       answers
-                   the generator raises                        answers with the error; reports what nobody expected
+                   the generator raises                        answers with the error; reports an unexpected exception
     waiting for a  the read, the call or the turn comes        goes on with the outcome
     read, a call   the same, but the connection has closed     closes the generator; a request that outlives its
     or a turn                                                  connection, because it changes state, goes on
@@ -141,7 +141,7 @@ class RequestDriver(Generic[ConnectionT, ResultT]):
         raise NotImplementedError
 
     def _fail(self, error: Exception) -> None:
-        """Answer the request with an error, and report an error that nobody expected."""
+        """Answer the request with an error, and report an unexpected exception."""
         raise NotImplementedError
 
     # -- Waiting
