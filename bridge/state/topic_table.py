@@ -255,9 +255,10 @@ class TopicTable:
             number, topic.name, topic.id, topic.queue_count, topic.perm, topic.configs, topic.created_ms
         )
         starts = [start for starts in topic.epochs.values() for start in starts]
-        return [created, *(LeaderEpochsStarted(part) for part in parts(starts))]
+        return [created, *epoch_records(starts)]
 
 
-def parts(starts: list[EpochStart]) -> Iterable[list[EpochStart]]:
-    for at in range(0, len(starts), EPOCH_STARTS_IN_RECORD):
-        yield starts[at : at + EPOCH_STARTS_IN_RECORD]
+def epoch_records(starts: list[EpochStart]) -> list[LeaderEpochsStarted]:
+    """Return the records of these epoch starts, with EPOCH_STARTS_IN_RECORD in each at most."""
+    places = range(0, len(starts), EPOCH_STARTS_IN_RECORD)
+    return [LeaderEpochsStarted(starts[at : at + EPOCH_STARTS_IN_RECORD]) for at in places]

@@ -11,14 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from duolog.bridge.config import TopicsOptions
 from duolog.bridge.records.topics import (
     EpochStart,
-    LeaderEpochsStarted,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
 )
 from duolog.bridge.state import topic_configs
 from duolog.bridge.state.system_topics import SystemTopic, is_reserved
-from duolog.bridge.state.topic_table import Topic, TopicStore, TopicTable, parts
+from duolog.bridge.state.topic_table import Topic, TopicStore, TopicTable, epoch_records
 from duolog.protocol import names
 from duolog.protocol.rocketmq.messages.flags import PERM_INHERIT, PERM_READ_WRITE
 from duolog.protocol.rocketmq.names import (
@@ -126,7 +125,7 @@ class Topics(TopicTable):
             if not queue.durable and queue.end_offset
         ]
         if starts:
-            self._state_log.commit([LeaderEpochsStarted(part) for part in parts(starts)], now_ms)
+            self._state_log.commit(epoch_records(starts), now_ms)
 
     # -- Changing
 

@@ -310,10 +310,9 @@ class Transactions:
         for count, key in enumerate([key for key, _ in self.isolation], 1):
             if count % TIDIED_AT_ONCE == 0:
                 yield
-            number, queue_id = Queue.split(key)
-            topic = self._topics.by_number(number)
-            if topic is not None:
-                self.isolation.forget_below(topic.queues[queue_id])
+            queue = self._topics.queue(key)
+            if queue is not None:
+                self.isolation.forget_below(queue)
         idle = self.coordinator.idle_since(now_ms - self._id_expiration_ms, ENDED_AT_ONCE)
         if idle:
             self._state_log.commit([TransactionalIdsForgotten(idle)], now_ms)
