@@ -52,13 +52,13 @@ def _limit(highest: int) -> Query:
     return Query("limit", "The number of rows.", {"type": "integer", "minimum": 1, "maximum": highest, "default": 100})
 
 
-# The usual reasons for 404.
+# The usual reasons for statuses of errors.
 NO_TOPIC: Final = {404: "There is no such topic."}
 NO_GROUP: Final = {404: "There is no such group."}
 NO_TIMER: Final = {404: "No pending message has this id."}
 NO_SCHEDULE: Final = {404: "There is no such schedule."}
-LEASE_ENDED: Final = {
-    401: "The token is not in `http.readers_file`.",
+NO_TOKEN: Final = {401: "The token is not in `http.readers_file`."}
+LEASE_ENDED: Final = NO_TOKEN | {
     403: "The token may not read the topics of the lease.",
     410: "The lease has ended.",
 }
@@ -331,11 +331,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         answer=answers.LeaseAnswer,
         body=leases.NewLease,
         status=201,
-        statuses={
-            401: "The token is not in `http.readers_file`.",
-            403: "The token may not read one of the topics.",
-            404: "There is no such topic.",
-        },
+        statuses=NO_TOKEN | {403: "The token may not read one of the topics."} | NO_TOPIC,
     ),
     ("POST", "/api/leases/{lease}"): Operation("Renew a lease.", answer=answers.RenewedLease, statuses=LEASE_ENDED),
     ("DELETE", "/api/leases/{lease}"): Operation("End a lease.", answer=answers.ReleasedLease, statuses=LEASE_ENDED),
@@ -345,10 +341,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         body=leases.NewBackup,
         is_body_optional=True,
         status=201,
-        statuses={
-            401: "The token is not in `http.readers_file`.",
-            403: "The token may not read all topics.",
-        },
+        statuses=NO_TOKEN | {403: "The token may not read all topics."},
         description="`duolog backup` copies the first `size` bytes of each file, and then ends the lease.",
     ),
 }
