@@ -1,4 +1,4 @@
-"""Coroutines that wait for callbacks: the broker's parts call back in the loop, HTTP's handlers are coroutines."""
+"""`awaited`, by which a coroutine, such as a handler of HTTP, waits for a callback of another part of the broker."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 async def awaited(start: Callable[[Callable[[T | StoreError], None]], None]) -> T:
-    """Start something, and wait for what it gives to its callback; raises that if it is a StoreError.
+    """Call `start` with a callback, and return the value that the callback gets; raise it if it is a StoreError.
 
-    Who waits may be cancelled, and what comes then is dropped.
+    If the task that waits is cancelled, the value is dropped.
     """
     done: asyncio.Future[T | StoreError] = asyncio.get_running_loop().create_future()
     start(lambda result: None if done.done() else done.set_result(result))

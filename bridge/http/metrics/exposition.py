@@ -20,7 +20,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 def new_scrape(context: HttpContext) -> Scrape:
-    """Return a scrape with the usual limits. At most a quarter of `http.held_bytes_max` is its memory."""
+    """Return a scrape with the usual limits, which may take a quarter of `http.held_bytes_max` at most."""
     usual = Scrape()
     return Scrape(group_bytes_max=min(usual.group_bytes_max, context.options.http.held_bytes_max // 8))
 
