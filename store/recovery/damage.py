@@ -174,11 +174,11 @@ class Verification:
         torn = next((bad for bad in self._bad if bad.start >= self.proven and not self._is_served), None)
         if torn is not None:
             report.end = torn.start
-            report.torn_bytes = self._last_byte_from(torn.start) - torn.start
+            report.torn_bytes = self.last_byte_from(torn.start) - torn.start
         if not self._is_complete and self._snapshot is None:
             report.missing_state = self._snapshot_damage or NO_SNAPSHOT
 
-    def _last_byte_from(self, position: int) -> int:
+    def last_byte_from(self, position: int) -> int:
         """Return the position after the last byte of the log that is not zero; at least `position`."""
         last = position
         for segment in self.segments:

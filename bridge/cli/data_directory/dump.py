@@ -88,17 +88,14 @@ def _rows(files: ReadOnlyFiles, verification: Verification, wanted: Filter) -> I
             if at >= wanted.end:
                 return
             if isinstance(found, BadRange):
-                if found.end > wanted.start and not _is_reserve(found):
+                # After the newest unit, blocks of zeros are reserved for the next ones.
+                is_reserve = segment.end is None and verification.last_byte_from(found.start) == found.start
+                if found.end > wanted.start and not is_reserve:
                     yield {"position": found.start, "bad_until": found.end, "reason": found.reason}
                 continue
             row = _unit_row(found, wanted)
             if row is not None:
                 yield row
-
-
-def _is_reserve(bad: BadRange) -> bool:
-    """Return whether the range begins with the zeros of reserved blocks, as at the end of every log."""
-    return bad.reason.startswith("the magic is 0x00000000")
 
 
 def _unit_row(unit: "Unit", wanted: Filter) -> Row | None:

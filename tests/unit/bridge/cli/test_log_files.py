@@ -130,6 +130,18 @@ def test_dump_shows_damage_and_goes_on_behind_it(data: Path, capsys: pytest.Capt
     assert "closed" in out
 
 
+def test_dump_shows_zeros_between_units_but_not_the_reserve_at_the_end(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "no valid unit" not in run(f"log dump --data {data}", capsys)[1]
+    path = data / "log" / "00000000000000000000.log"
+    content = bytearray(path.read_bytes())
+    content[UNIT_HEADER_SIZE : UNIT_HEADER_SIZE + UNIT_SIZE] = bytes(UNIT_SIZE)
+    path.write_bytes(content)
+    out = run(f"log dump --data {data}", capsys)[1]
+    assert f"{UNIT_HEADER_SIZE}..{UNIT_HEADER_SIZE + UNIT_SIZE} no valid unit: the magic is 0x00000000" in out
+
+
 def test_dump_of_an_unknown_topic_is_one_line(messages: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(f"log dump --data {messages} --topic nobody", capsys)
     assert (status, out) == (1, "")
