@@ -187,7 +187,7 @@ ALERTS: Final = (
         "",
         "warning",
         "Half messages were given up without a verdict",
-        "{{ $value }} in ten minutes; they lie in topic TRANS_CHECK_MAX_TIME_TOPIC.",
+        "{{ $value }} in ten minutes; they are in topic TRANS_CHECK_MAX_TIME_TOPIC.",
     ),
     Alert(
         "DuologFault",

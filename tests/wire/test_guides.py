@@ -171,7 +171,7 @@ class Examples:
     def _java(self, code: str, output: Block | None, *, keeps_running: bool) -> str:
         """Run until the program ends, or has printed what is expected: a consumer does not end by itself.
 
-        One whose effects come after what it prints has to keep running.
+        With `keeps_running`, the program goes on after its output until the end of the page.
         """
         source = self._folder / "Example.java"
         source.write_text(JAVA_PROGRAM % code)

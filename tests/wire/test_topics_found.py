@@ -25,7 +25,7 @@ from tests.wire.clients.message import Message
 
 _numbers = itertools.count(int(time.time()))
 REFRESH_MS = 300  # How often consumers look for new topics.
-QUIET_S = 1.5  # In which a client that may not make a topic has asked for it often.
+QUIET_S = 1.5  # Within this time, a client that may not create a topic asks for it often.
 
 
 def fresh(what: str) -> str:

@@ -79,7 +79,7 @@ def _open_sources(api: "Api", data: Path | None) -> tuple[str, "BackupPlan", "So
 
 
 def _release(api: "Api", lease: str) -> None:
-    """End a lease, if there is one. If that fails, the lease ends by its time, so the backup is none the worse."""
+    """End a lease, if there is one. If the broker does not answer, the lease ends when its time is over."""
     from duolog.bridge.cli.http_client import HttpApiError
 
     if lease:

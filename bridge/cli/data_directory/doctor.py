@@ -39,7 +39,7 @@ SYNC_MIN_S: Final = 30e-6  # A faster fsync has not waited for any device that k
 SYNC_SLOW_S: Final = 20e-3
 WRITE_SLOW_BYTES_S: Final = 20 << 20
 YEAR_2024_MS: Final = 1_704_067_200_000
-# Kinds of file systems in /proc/mounts that lose their content, or that pass an fsync on to somebody else.
+# Kinds of file systems in /proc/mounts that lose their content, or whose fsync depends on a server.
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse"})
 

@@ -3,7 +3,7 @@
     python pipe_worker.py BOOTSTRAP GROUP TRANSACTIONAL_ID FROM TO
 
 Each transaction moves a few records from FROM to the same queue of TO and commits the group's positions with them. It
-never ends by itself but on an error that its library calls fatal; the test starts it again.
+ends by itself only after an error that its library calls fatal; then the test starts it again.
 """
 
 from __future__ import annotations

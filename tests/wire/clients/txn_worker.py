@@ -8,7 +8,7 @@ It commits most of them and aborts the others, and says of each what it is about
     asked NAME                 the commit is on its way
     committed NAME, aborted NAME
 
-It never ends by itself but on an error that leaves nothing to be done; the test starts it again.
+It ends by itself only after an error after which it can do nothing; then the test starts it again.
 """
 
 from __future__ import annotations
