@@ -1,10 +1,11 @@
 """Settings of the log: format, least severity, least severity by component."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from duolog.bridge.config.section import ConfigError, Section, setting
 
-LEVELS: Final = ("debug", "info", "warning", "error")
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: Final = get_args(Level)
 # A component is the folder whose code writes the line; `bridge` is the code of `bridge/` that is in no folder of these.
 COMPONENTS: Final = (
     "bridge",
@@ -27,7 +28,7 @@ class LoggingOptions(Section, frozen=True):
     format: Annotated[
         Literal["text", "json"], setting("`text` is for people; `json` writes one JSON object a line")
     ] = "text"
-    level: Annotated[Literal["debug", "info", "warning", "error"], setting("least severity that is written")] = "info"
+    level: Annotated[Level, setting("least severity that is written")] = "info"
     levels: Annotated[
         str,
         setting(f"least severity by component, `store=debug,kafka=error`; components are {', '.join(COMPONENTS)}"),
