@@ -14,6 +14,8 @@ from duolog.delay.rows import (
 
 
 class Ids:
+    """The ids and the present keys of rescheduled timers."""
+
     def __init__(self) -> None:
         self._ids: dict[int, TimerId] = {}  # By the address in the key, which is unique.
         self._keys: dict[TimerId, TimerKey] = {}

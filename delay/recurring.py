@@ -12,15 +12,16 @@
     once               a   b   c |              g  h   i         the latest of them
     skip               a   b   c |                 h   i         g only if it is late by less than MISSED_AFTER_MS
 
-A run is (number, due): its number among the runs that are done, and its time. `delay/schedules.py` keeps the next run
-of each schedule; when that is due, `step` says whether to do it and which run is next.
+A run is (number, due): its number among the runs that are done, and its time. `delay/schedules.py` stores the next run
+of each schedule; when that run is due, `step` returns the run to do, if any, and the run after it.
 
-Daylight saving, as Debian's cron has it. A time of day (neither the minute nor the hour begins with `*`) comes once a
-day: where the clock jumps over it, as soon as the jump is done; where it comes twice, the first time. What recurs
-all day long follows the clock: no run in an hour that is not there, and two in one that comes twice. CronSim matches
-wall times; the zones are our part, since it goes wrong where clocks change by half an hour (Lord Howe).
+Daylight saving is handled as in Debian's cron. A time of day (neither the minute nor the hour begins with `*`) has one
+run a day. If the clock jumps over this time, the run is due right after the jump; if the time occurs twice, the run is
+due at the first one. All other expressions follow the clock: an hour that the clock skips has no runs, and an hour that
+occurs twice has its runs twice. CronSim matches wall times only. This module applies the time zone, because CronSim's
+results are wrong where clocks change by half an hour (Lord Howe Island).
 
-ActiveMQ's properties ask for the same in another way (`activemq`); names and rules: ScheduledMessage.java and
+`activemq` reads a schedule from ActiveMQ's properties. Source of their names and rules: ScheduledMessage.java and
 JobSchedulerImpl.java of ActiveMQ Classic.
 """
 

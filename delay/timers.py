@@ -74,7 +74,7 @@ class Timers:
         return len(self.pending.memtable) + len(self.tree) + self.held.total
 
     def check_room(self, count: int) -> None:
-        """Raise TooManyTimers if there is no room for so many more."""
+        """Raise TooManyTimers if there is no room for `count` more timers."""
         if len(self) + count > self._pending_max:
             raise TooManyTimers(f"{len(self)} messages are delayed; delay.pending_max is {self._pending_max}")
         if self.tree.flush.waiting > WAITING_MAX or len(self.pending.memtable) > IN_MEMORY_MAX:

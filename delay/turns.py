@@ -1,4 +1,4 @@
-"""The class Turns: topics with ready timers take turns, so that a topic with many does not hold up the others.
+"""The class Turns: topics with ready timers take turns, so that a topic with many does not delay the others.
 
     state      event                               next state
     idle       a timer becomes ready               waiting
@@ -39,6 +39,8 @@ class Source(Protocol):
 
 
 class Turns:
+    """The states of the topics that have ready timers. `source` has these timers."""
+
     def __init__(self, source: Source) -> None:
         self.paused: set[int] = set()
         self.on_blocked: Callable[[], None] | None = None  # Called when a topic must wait for its cursor.

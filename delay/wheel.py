@@ -1,6 +1,6 @@
 """A hierarchical timing wheel: any number of timers, O(1) to add and to cancel, and no clock of its own.
 
-A wheel is a row of slots with a hand; a timer lies in the slot of its time and is due when the hand gets there. One
+A wheel is a row of slots with a hand; a timer is in the slot of its time, and is due when the hand reaches it. One
 wheel with a slot for every millisecond of ten years would be too large, so there is one for each digit of the time, as
 on a clock with hands for hours, minutes and seconds. Here with 4 slots for each wheel; times are written in base 4:
 
@@ -10,10 +10,10 @@ on a clock with hands for hours, minutes and seconds. Here with 4 slots for each
         level 1,  4 ms a slot     >[   ][B D][   ][   ]
         level 0,  1 ms a slot     >[   ][   ][ A ][   ]
 
-A timer lies at the level of the highest digit in which its time differs from now, in the slot of that digit: B at 013
+A timer is at the level of the highest digit in which its time differs from now, in the slot of that digit: B at 013
 and now at 000 differ first in the middle digit, which is 1 in B.
 
-    now 010: A was due on the way. The hand of level 1 enters slot 1, and what lies there moves down.
+    now 010: A was due on the way. The hand of level 1 enters slot 1, and its timers move down.
 
         level 2                   >[   ][ C ][   ][   ]
         level 1                    [   ]>[  ][   ][   ]
@@ -25,17 +25,18 @@ and now at 000 differ first in the middle digit, which is 1 in B.
         level 1                   >[   ][ C ][   ][   ]
         level 0                   >[   ][   ][   ][   ]
 
-So timers with equal times always lie in the same slot, in the order of adding; each moves at most once per level; and
-all that lies at a level is due before anything above it. Each level knows its occupied slots as the bits of one number,
-so a jump over a year of empty slots costs as much as one millisecond.
+So timers with equal times are always in the same slot, in the order of adding. Each timer moves at most once per level,
+and all timers of a level are due before those of the levels above it. The occupied slots of a level are the bits of one
+number, so a jump over a year of empty slots costs as much as one millisecond.
 
-The real wheels have 256 slots: a level is a byte of the time. The hand never goes back. When the clock does, nothing is
-lost and nothing is early: timers whose time the hand has passed wait in a heap, and are due when the clock says so.
+The real wheels have 256 slots: a level is a byte of the time. The hand never goes back. If the clock is set back, no
+timer is lost, and none is due too early: timers whose time the hand has passed wait in a heap until the clock reaches
+their time.
 
-The wheel of the broker's monotonic clock and the one of its wall clock are both this one. How many timers there may be
-is for the owner to limit. The same idea: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987); Linux
-kernel/time/timer.c until 4.8; tokio's time driver. Kafka's `TimingWheel` turns around the present instead of lying
-fixed in time, which loses the order of equal timers.
+The broker uses this class for its monotonic clock and for its wall clock. The owner of a wheel limits the number of its
+timers. The same idea: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987); Linux
+kernel/time/timer.c until 4.8; tokio's time driver. The slots of Kafka's `TimingWheel` are relative to the
+present, so timers with equal times lose their order.
 """
 
 import sys
@@ -108,7 +109,7 @@ class Wheel(Generic[Item]):
         return timer
 
     def cancel(self, timer: WheelTimer[Item]) -> bool:
-        """Cancel a timer. False: it was due already, or cancelled."""
+        """Cancel a timer. False: the timer was due or was cancelled before."""
         slot = timer._slot
         if slot is None:
             return False
@@ -122,9 +123,8 @@ class Wheel(Generic[Item]):
 
         If `to_ms` is below that of an earlier call, the clock was set back, and timers that are due after `to_ms` wait.
 
-        With `moves_max` the call ends when about so many timers have moved to a lower level or were returned. All
-        timers of one millisecond are returned together. While `next_deadline_ms()` is at most `to_ms`, another call may
-        return more.
+        The call ends when about `moves_max` timers have moved to a lower level or were returned. All timers of one
+        millisecond are returned together. While `next_deadline_ms()` is at most `to_ms`, another call may return more.
         """
         due: list[Item] = []
         self._behind.take(to_ms, due)

@@ -19,7 +19,7 @@ class StoreOptions:
     open_segments_max: int = 256  # Segment files that are open at the same time.
     cold_reads_max: int = 1024  # Reads that may wait for a reader thread; further reads are refused.
     reader_threads: int = 4  # Threads for reads that would block.
-    checkpoint_bytes: int = 64 * MIB  # A checkpoint is due after so many bytes of log; bounds the work of a restart.
+    checkpoint_bytes: int = 64 * MIB  # A checkpoint is due after these bytes of log; limits the work of a restart.
     recovery_checkpoint_bytes: int = 16 * MIB  # A start that has replayed more writes a checkpoint before it serves.
     checkpoint_interval_ms: int = 60_000  # A checkpoint is due after this time if anything was appended.
     spare_bytes: int = 32 * MIB  # Disk space that is freed when the disk is full; 0 for none (`store/spare_file.py`).

@@ -60,9 +60,8 @@ class Tables:
         self._files = files
         self._open: dict[int, SortedTable] | None = None  # By number; None while the log is replayed.
         self._pins: dict[SortedTable, int] = {}  # How many views and compactions read each table.
-        self._ready: dict[
-            int, SortedTable
-        ] = {}  # Tables of the next manifest. They are open, because `switch` must not fail.
+        # Tables of the next manifest, by number. They are open already, because `switch` must not fail.
+        self._ready: dict[int, SortedTable] = {}
         self._retired: list[SortedTable] = []  # No longer current; their files are not removed yet.
         self._next_number = 1
         self._compaction: Compaction | None = None

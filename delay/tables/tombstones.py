@@ -103,7 +103,7 @@ class Tombstones:
         del self.unwritten[: max(0, size - _HEADER.size) // _ROW.size]
 
     def batch(self, rows: list[Row], at: int) -> bytes:
-        """Return the bytes of one batch that will lie at byte `at` of the file."""
+        """Return the bytes of one batch that will be at byte `at` of the file."""
         body = len(rows).to_bytes(4, "big") + b"".join([_ROW.pack(*row) for row in rows])
         return self._crc(at, body).to_bytes(4, "big") + body
 

@@ -28,7 +28,7 @@ from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.prefetch import TIMER_COST_BYTES, Prefetch
 
 PREFETCH_BYTES: Final = 32 << 20  # The memory of timers that the shared cursor has read.
-READ_ROWS: Final = 2_048  # Rows of one read. A topic's own cursor does not read while so many are prefetched.
+READ_ROWS: Final = 2_048  # Rows of one read. A topic's own cursor does not read while as many are prefetched.
 READ_BYTES: Final = 4 << 20
 # Rows that a topic's own cursor reads although the memory is used up, if no timer of the topic is prefetched.
 FEW_ROWS: Final = 64
@@ -37,6 +37,8 @@ BEGINNING: Final[TimerKey] = (0, 0)
 
 
 class Cursor:
+    """The position of one cursor. A stopped cursor is that of a paused topic."""
+
     __slots__ = ("is_stopped", "position")
 
     def __init__(self, position: TimerKey, *, is_stopped: bool = False) -> None:

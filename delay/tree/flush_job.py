@@ -1,4 +1,4 @@
-"""The flush: writes far rows of the memtable, and ready rows of paused topics, to a sorted table.
+"""The class FlushJob: the background job that writes far rows, and ready rows of paused topics, to a sorted table.
 
 A row is *far* if it is due later than `delay.near_ms` from now, and later than all that the cursors have read.
 
@@ -30,10 +30,12 @@ FLUSH_RETRY_MS: Final = 10_000  # A flush reads and writes some 30 MB.
 
 
 class FlushJob:
+    """Flushes rows of the memtable, a table at a time. Rows that are due later than `near_ms` from now are far."""
+
     def __init__(self, context: Context, near_ms: int) -> None:
         self.waiting = 0  # The number of rows that a flush may take.
         self.is_behind = False  # Whether more rows arrive than are flushed, so that workers should not pause.
-        # The flush takes rows that are due then or later, and ready rows of paused topics; None: no flush is under way.
+        # The flush takes rows due at this time or later, and ready rows of paused topics; None: no flush is under way.
         self.from_ms: int | None = None
         self.has_paused = False  # Whether rows of paused topics are frozen.
         self.count = 0  # The number of flushes that have ended.

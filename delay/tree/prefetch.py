@@ -24,7 +24,8 @@ class Prefetch:
         self._timers: dict[TimerKey, TableTimer] = {}
         self._of_topic: dict[int, dict[TimerKey, TableTimer]] = {}  # The timers of each topic, in due order.
         self._bytes_of: dict[int, int] = {}  # By topic.
-        # A dropped timer stays in these two and is skipped: `_timers` has no object, or another one, for its key.
+        # A dropped timer stays in `_waiting` and `_ready`. It is skipped, because `_timers` has no object, or another
+        # one, for its key.
         self._waiting: list[TableTimer] = []
         self._ready: dict[int, deque[TableTimer]] = {}
 

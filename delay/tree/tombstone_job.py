@@ -12,7 +12,7 @@ from duolog.delay.tree.jobs import Context, ManifestChange
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
 
-TOMBSTONES_MIN: Final = 4_096  # With so many deletions that no manifest counts, tombstones are written at once.
+TOMBSTONES_MIN: Final = 4_096  # At this number of deletions that no manifest counts, tombstones are written.
 TOMBSTONES_MS: Final = 10_000  # With fewer deletions, tombstones are written at this interval.
 MARKED_IN_SLICE: Final = 512
 

@@ -45,7 +45,8 @@ from duolog.store.files import Files
 from duolog.store.workers import Failure
 
 CHECK_INTERVAL_MS: Final = 1_000  # Between two checks whether a job is necessary.
-DELETIONS_MAX: Final = 1 << 14  # About 300 bytes each. With so many, no cursor reads until tombstones are written.
+# Deletions without a tombstone in a file, of 300 bytes each. At this number no cursor reads until they have tombstones.
+DELETIONS_MAX: Final = 1 << 14
 
 log = logging.getLogger("delay")
 

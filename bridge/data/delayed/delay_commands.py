@@ -1,7 +1,7 @@
 """Commands on pending messages, by id or by the sender's key: view, cancel, reschedule.
 
     load, load_named                    the messages are in memory, also those that only a sorted table has
-    cancel, reschedule, view, ...       one unit of the log; what it changed is durable when the promise is kept
+    cancel, reschedule, view, ...       one unit of the log, which is durable when the promise is kept
 
 A command must run in the same turn of the loop as the load before it: in the load's `then`.
 """
@@ -48,12 +48,12 @@ class TimerView(NamedTuple):
     topic: str
     queue_id: int
     due_ms: int
-    form: int  # Of the frame (`bridge/records/frame_formats.py`).
-    frame: memoryview  # As it lies in the log.
+    form: int  # The frame format (`bridge/records/frame_formats.py`).
+    frame: memoryview  # The frame as the log has it.
 
 
 class DelayCommands:
-    """Decides and appends. `text_ids` converts ids to the text that clients get."""
+    """Decides on commands and appends the decisions. `text_ids` converts ids to the text that clients get."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class DelayCommands:
     # -- By id
 
     def load(self, text: str, then: Callable[[StoreError | None], None]) -> None:
-        """Call `then` when the message of this id, if it is pending, is in memory: mostly at once."""
+        """Call `then` when the message of this id, if it is pending, is in memory: usually at once."""
         self._timers.tree.lookups.load(self.text_ids.id_of(text), then)
 
     def cancel(self, text: str, now_ms: int) -> Decision:
-        """Cancel the delivery of a pending message. Raises StoreError, and then has changed nothing."""
+        """Cancel the delivery of a pending message. Raises StoreError; nothing has changed then."""
         timer_id = self.text_ids.id_of(text)
         if timer_id is None or self._timers.find(timer_id) is None:
             return self._not_pending(timer_id)

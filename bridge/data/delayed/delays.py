@@ -87,7 +87,7 @@ class Delays:
     def append(self, frames: Sequence[Frame | FrameRun], now_ms: int, records: Sequence[Record] = ()) -> Appended:
         """Append pending entries, and other frames and records of the same request, as one unit.
 
-        Raises TooManyTimers and other StoreError, and then has appended nothing.
+        Raises TooManyTimers and other StoreError; nothing was appended then.
         """
         timers = self.timers
         timers.check_room(len(frames))

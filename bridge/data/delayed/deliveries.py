@@ -3,8 +3,8 @@
     PendingTimers.advance, take --> frames read --> one unit: the messages in their queues, TimersDelivered
 
 A slice takes one or two milliseconds, and the loop turns after it. Topics take turns, so that a topic with many due
-messages does not hold up the others. Messages that are neither in the write buffer nor in the page cache are read by a
-thread. The topic waits for this read, and the deliveries of other topics continue.
+messages does not delay the other topics. Messages that are neither in the write buffer nor in the page cache are read
+by a thread. The topic waits for this read, and the deliveries of other topics continue.
 """
 
 import logging
@@ -32,7 +32,7 @@ from duolog.store.state_log import StateLog
 from duolog.store.unit import FrameRun
 
 DELIVERED_IN_SLICE: Final = 256
-# The smallest share of a topic in a slice, while so many of its messages are due. Smaller deliveries cost more for each
+# The smallest share of a topic in a slice, if the topic has as many messages due. Smaller deliveries cost more for each
 # message.
 SHARE_OF_TOPIC_MIN: Final = 64
 DELIVERED_BYTES_IN_SLICE: Final = 1 << 20  # One message may be larger.
@@ -48,6 +48,8 @@ log = logging.getLogger("data")
 
 
 class Deliveries:
+    """Delivers the due messages of all topics. Each call of `run` delivers one slice."""
+
     def __init__(
         self,
         state_log: StateLog,

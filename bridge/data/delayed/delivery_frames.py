@@ -143,7 +143,7 @@ def _without_own(raw: bytes) -> tuple[bytes, bool]:
 
 
 def delivered_batch(batch: Buffer, due_ms: int) -> Buffer:
-    """Return a pending batch with the timestamp `due_ms`: mostly the same bytes, without a copy."""
+    """Return a pending batch with the timestamp `due_ms`: usually the same object, without a copy."""
     if record_batch.max_timestamp_of(batch) == due_ms:
         return batch
     stamped = bytearray(batch)
