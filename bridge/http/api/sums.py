@@ -15,9 +15,9 @@ from aiohttp import web
 from duolog.bridge.data.range_checksums import RangeChecksums, add_batch
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import is_hidden
-from duolog.bridge.http.api.messages import OFFSET_MAX, Decompression
+from duolog.bridge.http.api.messages import Decompression
 from duolog.bridge.http.context import HttpContext
-from duolog.bridge.http.requests import check_query, number
+from duolog.bridge.http.requests import number
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
@@ -29,18 +29,18 @@ from duolog.store.index.queue import Queue
 READ_BYTES: Final = 256 << 10  # The size of one read.
 READ_BYTES_MAX: Final = 16 << 20  # The size of all reads for one answer.
 STEP: Final = 1000
+NUMBER_MAX: Final = 10**18 - 1  # Of a query parameter.
 
 
 async def sums(
     context: HttpContext, decompression: Decompression, topic: Topic, request: web.Request
 ) -> dict[str, Any]:
     """Answer a request. Raises HTTPException and StoreError."""
-    check_query(request, {"queue", "start", "end", "step"})
-    queue = _queue(topic, number(request, "queue", 0, OFFSET_MAX))
-    start = number(request, "start", queue.start_offset, OFFSET_MAX)
+    queue = _queue(topic, number(request, "queue", 0, NUMBER_MAX))
+    start = number(request, "start", queue.start_offset, NUMBER_MAX)
     stable_end = context.messages.isolation.stable_end(queue)
-    end = min(number(request, "end", stable_end, OFFSET_MAX), stable_end)
-    step = number(request, "step", STEP, OFFSET_MAX, lowest=1)
+    end = min(number(request, "end", stable_end, NUMBER_MAX), stable_end)
+    step = number(request, "step", STEP, NUMBER_MAX, lowest=1)
     found = RangeChecksums(start, max(start, end), step)
     try:
         await _add_up(context, decompression, topic, queue, found)

@@ -17,7 +17,6 @@ from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 CONTENT = {"topic": "orders", "value": "v", "key": "k", "headers": {"TAGS": "paid"}}
 CHECKED_QUERIES = [
     ("GET", "/api/topics/orders/messages"),
-    ("GET", "/api/topics/orders/sums"),
     ("GET", "/api/groups/billing/dead-letters"),
     ("DELETE", "/api/groups/billing"),
     ("GET", "/api/timers"),
