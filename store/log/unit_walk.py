@@ -60,6 +60,8 @@ def units_of_file(files: ReadableFiles, handle: int, first: int, position: int, 
     wanted = BLOCK_BYTES
     while position < end:
         block = memoryview(files.read(handle, min(wanted, end - position), position - first))
+        if not block:  # The file became shorter meanwhile.
+            raise BadUnit(f"the file ends below position {position}")
         at, wanted = 0, BLOCK_BYTES
         while at < len(block):
             if at and len(block) - at < UNIT_HEADER_SIZE:
