@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # pytest rewrites the asserts of all tests, which takes seconds; the next run finds it done, also in a container.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-test run test unit check docs soak fuzz bench bench-delay bench-spark lock clean
+.PHONY: setup setup-test run test test-console unit check docs soak fuzz simulate bench bench-delay bench-spark lock lock-lowest third-party \
+	dist image lint-manifests test-install release clean
 
 setup: $(VENV)/.run
 run: setup
@@ -19,10 +20,16 @@ test: setup-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not soak and not alone' tests/wire
 	$(BIN)/python -m pytest -m alone tests/wire
+# Each page and action of the console in Debian's Chromium; skipped where there is no browser.
+test-console: setup-test
+	$(BIN)/python -m pytest -q tests/console
 unit: setup-test
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not power_cut' tests/unit
 fuzz: setup-test $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+# Brokers over one object store with faults, in virtual time; SEEDS=10000, or SIMULATE=--bugs for bugs that it must find.
+simulate: setup-test
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(SIMULATE)
 soak: setup-test
 	$(BIN)/python -m pytest -m soak --timeout 7200
 bench: setup-test
@@ -50,10 +57,55 @@ lock:
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra test -o requirements-test.lock pyproject.toml
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra fuzz -o requirements-fuzz.lock pyproject.toml
 	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra docs -c requirements-test.lock -o requirements-docs.lock pyproject.toml
+	$(VENV)-lock/bin/pip-compile -q $(LOCK_FLAGS) --extra release -c requirements-test.lock -o requirements-release.lock pyproject.toml
+	$(MAKE) lock-lowest third-party
 LOCK_FLAGS := --generate-hashes --allow-unsafe --all-build-deps --no-header --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
+# The lowest versions that pyproject.toml allows, with the newest versions of what these packages need.
+lock-lowest: $(VENV)/.release
+	$(VENV)-release/bin/uv pip compile -q --resolution lowest-direct --python-version 3.11 --generate-hashes --no-header \
+		-o requirements-lowest.lock pyproject.toml
+
+# THIRD_PARTY.md and all other generated pages.
+third-party: setup-test
+	$(BIN)/python -m pytest -q tests/unit/test_readme.py --rewrite
+
+# Wheel and sdist, in dist/. The wheel is built from the sdist, and has the C extension.
+dist: $(VENV)/.release
+	rm -rf dist build && mkdir dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(VENV)-release/bin/python -m build -q --no-isolation -o build/dist .
+	cp build/dist/*.tar.gz dist/
+	PATH=$(CURDIR)/$(VENV)-release/bin:$$PATH $(VENV)-release/bin/auditwheel repair -w dist build/dist/*.whl
+
+# The broker's image. BASE_IMAGE names another base where docker.io is out of reach.
+image:
+	docker build -f packaging/container/Containerfile --target broker $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) \
+		-t duolog:$(VERSION) .
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+
+# The Kubernetes manifests: fields and types, then kube-score's rules. Needs Go 1.24 or later, and no cluster.
+lint-manifests:
+	cd packaging/kubernetes/lint && go run . ../duolog.yaml && go tool kube-score score --exit-one-on-warning ../duolog.yaml
+
+# Installs what is in dist/ by pip, pipx and uv, and with the lowest versions; `INSTALL="-k lowest"` does the last only.
+test-install: dist setup-test
+	$(BIN)/python -m pytest -q tests/install $(INSTALL)
+
+# All that a release consists of, in dist/, up to its upload. Without a container engine it has no image.
+release:
+	$(PYTHON) packaging/release.py check
+	$(MAKE) check docs lint-manifests
+	$(MAKE) test-install
+	if docker version >/dev/null 2>&1; then \
+		$(MAKE) image && docker save -o dist/$(IMAGE_FILE) duolog:$(VERSION) && gzip -n dist/$(IMAGE_FILE); \
+	else echo "no container engine: dist/ has no image"; fi
+	$(PYTHON) packaging/release.py checksums
+	cd dist && sha256sum --check SHA256SUMS
+	@echo "Release $(VERSION) is in dist/. docs/internals/releasing.md says how to upload it."
+IMAGE_FILE = duolog-$(VERSION)-image-$(shell uname -m).tar
+
 clean:
-	rm -rf $(VENV) $(VENV)-lock build site *.egg-info protocol/kafka/_records.*.so
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-release build dist site *.egg-info protocol/kafka/_records.*.so
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Duolog needs Python 3.11 or later; name one with PYTHON=...")'
@@ -68,6 +120,10 @@ $(VENV)/.test: requirements-test.lock $(VENV)/.run
 $(VENV)/.fuzz: requirements-fuzz.lock | $(BIN)/python
 	$(PIP) install --require-hashes --only-binary :all: -r requirements-fuzz.lock
 	@touch $@
+$(VENV)/.release: requirements-release.lock
+	$(PYTHON) -m venv $(VENV)-release
+	$(VENV)-release/bin/python -m pip -q install --require-hashes --only-binary :all: -r requirements-release.lock
+	@mkdir -p $(VENV) && touch $@
 $(VENV)/.docs: requirements-docs.lock | $(BIN)/python
 	$(PIP) install --require-hashes --only-binary :all: -r requirements-docs.lock
 	@touch $@

@@ -23,25 +23,32 @@ from typing import Protocol
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.kit.broker import Broker
+from tests.kit.certificates import Authority
 
 PEERS = Path(__file__).parent / "peers"
 PARTITIONS = 4  # Of every topic, on all sides; RocketMQ's default, and Duolog's.
 START_WITHIN_S = 180
 WAKE_WITHIN_S = 60
-KAFKA_PORT = 29392
+KAFKA_PORT, KAFKA_TLS_PORT = 29392, 29394  # Its controller takes the port between them.
 NAMESRV_PORT, ROCKETMQ_PORT = 29376, 29311
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
+# OpenSSL and the JDK both prefer AES with 256 bits in TLS 1.3, and so do all rows with TLS.
+TLS_CIPHER = "TLS_AES_256_GCM_SHA384"
 KAFKA_SYNC = ["log.flush.interval.messages=1"]
 ROCKETMQ_SYNC = ["flushDiskType=SYNC_FLUSH"]
 ROCKETMQ_FILTERS = ["enablePropertyFilter=true"]  # By default, RocketMQ refuses SQL92 filters.
 
 
 class Contender(Protocol):
-    """A broker that is measured. `kafka`, `namesrv` and `http` are host:port, or empty if it has no such port."""
+    """A broker that is measured. `kafka`, `namesrv` and `http` are host:port, or empty if it has no such port.
+
+    `kafka_tls` is the port for Kafka clients with TLS, if the broker was made with an `Authority`.
+    """
 
     name: str
     kafka: str
+    kafka_tls: str
     namesrv: str
     http: str
 
@@ -74,14 +81,16 @@ class Duolog:
 
     name = "duolog"
 
-    def __init__(self, folder: Path, flush: str) -> None:
+    def __init__(self, folder: Path, flush: str, authority: Authority | None = None) -> None:
         self.data = folder / "duolog"
-        self._broker = Broker(self.data, {"store.flush": flush, "topics.queues": PARTITIONS})
-        self.kafka = self.namesrv = self.http = ""
+        tls = {} if authority is None else authority.settings() | {"tls.mode": "optional", "tls.min_version": "1.3"}
+        self._broker = Broker(self.data, {"store.flush": flush, "topics.queues": PARTITIONS} | tls)
+        self.kafka = self.kafka_tls = self.namesrv = self.http = ""
 
     def start(self) -> None:
         self._broker.start()
         self.kafka, self.namesrv, self.http = self._broker.kafka, self._broker.namesrv, self._broker.http
+        self.kafka_tls = self.kafka
 
     def stop(self) -> None:
         self._broker.stop()
@@ -107,7 +116,7 @@ class _Peer:
 
     name: str
     process: str  # The process that is measured.
-    http = ""
+    http = kafka_tls = ""
 
     def __init__(self, folder: Path, settings: list[str], environment: dict[str, str]) -> None:
         self.data = folder / self.name
@@ -152,10 +161,26 @@ class Kafka(_Peer):
     name = process = "kafka"
     namesrv = ""
 
-    def __init__(self, folder: Path, flush: str) -> None:
+    def __init__(self, folder: Path, flush: str, authority: Authority | None = None) -> None:
         settings = [f"num.partitions={PARTITIONS}", *(KAFKA_SYNC if flush == "sync" else [])]
-        super().__init__(folder, settings, {"KAFKA_PORT": str(KAFKA_PORT)})
         self.kafka = f"127.0.0.1:{KAFKA_PORT}"
+        if authority is not None:
+            self.kafka_tls = f"127.0.0.1:{KAFKA_TLS_PORT}"
+            settings += _kafka_tls(authority)
+        super().__init__(folder, settings, {"KAFKA_PORT": str(KAFKA_PORT)})
+
+
+def _kafka_tls(authority: Authority) -> list[str]:
+    """Return the settings of a second listener, with TLS."""
+    ports = f"PLAINTEXT://127.0.0.1:{KAFKA_PORT},SSL://127.0.0.1:{KAFKA_TLS_PORT}"
+    return [
+        f"listeners={ports},CONTROLLER://127.0.0.1:{KAFKA_PORT + 1}",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT",
+        "ssl.keystore.type=PEM",
+        f"ssl.keystore.location={authority.server().both}",
+        "ssl.enabled.protocols=TLSv1.3",
+        f"ssl.cipher.suites={TLS_CIPHER}",
+    ]
 
 
 class RocketMQ(_Peer):
@@ -163,7 +188,9 @@ class RocketMQ(_Peer):
     process = "broker"
     kafka = ""
 
-    def __init__(self, folder: Path, flush: str) -> None:
+    def __init__(self, folder: Path, flush: str, authority: Authority | None = None) -> None:
+        if authority is not None:
+            raise NotImplementedError("no row measures RocketMQ with TLS")
         ports = {"ROCKETMQ_NAMESRV_PORT": str(NAMESRV_PORT), "ROCKETMQ_BROKER_PORT": str(ROCKETMQ_PORT)}
         super().__init__(folder, ROCKETMQ_FILTERS + (ROCKETMQ_SYNC if flush == "sync" else []), ports)
         self.namesrv = f"127.0.0.1:{NAMESRV_PORT}"

@@ -20,9 +20,9 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ from benchmarks.contenders import (
 from benchmarks.goals import NONE, Goal, above, at_least, at_most, below
 from benchmarks.librdkafka import Ran
 from benchmarks.loads import Loads
+from tests.kit.certificates import Authority
 
 KIB, GIB = 1 << 10, 1 << 30
 RATE, CPU = "messages/s", "broker CPU us/message"
@@ -60,7 +61,7 @@ RETRIED_PART = 100
 PACED_PER_S = 500  # Sends beside a cold reader: the load of a broker that is not saturated.
 
 NOBODY = ""
-PEERS: dict[str, Callable[[Path, str], Contender]] = {"kafka": Kafka, "rocketmq": RocketMQ}
+PEERS: dict[str, Callable[[Path, str, Authority | None], Contender]] = {"kafka": Kafka, "rocketmq": RocketMQ}
 
 
 class Scale(NamedTuple):
@@ -88,6 +89,7 @@ class Ground(NamedTuple):
     broker: Contender
     loads: Loads
     scale: Scale
+    tls: Mapping[str, str]  # The settings of Kafka clients with TLS; empty unless the row has TLS.
 
     def topic(self) -> str:
         return create_topic(self.broker, new_topic())
@@ -105,6 +107,7 @@ class Row:
     run: Callable[[Ground, Any], Figures]
     # None: the number of the scale. 1: the row takes too long to repeat, and needs no warm-up.
     rounds: int | None = None
+    has_tls: bool = False
 
 
 @dataclass
@@ -163,6 +166,11 @@ def throughput(
     return Row(name, title, peer, dict(zip(figures, (rate, cpu), strict=True)), prepare, run)
 
 
+def with_tls(row: Row) -> Row:
+    """Return the row with brokers that have a port for Kafka clients with TLS."""
+    return replace(row, has_tls=True)
+
+
 def nothing(ground: Ground) -> None:
     """Prepare nothing: each round of the row creates its own topic."""
 
@@ -179,6 +187,16 @@ def produce_librdkafka(size: int) -> Callable[[Ground, Any], Ran]:
     def load(ground: Ground, _: Any) -> Ran:
         with a_topic(ground) as topic:
             return librdkafka.produce(ground.broker.kafka, topic, size, seconds=ground.scale.seconds)
+
+    return load
+
+
+def produce_with_tls(size: int) -> Callable[[Ground, Any], Ran]:
+    def load(ground: Ground, _: Any) -> Ran:
+        with a_topic(ground) as topic:
+            return librdkafka.produce(
+                ground.broker.kafka_tls, topic, size, seconds=ground.scale.seconds, security=ground.tls
+            )
 
     return load
 
@@ -239,6 +257,10 @@ def filled_by_rocketmq(size: int, *, part: int = 1, labelled: bool = False) -> C
 
 def consume_librdkafka(ground: Ground, filled: Filled) -> Ran:
     return librdkafka.consume(ground.broker.kafka, filled.topic, PARTITIONS, filled.messages)
+
+
+def consume_with_tls(ground: Ground, filled: Filled) -> Ran:
+    return librdkafka.consume(ground.broker.kafka_tls, filled.topic, PARTITIONS, filled.messages, security=ground.tls)
 
 
 def consume_java(ground: Ground, filled: Filled) -> Ran:
@@ -498,6 +520,10 @@ ROWS: Sequence[Row] = (
                filled_by_kafka(KIB, times=4), consume_librdkafka, at_least(1), at_most(1.2)),
     throughput("kafka-java-consume", "Kafka consume, Java client, 1 KiB", K,
                filled_by_kafka(KIB, times=4), consume_java, at_least(1), at_most(1.2)),
+    with_tls(throughput("kafka-tls-produce", "Kafka produce, librdkafka, 1 KiB, TLS 1.3", K,
+                        nothing, produce_with_tls(KIB), at_least(1), at_most(1.2))),
+    with_tls(throughput("kafka-tls-consume", "Kafka consume, librdkafka, 1 KiB, TLS 1.3", K,
+                        filled_by_kafka(KIB, times=4), consume_with_tls, at_least(1), at_most(1.2))),
     latency("kafka-latency", "one message in flight, Kafka to Kafka", K, sends=K, receives=K),
     throughput("spark-batch", "Spark batch read, 1 KiB", K, filled_by_kafka(KIB), spark_read, at_least(1)),
     throughput("spark-stream", "Spark streaming read, 1 KiB", K, filled_by_kafka(KIB), spark_stream, at_least(1)),
@@ -579,13 +605,15 @@ def run(rows: Iterable[Row], scale: Scale, flush: str, say: Callable[[str], None
 
 def _run_row(outcome: Outcome, folder: Path, loads: Loads, scale: Scale, flush: str) -> None:
     row = outcome.row
-    brokers: list[Contender] = [Duolog(folder, flush)]
+    authority = Authority(folder / "ca") if row.has_tls else None
+    tls = {} if authority is None else {"security.protocol": "SSL", "ssl.ca.location": str(authority.file)}
+    brokers: list[Contender] = [Duolog(folder, flush, authority)]
     if row.peer:
-        brokers.append(PEERS[row.peer](folder, flush))
+        brokers.append(PEERS[row.peer](folder, flush, authority))
     try:
         for broker in brokers:
             broker.start()
-        _run_rounds(outcome, [Ground(broker, loads, scale) for broker in brokers], scale)
+        _run_rounds(outcome, [Ground(broker, loads, scale, tls) for broker in brokers], scale)
     finally:
         for broker in brokers:
             broker.end()

@@ -10,8 +10,10 @@ from __future__ import annotations
 import ctypes
 import random
 import time
+from collections.abc import Mapping
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p, create_string_buffer
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import confluent_kafka
@@ -31,6 +33,9 @@ CONSUMER_SETTINGS = {"queued.min.messages": "1000000", "fetch.queue.backoff.ms":
 QUIET = {"log_level": "4"}  # Warnings and worse.
 
 
+PLAIN: Mapping[str, str] = MappingProxyType({})  # Settings of a client without TLS.
+
+
 class LoadError(Exception):
     """The load did not end in order."""
 
@@ -42,9 +47,18 @@ class Ran(NamedTuple):
     seconds: float
 
 
-def produce(bootstrap: str, topic: str, size: int, *, seconds: float = 0, count: int = 0, codec: str = "none") -> Ran:
+def produce(
+    bootstrap: str,
+    topic: str,
+    size: int,
+    *,
+    seconds: float = 0,
+    count: int = 0,
+    codec: str = "none",
+    security: Mapping[str, str] = PLAIN,
+) -> Ran:
     """Send for some seconds, or some messages; return when all are acknowledged."""
-    with _Client(PRODUCER, {"bootstrap.servers": bootstrap, "compression.codec": codec}) as client:
+    with _Client(PRODUCER, {"bootstrap.servers": bootstrap, "compression.codec": codec, **security}) as client:
         destination = client.topic(topic)
         bodies = _bodies(size)
         messages = _messages(bodies, size)
@@ -68,12 +82,20 @@ def produce(bootstrap: str, topic: str, size: int, *, seconds: float = 0, count:
         return Ran(sent, elapsed)
 
 
-def consume(bootstrap: str, topic: str, partitions: int, count: int, *, within_s: float = 120) -> Ran:
+def consume(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    count: int,
+    *,
+    within_s: float = 120,
+    security: Mapping[str, str] = PLAIN,
+) -> Ran:
     """Read messages of all partitions from their beginning; the time starts with the first ones.
 
     Before these, librdkafka takes some tenths of a second to find the leaders of the partitions.
     """
-    conf = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": "false"}
+    conf = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": "false", **security}
     with _Client(CONSUMER, conf | CONSUMER_SETTINGS) as client:
         queue = client.assign(topic, partitions)
         got = first = 0

@@ -15,7 +15,7 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,7 @@ PULL_MESSAGES = 32
 FETCH_BATCHES = 64
 IDEMPOTENT_BATCHES = 1600  # Made before the measurement, because each needs a checksum.
 NO_PRODUCER = (-1, -1, -1)
+TRACEPARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 class Measured(NamedTuple):
@@ -70,7 +71,7 @@ def run(*, quick: bool) -> list[Measured]:
     """Measure all paths, one after the other."""
     pace = Pace(QUICK_SAMPLES, QUICK_SAMPLE_S) if quick else Pace(SAMPLES, SAMPLE_S)
     measured: list[Measured] = []
-    for measure in (_requests, _conversions, _wheel, _store):
+    for measure in (_requests, _traced, _conversions, _wheel, _store):
         measured += measure(pace)
     return measured
 
@@ -181,11 +182,12 @@ def _endless(request: bytes) -> Iterator[bytes]:
 
 
 @contextmanager
-def _stage() -> Iterator[Stage]:
+def _stage(**settings: str) -> Iterator[Stage]:
     folder = tempfile.mkdtemp(prefix="duolog-paths-")
     loop = uvloop.new_event_loop()
     ports = dict.fromkeys(("kafka.port", "rocketmq.port", "rocketmq.namesrv_port", "http.port"), 0)
-    options = load(None, {"store.directory": folder, "store.flush": "async", "log.level": "error", **ports})
+    own = {name.replace("__", "."): value for name, value in settings.items()}
+    options = load(None, {"store.directory": folder, "store.flush": "async", "log.level": "error", **ports, **own})
     broker = Broker(options, SystemClock(), loop)
     try:
         loop.run_until_complete(broker.start())
@@ -200,6 +202,33 @@ def _requests(pace: Pace) -> Iterator[Measured]:
     with _stage() as stage:
         yield from _kafka_requests(stage, pace)
         yield from _rocketmq_requests(stage, pace)
+
+
+def _traced(pace: Pace) -> Iterator[Measured]:
+    """Requests to a broker that traces: of messages without a trace context, and of messages that all have one.
+
+    The same without tracing is in the rows before. The collector does not exist; the thread that exports is not
+    measured, because it is not the loop's thread.
+    """
+    with _stage(tracing__endpoint="http://127.0.0.1:9/v1/traces", tracing__timeout_ms="100") as stage:
+        kafka = stage.connect(lambda broker: KafkaConnection(broker.server, broker.kafka_context))
+        rocketmq = stage.connect(lambda broker: RocketMQConnection(broker.rocketmq_connections))
+        for what, headers in (("none", ()), ("each", (("traceparent", TRACEPARENT),))):
+            stage.expect(kafka, metadata_request(f"batches-{what}"), 1)
+            batch = kafka_batch(BATCH_RECORDS, KIB, headers=headers)
+            us = pace.us(stage.ask(kafka, produce_request(f"batches-{what}", batch), SHARED))
+            shown = f"batch of {BATCH_RECORDS} x 1 KiB, {SHARED} a turn, tracing, {what} traced"
+            yield Measured(f"Kafka Produce, {shown}", "request", us, None)
+            end = stage.end_offset(f"batches-{what}")
+            request = fetch_request(f"batches-{what}", end - BATCH_RECORDS, len(batch))
+            stage.expect(kafka, request, len(batch))
+            us = pace.us(stage.ask(kafka, request))
+            yield Measured(f"Kafka Fetch, 1 x 16 KiB, tail, tracing, {what} traced", "response", us, None)
+            properties = "".join(f"{name}\x01{value.decode()}\x02" for name, value in headers)
+            request = send_request(f"sends-{what}", bytes(KIB), properties)
+            stage.expect(rocketmq, request, 1)
+            us = pace.us(stage.ask(rocketmq, request, SHARED))
+            yield Measured(f"RocketMQ SEND, 1 KiB, {SHARED} a turn, tracing, {what} traced", "message", us, None)
 
 
 def _kafka_requests(stage: Stage, pace: Pace) -> Iterator[Measured]:
@@ -289,9 +318,11 @@ def _filtered(stage: Stage, connection: Connection, pace: Pace) -> Iterator[Meas
 # -- Requests, as clients encode them
 
 
-def kafka_batch(count: int, size: int, producer: tuple[int, int, int] = NO_PRODUCER) -> bytes:
+def kafka_batch(
+    count: int, size: int, producer: tuple[int, int, int] = NO_PRODUCER, headers: Sequence[tuple[str, bytes]] = ()
+) -> bytes:
     now_ms = time.time_ns() // 1_000_000
-    records = [Record(offset, now_ms, None, bytes(size), ()) for offset in range(count)]
+    records = [Record(offset, now_ms, None, bytes(size), headers) for offset in range(count)]
     return bytes(batch_builder.build(records, 0, -1, producer=producer))
 
 
@@ -323,9 +354,9 @@ def _kafka_frame(key: int, version: int, body: bytes, *, flexible: bool) -> byte
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
-def send_request(topic: str, body: bytes) -> bytes:
-    """SEND_MESSAGE_V2 with a JSON header, as Java's client writes it."""
-    return _remoting(310, _send_fields(topic, _properties(0).decode(), "false"), body)
+def send_request(topic: str, body: bytes, properties: str = "") -> bytes:
+    """SEND_MESSAGE_V2 with a JSON header, as Java's client writes it; `properties` come before the client's own."""
+    return _remoting(310, _send_fields(topic, properties + _properties(0).decode(), "false"), body)
 
 
 def send_batch_request(topic: str, size: int) -> bytes:

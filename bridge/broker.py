@@ -10,59 +10,61 @@ import asyncio
 import errno
 import gc
 import logging
-import os
 import resource
-import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from duolog.bridge import duties, hooks
-from duolog.bridge.clock import Clock, SystemClock
+from duolog.bridge.clock import Clock
 from duolog.bridge.config import (
     ConfigError,
-    Loaded,
     Options,
-    SettingsInForce,
-    StoreSection,
     name_servers,
+    store_options,
 )
+from duolog.bridge.console.console import Console
 from duolog.bridge.core import Core
 from duolog.bridge.drain import Drain
 from duolog.bridge.hooks import Hooks
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.kafka.requests.connection import KafkaConnection
-from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import Addresses, StartError, advertised_host, bind, endpoint
 from duolog.bridge.net.connections import Bounds
 from duolog.bridge.net.server import Server
-from duolog.bridge.reload import Reload
-from duolog.bridge.rocketmq.namesrv.registration import BrokerIdentity, NameServerRegistration
+from duolog.bridge.net.tls.ports import TlsPorts
+from duolog.bridge.rocketmq.namesrv.registration import BrokerIdentity, NameServerRegistration, no_tls
 from duolog.bridge.rocketmq.namesrv.routes import broker_address
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.hooked_connection import HookedConnection
+from duolog.bridge.security_start import start_security
 from duolog.bridge.ticker import Ticker
+from duolog.bridge.tracing.export import start_export
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks
-from duolog.protocol.kafka import record_check
 from duolog.protocol.rocketmq.messages.message_id import pack_host
 from duolog.store.errors import StoreError
 from duolog.store.files import RealFiles
 from duolog.store.flusher import Flusher
-from duolog.store.options import StoreOptions
+from duolog.store.recovery.format_version import ensure_format
 from duolog.store.workers import Workers
+
+if TYPE_CHECKING:
+    from duolog.bridge.tracing.otlp import SpanThread
 
 log = logging.getLogger("bridge")
 
-INTERNAL_ERROR = 70  # The exit status after an internal error: EX_SOFTWARE in sysexits.h.
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSE_MS = 500  # The time within which connections must send their last answers, after the log was synced.
 FILES_BESIDE_CONNECTIONS = 1024  # File descriptors for segments, indexes, the HTTP port and libraries.
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+
+WIRES = {"kafka": "kafka", "rocketmq": "rocketmq", "namesrv": "rocketmq", "http": "http"}  # By the name of the port.
 
 TIMER_THREADS = 3  # One thread may compact tables for minutes while another flushes; the third serves reads.
 TIMER_TASKS_WAITING_MAX = 256
@@ -77,6 +79,10 @@ SWITCH_INTERVAL_S = 0.001
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
+class BeginAgain(Exception):
+    """The broker's state must be dropped, and its program executed again."""
+
+
 class Broker(Core):
     """A core with ports, threads and timers, all run by one event loop.
 
@@ -89,11 +95,14 @@ class Broker(Core):
         self.loop = loop
         # Done when the broker must stop; after an internal error it holds the exception.
         self.ended: asyncio.Future[None] = loop.create_future()
+        self.on_open: Callable[[], None] = _nothing  # Called once clients are served.
         self._is_serving = False
         self._is_open = False  # The log is recovered, and appends may be written.
         self._observed_mono_ms = -1  # The monotonic time at which `wall_time` last compared the clocks.
         self._registration: NameServerRegistration | None = None
+        self._spans: SpanThread | None = None  # None without tracing.
         self.server = Server(loop, clock, options.limits, _bounds(options), self._end_turn, self.faults, self.watchdog)
+        self.tls = TlsPorts(options, self.server, self._post)
         self._drain = Drain(self.server.connections, self.end)
         self.ticker = Ticker(loop, clock, self.server.touch, self.faults, self.watchdog, self.wall_time.observe)
 
@@ -136,17 +145,40 @@ class Broker(Core):
         Raises ConfigError if a setting must be changed, and StartError if something else, such as a port in use,
         prevents the start.
         """
-        self.loop.set_exception_handler(self._on_loop_exception)
+        self.prepare()
         bound = self._bind()
+        if self.tracing is not None:
+            self._spans = start_export(self.tracing.spans, self.options.tracing)
         self._open_store()
+        await self.serve_clients()
+        await self.listen(bound, self.factories)
+        self._is_serving = True
+        collect_garbage_less(self.metrics)
+        self.on_open()
+
+    def prepare(self) -> None:
+        """Report what no other code catches, and load the certificates. Raises ConfigError."""
+        self.loop.set_exception_handler(self._on_loop_exception)
+        self.tls.use(self.tls.read(self.options))
+
+    async def serve_clients(self) -> None:
+        """Make the parts that serve clients, and start the time of all duties; the log is open."""
         self.hooks = self._start_hooks()
         self._callbacks = CheckCallbacks(
-            self.options.txn.check_timeout_ms, partial(self.faults.contain, kind="answer of a callback")
+            self.options.txn.check_timeout_ms,
+            partial(self.faults.contain, kind="answer of a callback"),
+            self.tls.outgoing,
         )
         self.http = HttpPort(self.http_context())
         self.http.drain = self.drain
+        self.http.add_pages(Console(self.http.local_api, self.http.read, self.clock, self.options.http).routes())
         await self.http.start()
-        await self._listen(bound)
+        self.factories: dict[str, Callable[[], asyncio.BaseProtocol]] = {
+            "kafka": lambda: KafkaConnection(self.server, self.kafka_context),
+            "rocketmq": self._rocketmq_connection,
+            "namesrv": lambda: RocketMQConnection(self.rocketmq_connections),
+            "http": self.http.connection,
+        }
         self._start_time()
         if addresses := name_servers(self.options.rocketmq.join_namesrv):
             options = self.options.rocketmq
@@ -156,14 +188,9 @@ class Broker(Core):
                 BrokerIdentity(options.cluster, options.broker, broker_address(self.rocketmq_context)),
                 partial(self.faults.contain, kind="registration with a name server"),
                 addresses,
+                self.tls.outgoing if options.join_namesrv_tls else no_tls,
             )
             self._registration.start()
-        self._is_serving = True
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self.metrics.gc_pauses.watch(time.perf_counter)
 
     def _bind(self) -> dict[str, socket.socket]:
         options = self.options
@@ -186,10 +213,11 @@ class Broker(Core):
         directory, host = section.directory, self._store_host()
         try:
             files = RealFiles(directory)
+            ensure_format(files)
             mono_ms = self.clock.mono_ms()
             self.open_log(
                 files,
-                _store_options(section),
+                store_options(section),
                 now_ms,
                 mono_ms,
                 store_host=host,
@@ -202,9 +230,14 @@ class Broker(Core):
             kind = ConfigError if error.errno in NO_DIRECTORY else StartError
             reason = "Not a directory" if error.errno == errno.EEXIST else error.strerror or error
             raise kind(f"store.directory: {directory}: {reason}") from error
+        self._login_workers = start_security(self.security, self.addresses, self.tls.outgoing, self._post)
+        self.start_store_threads()
+        self._is_open = True
+
+    def start_store_threads(self) -> None:
+        """Start the threads that sync the log, and those of delayed messages."""
         self._flusher = Flusher(self.store, self._post, time.perf_counter, self.metrics.fsync_s.add)
         self._start_timer_workers()
-        self._is_open = True
 
     def _start_timer_workers(self) -> None:
         """Start the threads that flush, compact and read the sorted tables of delayed messages."""
@@ -230,15 +263,13 @@ class Broker(Core):
         except OSError:
             return pack_host("127.0.0.1", port)
 
-    async def _listen(self, bound: dict[str, socket.socket]) -> None:
-        self.server.connections.count_max = _raise_file_limit(self.options.limits.connections_max)
-        for name, factory in (
-            ("kafka", lambda: KafkaConnection(self.server, self.kafka_context)),
-            ("rocketmq", self._rocketmq_connection),
-            ("namesrv", lambda: RocketMQConnection(self.rocketmq_connections)),
-            ("http", self.http.connection),
-        ):
-            await self.server.listen(name, bound[name], factory)
+    async def listen(
+        self, bound: dict[str, socket.socket], factories: dict[str, Callable[[], asyncio.BaseProtocol]]
+    ) -> None:
+        """Accept connections on the ports; `factories` makes their protocols, by the name of the port."""
+        self.server.connections.count_max = raise_file_limit(self.options.limits.connections_max)
+        for name, factory in factories.items():
+            await self.server.listen(name, bound[name], self.tls.accepting(WIRES[name], factory))
 
     def _rocketmq_connection(self) -> RocketMQConnection:
         context = self.rocketmq_connections
@@ -261,11 +292,15 @@ class Broker(Core):
         add = self.ticker.add
         duties.register(self, self.check_backs, add)
         add("drain", self._drain.next_deadline_ms, lambda now_ms, mono_ms: self._drain.advance(mono_ms))
-        add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: self._flusher.advance(mono_ms))
+        self._add_flusher()
         if self.hooks is not None:
             late = self.hooks.advance
             add("hooks", self.hooks.next_deadline_ms, lambda now_ms, mono_ms: late(mono_ms))
         self.ticker.arm(self.clock.mono_ms())
+
+    def _add_flusher(self) -> None:
+        advance = self._flusher.advance
+        self.ticker.add("flusher", self._flusher.next_deadline_ms, lambda now_ms, mono_ms: advance(mono_ms))
 
     def ready_line(self) -> str:
         """Return the line that the broker prints on standard output once it serves; scripts wait for it."""
@@ -334,13 +369,24 @@ class Broker(Core):
         await self._callbacks.stop()
         await self.http.stop()
         await self.server.close_all(CLOSE_MS)
-        self._is_ending.set()
-        self._timer_workers.stop()
-        self.delays.timers.tree.close()
-        self._flusher.stop()
+        self.stop_store_threads()
+        await self.loop.run_in_executor(None, self.security.audit.stop)
         self.store.close(self.clock.now_ms())
+        if self._spans is not None:
+            await self.loop.run_in_executor(None, self._spans.stop)
         self.metrics.gc_pauses.stop()
         log.info("stopped position=%d", self.store.durable)
+
+    def stop_store_threads(self) -> None:
+        """End the threads; those of delayed messages end first."""
+        self._is_ending.set()
+        self._timer_workers.stop()
+        self.tls.stop()
+        if self._login_workers is not None:
+            self._login_workers.stop()
+        if self._is_open:
+            self.delays.timers.tree.close()
+        self._flusher.stop()
 
     async def _settle(self) -> None:
         """Wait until each promise that was given is kept, for at most `server.stop_ms`."""
@@ -355,12 +401,11 @@ class Broker(Core):
         await asyncio.wait([settled], timeout=self.options.server.stop_ms / 1000)
 
 
+def _nothing() -> None:
+    pass
+
+
 # -- Options and limits
-
-
-def _store_options(section: StoreSection) -> StoreOptions:
-    """Return the store's options: the section `store` without its directory."""
-    return StoreOptions(**{name: getattr(section, name) for name in section.__struct_fields__ if name != "directory"})
 
 
 def _bounds(options: Options) -> dict[str, Bounds]:
@@ -370,7 +415,7 @@ def _bounds(options: Options) -> dict[str, Bounds]:
     }
 
 
-def _raise_file_limit(connections_max: int) -> int:
+def raise_file_limit(connections_max: int) -> int:
     """Raise the limit of file descriptors as far as the system allows; return the number of connections it is for."""
     wanted = connections_max + FILES_BESIDE_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -389,65 +434,10 @@ def _raise_file_limit(connections_max: int) -> int:
     return allowed
 
 
-# -- Running as a process
-
-
-def serve(load: Callable[[], Loaded]) -> int:
-    """Run a broker until a signal ends it, and return the exit status.
-
-    `load` reads the settings: at the start, and again after each SIGHUP. Raises ConfigError or StartError if the broker
-    cannot start.
-    """
-    import uvloop  # Imported here, because only `serve` needs uvloop.
-
-    loaded = load()
-    flood = logs.configure(loaded.options.log)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(loaded, load, flood))
-
-
-def end_while_starting() -> None:
-    """Let SIGTERM and SIGINT end the process at once during the start, because recovery may block the loop for long.
-
-    No client is connected yet, and the next start repeats an interrupted recovery from its beginning.
-    """
-
-    def end(number: int, _frame: object) -> None:
-        log.info("stopping while starting reason=%s", signal.Signals(number).name)
-        raise SystemExit(0)
-
-    for number in ENDING_SIGNALS:
-        signal.signal(number, end)
-
-
-async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFilter) -> int:
-    loop = asyncio.get_running_loop()
-    broker = Broker(loaded.options, SystemClock(), loop)
-    broker.settings_in_force = SettingsInForce(loaded.options, loaded.sources)
-    broker.ticker.add(
-        "log lines left out", flood.next_report_ms, lambda now_ms, mono_ms: flood.report(now_ms), is_wall=True
-    )
-    end_while_starting()
-    if not record_check.IN_C:
-        log.warning(
-            "no C extension, records of Kafka batches are checked in Python, which takes up to 0.3 s for a batch while "
-            "other clients wait; install again with a C compiler and Python.h (Debian: gcc, python3-dev) to have it "
-            "done in C in 3 ms"
-        )
-    await broker.start()
-    for number in ENDING_SIGNALS:
-        loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
-    reload = Reload(broker.settings_in_force, load, loop, broker.http, broker.faults)
-    loop.add_signal_handler(signal.SIGHUP, reload.request)
-    broker.http.reload = reload.reload
-    print(broker.ready_line(), flush=True)  # noqa: T201
-    log.info("ready in_ms=%d pid=%d", broker.clock.mono_ms() - broker.started_mono_ms, os.getpid())
-    try:
-        await broker.ended
-    except Exception:
-        # The broker closes nothing in order, because its state may be wrong. The next start recovers the state from
-        # the log.
-        log.critical("stopping after an internal error, to protect stored data", exc_info=True)
-        return INTERNAL_ERROR
-    await broker.stop()
-    return 0
+def collect_garbage_less(metrics: Metrics) -> None:
+    """Set what the interpreter does beside requests, now that the objects of the start exist."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    metrics.gc_pauses.watch(time.perf_counter)

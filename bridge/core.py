@@ -10,7 +10,7 @@ A Core opens no port and starts no thread, and takes the time only from `clock`.
 timers. Unit tests use a Core with a disk in memory and a clock that they set.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
@@ -31,9 +31,14 @@ from duolog.bridge.kafka.groups.turn_work import TurnWork
 from duolog.bridge.kafka.requests.metadata_cache import MetadataCache
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.maintenance import Maintenance
+from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.monitoring.sealed_data import SealedDataCheck
 from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.net.nodes import Nodes
 from duolog.bridge.net.server import Server
 from duolog.bridge.owners import Owners
+from duolog.bridge.rocketmq.access.gate import Gate
+from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
 from duolog.bridge.rocketmq.context import (
     NameServerContext,
     NodeContext,
@@ -45,14 +50,18 @@ from duolog.bridge.rocketmq.context import (
 )
 from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
 from duolog.bridge.rocketmq.namesrv.write_permission import WritePermission
+from duolog.bridge.rocketmq.producing import half_messages
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.rocketmq.requests.connection import ConnectionContext
 from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.redrive import redrive
+from duolog.bridge.security.resources import DLQ, RETRY
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
+from duolog.bridge.tracing.tracing import Tracing
 from duolog.store.entry import Appended, Promise
 from duolog.store.files import Files
+from duolog.store.index.queue import Queue
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
 from duolog.store.unit import Part
@@ -81,15 +90,29 @@ class Core(Owners):
         `store_host` is the packed address of the RocketMQ port for records and message ids: 8 or 20 bytes.
         Raises StoreError if the log cannot be used, and OSError.
         """
-        self.server, self.addresses = server, addresses
+        self.prepare_log(files, now_ms, server, addresses)
+        self.serve_log(Store.open(files, options, self.state_log, now_ms), now_ms, mono_ms, store_host)
+
+    def prepare_log(self, files: Files, now_ms: int, server: Server, addresses: Addresses) -> None:
+        """Set what the owners of state need before they replay a log. To be called before a store is opened."""
+        self.server, self.addresses, self._files = server, addresses, files
+        self.nodes = Nodes.alone(addresses)
         self.delays.timers.begin(now_ms, files)
-        self.store = Store.open(files, options, self.state_log, now_ms)
+
+    def serve_log(
+        self, store: Store, now_ms: int, mono_ms: int, store_host: bytes, *, is_takeover: bool = False
+    ) -> None:
+        """Make the parts that read and append to a store, in which a run has begun and whose state was replayed.
+
+        `is_takeover` says that another broker appended to the log before: all queues get a higher leader epoch.
+        """
+        self.store = store
         self.rocketmq_state.admission.attach(self.store)
-        turn_log = TurnLog(self.store, server.touch)
+        turn_log = self._turn_log()
         self.state_log.attach(turn_log)
         self.wall_time.begin(self.store.appender, now_ms, mono_ms)
         has_lost = self.poison.counts["state record"] > 0
-        self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost)
+        self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost, is_takeover=is_takeover)
         self._make_publisher(turn_log, store_host)
         self.halves.attach(self.store, self.topics, store_host)
         self.store.durability.on_visible = self.purgatory.on_visible
@@ -98,14 +121,34 @@ class Core(Owners):
         self.delays.attach(self.store, self.delivery_frames, self._cluster.id)
         self.schedules.attach(self.delivery_frames)
         self._observe_clock(now_ms, mono_ms)
-        self.store.checkpoint_after_replay(mono_ms)
+        if not is_takeover:
+            self.store.checkpoint_after_replay(mono_ms)
         self.clock_set_back.run_all()
         self.leases = Leases(self.store.retention.dead_segments, self.options.leases)
         self.maintenance = self._maintenance(mono_ms)
+        self.sealed_data = self._sealed_data_check()
         self.half_decisions = HalfDecisions(self.clock, self.store, self.topics, self.halves, self.publisher)
         self.rocketmq_context = self.make_rocketmq_context()
         self.rocketmq_connections = self._rocketmq_connection_context()
         self.kafka_context = self.make_kafka_context()
+        self.security.origins = self._origins
+
+    def _origins(self, group: str) -> Iterator[str]:
+        """Yield the topics, in Kafka's spelling, whose messages a group consumes; for rights on its dead letters."""
+        subscribed = (name for name in self.topics_of_members(group) if name is not None)
+        found = {
+            *(self.topics.by_number(Queue.split(key)[0]) for key in self.group_offsets.all_of(group)),
+            *map(self.topics.get, subscribed),
+        }
+        for topic in found:
+            if topic is not None and not topic.kafka_name.startswith((RETRY, DLQ)):
+                yield topic.kafka_name
+
+    def _turn_log(self) -> "TurnLog":
+        if self.tracing is None:
+            return TurnLog(self.store, self.server.touch)
+        self.tracing.attach(self.store.when)
+        return TracedLog(self.store, self.server.touch, self.tracing, self.faults)
 
     def _make_publisher(self, turn_log: "TurnLog", store_host: bytes) -> None:
         owners = PublishOwners(
@@ -131,6 +174,16 @@ class Core(Owners):
             # The log may still hold times of a wrong clock that were not corrected before the last stop.
             self.clock_was_set_back(now_ms)
 
+    def _sealed_data_check(self) -> SealedDataCheck:
+        store = self.store
+        return SealedDataCheck(
+            self._files,
+            lambda: [each for each in store.segments() if each.known_end <= store.written],
+            self.delays.timers.tree.context.tables.view,
+            lambda: store.executors.background,
+            self.options.store.verify_bytes_per_s,
+        )
+
     def _maintenance(self, mono_ms: int) -> Maintenance:
         return Maintenance(
             self.store,
@@ -152,6 +205,7 @@ class Core(Owners):
             options=self.options,
             metrics=self.metrics,
             addresses=self.addresses,
+            nodes=self.nodes,
             cluster_id=self.cluster_id,
             advertised_versions=ADVERTISED_VERSIONS,
             store=self.store,
@@ -167,9 +221,11 @@ class Core(Owners):
             groups=self.kafka_groups,
             client_protocols=self.client_protocols,
             count_failed=partial(dead_letters.failed_of, self.rocketmq_context),
+            security=self.security,
             producers=self.producers,
             transactions=self.transactions,
             isolation=self.isolation,
+            tracing=self.tracing,
         )
 
     def http_context(self) -> HttpContext:
@@ -180,6 +236,7 @@ class Core(Owners):
             store=self.store,
             state_log=self.state_log,
             topics=self.topics,
+            security=self.security,
             leases=self.leases,
             messages=MessageContext(self.reader, self.publisher, self.isolation),
             delayed=DelayedContext(
@@ -197,6 +254,7 @@ class Core(Owners):
                 kafka=self.transactions,
                 halves=self.halves,
                 half_decisions=self.half_decisions,
+                decide_rocketmq=partial(half_messages.decide, self.rocketmq_context),
             ),
             monitoring=self._http_monitoring(),
         )
@@ -211,6 +269,7 @@ class Core(Owners):
             rocketmq_groups=self.rocketmq_state.group_configs,
             rocketmq_pop_checkpoints=self.rocketmq_state.pop_checkpoints,
             rocketmq_consume_counts=self.rocketmq_context.groups.consume_counts,
+            rocketmq_pulled_offsets=self.rocketmq_context.groups.pulled_offsets,
             unread_failures=partial(dead_letters.failed_of, self.rocketmq_context),
             position_in=partial(dead_letters.position_in, self.rocketmq_context),
             redrive=partial(redrive, self.rocketmq_context),
@@ -219,17 +278,22 @@ class Core(Owners):
     def _http_monitoring(self) -> MonitoringContext:
         return MonitoringContext(
             addresses=self.addresses,
+            nodes=self.nodes,
             cluster_id=self.cluster_id,
             started_mono_ms=self.started_mono_ms,
             not_ready_reason=self.not_ready_reason,
             server=self.server,
             metrics=self.metrics,
+            history=self.history,
+            topic_rates=self.topic_rates,
             faults=self.faults,
             poison=self.poison,
             watchdog=self.watchdog,
             maintenance=self.maintenance,
+            sealed_data=self.sealed_data,
             rocketmq_admission=self.rocketmq_state.admission,
             hooks=self.hooks,
+            spans=None if self.tracing is None else self.tracing.spans,
             settings_in_force=self.settings_in_force,
         )
 
@@ -246,6 +310,8 @@ class Core(Owners):
             store=self.store,
             state_log=self.state_log,
             topics=self.topics,
+            security=self.security,
+            tracing=self.tracing,
             node=NodeContext(self.addresses, self.started_mono_ms, self.rates),
             messages=RocketMQMessageContext(
                 publisher=self.publisher,
@@ -274,6 +340,8 @@ class Core(Owners):
             background_queues=self.rocketmq_context.requests.background_queues,
             halves=self.halves,
             table=TABLE,
+            gate=Gate(self.security, SignedRequests(self.security)) if self.security.is_enabled else None,
+            quotas=self.security.quotas,
             inflate_bytes_max=self.options.convert.inflate_bytes_max,
             handlers=self.rocketmq_context,
         )
@@ -310,3 +378,21 @@ class TurnLog:
     def append_freeing(self, entries: Sequence[Part], now_ms: int) -> Appended:
         self._touch()
         return self._append_freeing(entries, now_ms)
+
+
+class TracedLog(TurnLog):
+    """A TurnLog that makes the spans of traced messages in what it appends."""
+
+    __slots__ = ("_faults", "_tracing")
+
+    def __init__(self, store: Store, touch: Callable[[], None], tracing: Tracing, faults: Faults) -> None:
+        super().__init__(store, touch)
+        self._tracing, self._faults = tracing, faults
+
+    def append(self, entries: Sequence[Part], now_ms: int) -> Appended:
+        appended = super().append(entries, now_ms)
+        try:
+            self._tracing.appended(entries, appended, now_ms)
+        except Exception as error:  # noqa: BLE001 - the unit is in the log already
+            self._faults.contain(error, "tracing")
+        return appended

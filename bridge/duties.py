@@ -40,6 +40,8 @@ def _add_requests(core: Core, add: Add) -> None:
     """Add the duties of requests and members: leases, long polls, sessions, back-pressure."""
     rocketmq, kafka, leases, purgatory = core.rocketmq_context, core.kafka_context, core.leases, core.purgatory
     heartbeat_times, admission = rocketmq.groups.members.heartbeats, rocketmq.requests.admission
+    muted = core.server.muted
+    add("muted connections", muted.next_deadline_mono_ms, lambda now_ms, mono_ms: muted.release(mono_ms))
     add("leases", leases.next_deadline_ms, lambda now_ms, mono_ms: leases.expire(mono_ms))
     add("held requests", purgatory.next_deadline_ms, lambda now_ms, mono_ms: purgatory.advance(mono_ms))
     add("kafka groups", kafka.groups.next_deadline_ms, lambda now_ms, mono_ms: expire_sessions(kafka, mono_ms))
@@ -62,17 +64,28 @@ def _add_messages(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
     )
     add("half messages", check_backs.next_deadline_ms, check_backs.run, is_wall=True)
     add("tables of timers", delays.timers.tree.next_deadline_ms, delays.timers.tree.run)
-    add("delayed messages", delays.next_deadline_ms, delays.run, is_wall=True)
-    add("schedules", schedules.next_deadline_ms, schedules.run, is_wall=True)
+    marked = _unmarked if core.tracing is None else core.tracing.delivering
+    add("delayed messages", delays.next_deadline_ms, marked(delays.run), is_wall=True)
+    add("schedules", schedules.next_deadline_ms, marked(schedules.run), is_wall=True)
+
+
+def _unmarked(run: Callable[[int, int], object]) -> Callable[[int, int], object]:
+    return run
 
 
 def _add_upkeep(core: Core, add: Add) -> None:
     """Add the duties of figures, of state that nothing needs any more, and of maintenance."""
     rates, counts, deleted_topics = core.rates, core.rocketmq_context.groups.consume_counts, core.deleted_topics
     maintenance, connections, after = core.maintenance, core.server.connections, core.clock_set_back
-    careful_ms = core.wall_time.careful_ms
+    history, topic_rates, careful_ms = core.history, core.topic_rates, core.wall_time.careful_ms
+    sealed = core.sealed_data
+    add("check of sealed data", sealed.next_deadline_mono_ms, lambda now_ms, mono_ms: sealed.advance(mono_ms))
+    audit = core.security.audit
+    add("audit", audit.next_deadline_mono_ms, lambda now_ms, mono_ms: audit.report(mono_ms))
     add("poison list", core.poison.next_deadline_mono_ms, core.poison.save)
     add("rates", rates.next_deadline_ms, lambda now_ms, mono_ms: rates.sample(mono_ms, now_ms))
+    add("history", history.next_deadline_ms, lambda now_ms, mono_ms: history.sample(mono_ms, now_ms))
+    add("rates of topics", topic_rates.next_deadline_ms, lambda now_ms, mono_ms: topic_rates.run(mono_ms))
     add("read messages", counts.next_deadline_mono_ms, lambda now_ms, mono_ms: counts.advance(mono_ms))
     add("deleted topics", deleted_topics.next_deadline_mono_ms, lambda now_ms, mono_ms: deleted_topics.run())
     add("times after a clock was set back", after.next_deadline_mono_ms, lambda now_ms, mono_ms: after.run())

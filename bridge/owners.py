@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from duolog.bridge.clock import Clock
-from duolog.bridge.config import Options, SettingsInForce, level_delays_ms
+from duolog.bridge.config import Options, SettingsInForce, TracingOptions, level_delays_ms
 from duolog.bridge.data.delayed.delay_headers import DelayParser
 from duolog.bridge.data.delayed.delays import Delays
 from duolog.bridge.data.delayed.schedules import Schedules
@@ -16,14 +16,17 @@ from duolog.bridge.kafka.group_offsets import subscribed_topics
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
 from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
 from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.monitoring.history import History
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.monitoring.rates import Rates
+from duolog.bridge.monitoring.topic_rates import TopicRates
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.records import codec
 from duolog.bridge.records.broker import ClusterNamed
 from duolog.bridge.rocketmq.context import RocketMQState
+from duolog.bridge.security.security import Security
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.clock_set_back import ClockSetBack
 from duolog.bridge.state.deleted_topics import DeletedTopics
@@ -34,6 +37,9 @@ from duolog.bridge.state.system_topics import system_topics
 from duolog.bridge.state.topic_configs import broker_defaults
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
+from duolog.bridge.tracing.span_queue import SpanQueue
+from duolog.bridge.tracing.traced_messages import TracedMessages
+from duolog.bridge.tracing.tracing import Tracing
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.store.entry import Slot
@@ -58,10 +64,12 @@ class Owners:
         self.watchdog = Watchdog()
         self.metrics = Metrics()
         self.rates = Rates(self.metrics.totals)
+        self.history = History(self.metrics, self.watchdog)
         self.poison = Poison()
         self.state_log = StateLog(codec, self.poison)
         self.poison.attach(self.state_log)
         self._cluster = _Cluster(self.state_log)
+        self.security = Security(self.state_log, options, clock)
         self.wall_time = WallTime(self.state_log, options.retention)
         self.topics = Topics(
             self.state_log,
@@ -71,6 +79,7 @@ class Owners:
             ),
             config_defaults=broker_defaults(options),
         )
+        self.topic_rates = TopicRates(self.topics.all)
         self.group_offsets = GroupOffsets(self.state_log, self.topics.__contains__, options.groups)
         self.producers = Producers(self.state_log, options.kafka)
         self.expiring_queues = ExpiringQueues(self.state_log)
@@ -96,6 +105,15 @@ class Owners:
             partial(faults.contain, kind="held request"),
         )
         self.topics.on_deleted = self.purgatory.on_deleted
+        self.tracing = self._new_tracing(options.tracing) if options.tracing.endpoint else None
+
+    def _new_tracing(self, options: TracingOptions) -> Tracing:
+        def name_of(number: int) -> str | None:
+            topic = self.topics.by_number(number)
+            return None if topic is None else topic.name
+
+        spans, messages = SpanQueue(options.queue_max), TracedMessages(options.remembered_max)
+        return Tracing(spans, messages, options.ratio, self.clock.now_ms, name_of)
 
     def _sweep_of_deleted_topics(self) -> DeletedTopics:
         """Make what removes state of deleted topics from the owners that may have much of it."""

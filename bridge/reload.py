@@ -2,10 +2,12 @@
 
     log.format, log.level, log.levels   take effect at once
     http.readers_file                   is read again; the tokens in it are valid from the next lease on
+    tls.* but mode and limits           the files are read again; connections that begin from now on use them
+    security.audit_file                 is opened again, so that a tool may have renamed it
     any other setting                   is named in the log, because it needs a restart
 
-A thread reads the files. If the config file or the readers file cannot be used, nothing changes, and the log says why;
-the broker runs on. Variables of the environment are those with which the process was started.
+A thread reads the files. If the config file, the readers file or a certificate cannot be used, nothing changes, and the
+log says why; the broker runs on. Variables of the environment are those with which the process was started.
 """
 
 import asyncio
@@ -21,12 +23,14 @@ from duolog.bridge.http.api.settings import Reloaded
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.net.tls.ports import CERTIFICATE, RELOADABLE_TLS, LoadedTls, TlsPorts
+from duolog.bridge.security.audit.audit_log import AuditLog
 
 log = logging.getLogger("bridge")
 
 LOG: Final = ("log.format", "log.level", "log.levels")
 READERS_FILE: Final = "http.readers_file"
-RELOADABLE: Final = (*LOG, READERS_FILE)
+RELOADABLE: Final = (*LOG, READERS_FILE, *RELOADABLE_TLS)
 
 
 class Reload:
@@ -38,9 +42,12 @@ class Reload:
         load: Callable[[], Loaded],
         loop: asyncio.AbstractEventLoop,
         http: HttpPort,
+        tls: TlsPorts,
+        audit: AuditLog,
         faults: Faults,
     ) -> None:
-        self._load, self._loop, self._http, self._faults = load, loop, http, faults
+        self._load, self._loop, self._http, self._tls, self._faults = load, loop, http, tls, faults
+        self._audit = audit
         self._in_force = in_force
         self._task: asyncio.Task[None] | None = None
         self._is_wanted = False
@@ -72,10 +79,12 @@ class Reload:
                 self._faults.contain(error, "reload")
 
     async def _reload(self) -> Reloaded:
-        loaded, readers = await asyncio.to_thread(self._read)
+        loaded, readers, tls = await asyncio.to_thread(self._read)
         options = loaded.options
         changed = self._in_force.changed(options)
         self._http.readers = readers
+        self._tls.use(tls)
+        self._audit.reopen()
         reloaded = list(self._reloaded(changed, options, readers))
         self._in_force.take(loaded, RELOADABLE)
         restart = [name for name in changed if name not in RELOADABLE]
@@ -84,9 +93,9 @@ class Reload:
         logs.apply(options.log)
         return Reloaded(reloaded, restart)
 
-    def _read(self) -> tuple[Loaded, Readers]:
+    def _read(self) -> tuple[Loaded, Readers, LoadedTls]:
         loaded = self._load()
-        return loaded, Readers.load(loaded.options.http.readers_file)
+        return loaded, Readers.load(loaded.options.http.readers_file), self._tls.read(loaded.options)
 
     def _reloaded(self, changed: list[str], options: Options, readers: Readers) -> Iterator[str]:
         for name in LOG:
@@ -94,3 +103,5 @@ class Reload:
                 yield f"{name}:{getattr(options.log, name.partition('.')[2]) or '-'}"
         if options.http.readers_file or READERS_FILE in changed:
             yield f"{READERS_FILE}:{readers.token_count}_tokens"
+        if self._tls.certificate:
+            yield f"{CERTIFICATE}:{self._tls.certificate}"

@@ -18,6 +18,7 @@ PENDING_KIND: Final = 0x44  # Differs from all kinds in the `extra` of RocketMQ'
 HELD_KIND: Final = 0x54
 STORED_AGAIN_KIND: Final = 0x46
 
+_KINDS: Final = frozenset(bytes([kind]) for kind in (PENDING_KIND, HELD_KIND, STORED_AGAIN_KIND))
 _PENDING: Final = Struct(">BQQ")
 _HASH: Final = Struct(">Q")
 _HELD: Final = Struct(">BQQQ")
@@ -40,6 +41,21 @@ def encode_pending(queue_key: int, due_ms: int, name: bytes = b"") -> bytes:
     """Make the extra of a pending entry; `name` is the sender's own key."""
     extra = _PENDING.pack(PENDING_KIND, queue_key, due_ms)
     return extra + _HASH.pack(name_hash(queue_key >> TOPIC_SHIFT, name)) if name else extra
+
+
+def is_pending(extra: bytes) -> bool:
+    """Return whether the `extra` of an entry is that of a pending one."""
+    return extra[:1] in _KINDS
+
+
+def destination_of(extra: bytes) -> int:
+    """Return the queue key of the destination of a pending entry."""
+    return int.from_bytes(extra[1:9], "big")
+
+
+def due_ms_of(extra: bytes) -> int:
+    """Return the due time of a pending entry."""
+    return int.from_bytes(extra[9:17], "big")
 
 
 def decode_pending(extra: bytes) -> tuple[int, int, int]:

@@ -134,7 +134,7 @@ class Cron:
     def next_ms(self, after_ms: int) -> int:
         """Return the first run after a moment."""
         after = datetime.fromtimestamp(after_ms // 1000, UTC)
-        zone = _zone(self.zone)
+        zone = zone_of(self.zone)
         try:
             return _ms(self._next_of_day(after, zone) if self._is_time_of_day else self._next_by_clock(after, zone))
         except CronSimError as error:
@@ -155,7 +155,7 @@ class Cron:
         while True:
             offset = _offset(after + _SECOND, zone)
             found = self._match(after.replace(tzinfo=None) + offset).replace(tzinfo=UTC) - offset
-            change = _next_change(after + _SECOND, found, zone)
+            change = clock_change(after + _SECOND, found, zone)
             if change is None:
                 return found
             after = change - _SECOND
@@ -309,7 +309,7 @@ def _check(name: str, value: int, lowest: int, highest: int, unit: str = "") -> 
 
 
 @lru_cache(maxsize=1024)
-def _zone(name: str) -> tzinfo:
+def zone_of(name: str) -> tzinfo:
     if name == "UTC":
         return UTC
     try:
@@ -333,7 +333,7 @@ def _offset(moment: datetime, zone: tzinfo) -> timedelta:
     return moment.astimezone(zone).utcoffset() or timedelta()
 
 
-def _next_change(start: datetime, until: datetime, zone: tzinfo) -> datetime | None:
+def clock_change(start: datetime, until: datetime, zone: tzinfo) -> datetime | None:
     """Return the first second in (start, until] with another offset of the zone than `start`; None if there is none."""
     offset = _offset(start, zone)
     while start < until:

@@ -1,19 +1,22 @@
 """Writes and syncs the log, moves the visible ends of queues, and calls the callbacks of promises.
 
     durable <= written <= next_position
+    shared  <= written
 
     write          writes all appended units by one pwrite and moves `written`; asynchronous queues become visible;
                    promises that wait for a write are kept
     sync_wanted    returns the SyncTask that the flusher's thread must run
     synced         moves `durable`; synchronous queues become visible; promises that wait for an fsync are kept
+    stored         moves `shared`; shared queues become visible; promises that wait for the object store are kept
 
-A queue is *synchronous* if its entries become visible after an fsync (`Queue.durable` is true), and *asynchronous* if
-they become visible after a write.
+A queue is *asynchronous*, *synchronous* or *shared* if its entries become visible after a write, after an fsync, or
+once the object store has them (`Queue.level`).
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 
-from duolog.store.entry import Promise
+from duolog.store.entry import SYNCED, WRITTEN, Promise
 from duolog.store.errors import NO_HANDLES, HalfWritten, StoreError, WritingEnded
 from duolog.store.index.index_maintenance import IndexFlusher
 from duolog.store.index.queue import Queue
@@ -27,6 +30,7 @@ class Durability:
     """How far the log is written and durable, and the promises that wait for it.
 
     No other class moves `Queue.visible_end`, so a reader never sees an entry that is less durable than its queue asks.
+    The class has 17 fields, because each level of durability has a position, promises and queues that wait for it.
     """
 
     def __init__(
@@ -36,7 +40,7 @@ class Durability:
         index_flusher: IndexFlusher,
         write_state: WriteState,
         *,
-        is_sync: bool,
+        level: int,
     ) -> None:
         self.on_visible: Callable[[list[Queue]], None] = _ignore  # Called with the queues whose visible_end moved.
         self.contain: Callable[[Exception], None] = _reraise  # Called with each exception that a callback raised.
@@ -47,22 +51,28 @@ class Durability:
         self._touched = queues.touched
         self._index_flusher = index_flusher
         self._write_state = write_state
-        self._is_sync = is_sync
+        self.shared = log.written  # The object store has the log up to this position. Only `stored` moves it.
+        self._level = level
         self._to_write = Promises(self._contain)
         self._to_sync = Promises(self._contain)
+        self._to_share = Promises(self._contain)
         self._unsynced: dict[Queue, int] = {}  # Visible ends of synchronous queues after the next SyncTask.
         self._syncing: dict[Queue, int] = {}  # Visible ends of synchronous queues after the SyncTask in progress.
         self._task: SyncTask | None = None  # The SyncTask in progress.
+        # Visible ends of shared queues once `shared` reaches a position, in the order of these positions.
+        self._unshared: deque[tuple[int, dict[Queue, int]]] = deque()
+        self._begins_share = True  # Whether the next write begins a new item of `_unshared`.
 
     # -- Promises
 
     def promise(self) -> Promise:
-        """Return a promise that covers all units appended so far, with the durability of `store.flush`."""
-        return Promise(self._log.next_position, self._is_sync)
+        """Return a promise that covers all units appended so far, with the level of `store.flush`."""
+        return Promise(self._log.next_position, self._level)
 
     def kept(self, promise: Promise) -> bool:
-        """Return whether the log is already as durable as the promise requires."""
-        return promise.end <= (self._log.durable if promise.durable else self.written)
+        """Return whether the log is already as safe as the promise requires."""
+        end, level = promise
+        return end <= (self.written if level == WRITTEN else self._log.durable if level == SYNCED else self.shared)
 
     def when(self, promise: Promise, done: Done) -> None:
         """Call `done(None)` once the promise is kept, or `done(error)` once it cannot be kept.
@@ -70,23 +80,27 @@ class Durability:
         `done` is called before this method returns if the outcome is known already.
         """
         state = self._write_state
-        if promise.end <= (self._log.durable if promise.durable else self.written):
+        end, level = promise
+        if end <= (self.written if level == WRITTEN else self._log.durable if level == SYNCED else self.shared):
             done(None)
         elif state.refusal is not None and (
-            state.has_ended or (state.is_blocked and not state.is_retrying and promise.end > self.written)
+            state.has_ended or (state.is_blocked and not state.is_retrying and end > self.written)
         ):
             done(state.refusal)
         else:
-            (self._to_sync if promise.durable else self._to_write).add(promise.end, done)
+            waiting = self._to_write if level == WRITTEN else self._to_sync if level == SYNCED else self._to_share
+            waiting.add(end, done)
 
     def fail_promises(self, refusal: StoreError) -> None:
         """Call the callbacks of the promises that cannot be kept in the state `blocked` or `ended`.
 
         With DiskFull these are the promises above `written`: what is written may still be synced. With WritingEnded
-        these are also the promises that wait for an fsync.
+        these are also the promises that wait for an fsync or for the object store.
         """
+        has_ended = isinstance(refusal, WritingEnded)
         self._to_write.fail(self.written, refusal)
-        self._to_sync.fail(self._log.durable if isinstance(refusal, WritingEnded) else self.written, refusal)
+        self._to_sync.fail(self._log.durable if has_ended else self.written, refusal)
+        self._to_share.fail(self.shared if has_ended else self.written, refusal)
 
     # -- Writing
 
@@ -131,17 +145,26 @@ class Durability:
         return True
 
     def _note_written(self) -> list[Queue]:
-        """Move the visible ends of asynchronous queues and return these queues; note the synchronous queues."""
+        """Move the visible ends of asynchronous queues and return these queues; note the other queues."""
         visible = []
+        unshared: dict[Queue, int] = {}
         for queue in self._touched:
             queue.is_touched = False
-            if queue.durable:
+            if queue.level == SYNCED:
                 self._unsynced[queue] = queue.end_offset
-            else:
+            elif queue.level == WRITTEN:
                 queue.visible_end = queue.end_offset
                 visible.append(queue)
+            else:
+                unshared[queue] = queue.end_offset
         self._touched.clear()
+        if unshared:
+            self._note_unshared(unshared)
         return visible
+
+    def raise_if_ended(self) -> None:
+        """Raise WritingEnded if writing has ended."""
+        self._write_state.raise_if_ended()
 
     # -- Syncing
 
@@ -181,11 +204,7 @@ class Durability:
             self._write_state.end_writing(f"fsync failed: {error}")
             return
         self._log.synced(task)
-        visible = []
-        for queue, end_offset in self._syncing.items():
-            if end_offset > queue.visible_end:
-                queue.visible_end = end_offset
-                visible.append(queue)
+        visible = _moved(self._syncing)
         self._to_sync.keep(self._log.durable)
         if visible:
             self._show(visible)
@@ -201,6 +220,32 @@ class Durability:
             self.synced(task, error)
             if error is not None:
                 return  # While no file can be opened, `sync_wanted` would return the same task for ever.
+
+    # -- The object store
+
+    def _note_unshared(self, ends: dict[Queue, int]) -> None:
+        """Note the ends of shared queues, which become visible when the store has the log up to `written`."""
+        if self._begins_share or not self._unshared:
+            self._begins_share = False
+            self._unshared.append((self.written, ends))
+        else:
+            self._unshared[-1] = (self.written, self._unshared[-1][1] | ends)
+
+    def cut(self) -> None:
+        """Note that an object of the store ends at or below `written`; what is written later becomes visible later."""
+        self._begins_share = True
+
+    def stored(self, position: int) -> None:
+        """Move `shared` to `position`, up to which the store has the log; show shared queues, and keep promises."""
+        assert self.shared <= position <= self.written, f"stored to {position}, {self.shared} .. {self.written}"
+        self.shared = position
+        ends: dict[Queue, int] = {}
+        while self._unshared and self._unshared[0][0] <= position:
+            ends |= self._unshared.popleft()[1]
+        visible = _moved(ends)
+        self._to_share.keep(position)
+        if visible:
+            self._show(visible)
 
     # -- Callbacks
 
@@ -220,6 +265,14 @@ def _error_of(task: SyncTask) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def _moved(ends: Mapping[Queue, int]) -> list[Queue]:
+    """Move the visible ends of queues, and return the queues whose visible end was lower."""
+    visible = [queue for queue, end_offset in ends.items() if end_offset > queue.visible_end]
+    for queue in visible:
+        queue.visible_end = ends[queue]
+    return visible
 
 
 def _ignore(_: object) -> None:

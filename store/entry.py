@@ -1,6 +1,6 @@
 """The types that the store returns: Slot and Promise from an append, Stored from a read."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
@@ -8,6 +8,13 @@ Buffer = bytes | bytearray | memoryview
 CONTROL_FORM = 0  # A control entry (`store/log/control.py`).
 STATE_FORM = 1  # A state record, which the store does not interpret.
 FIRST_FRAME_FORM = 2
+
+
+# Levels of durability, of a promise and of a queue: how safe the log must be before an answer may leave, or before
+# readers may see an entry. They are ordered: what is awaited for two promises is the higher level.
+WRITTEN: Final = 0  # A write covers it: a killed process does not lose it.
+SYNCED: Final = 1  # An fsync covers it: a power failure does not lose it.
+SHARED: Final = 2  # It is in the object store (`store/shared/`): the loss of the machine does not lose it.
 
 
 # new_tuple(NamedTupleClass, fields) makes a named tuple at half the cost of a call of its class. Code that runs for
@@ -26,14 +33,17 @@ class Slot(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """The condition under which an answer may be sent: how far the log must be written or fsynced.
+    """The condition under which an answer may be sent: the log must be safe up to position `end`.
 
-    If `durable` is false, `Store.write` must have written the log up to position `end`, so that a killed process does
-    not lose it. If `durable` is true, an fsync must have covered it, so that a power failure does not lose it.
+    `level` says what safe means: WRITTEN, SYNCED or SHARED.
     """
 
     end: int
-    durable: bool
+    level: int
+
+    def and_also(self, other: "Promise") -> "Promise":
+        """Return a promise that is kept when both are."""
+        return Promise(max(self.end, other.end), max(self.level, other.level))
 
 
 class Appended(NamedTuple):

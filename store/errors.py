@@ -35,6 +35,13 @@ class DiskFull(StoreError):
     """
 
 
+class StoreBehind(DiskFull):
+    """Appends are refused: the object store lacks more of the log than `shared.behind_bytes_max`.
+
+    To clients it is the same as a full disk: it ends without a restart.
+    """
+
+
 class WritingEnded(StoreError):
     """A write or fsync has failed, and the content of the disk is unknown: appends are refused until a restart."""
 

@@ -90,8 +90,7 @@ class StateLog:
         appended = self._log.append(entries, now_ms)
         if frames and records:
             # State records have the durability of `store.flush`; that of the queues may be less.
-            kept = self._log.promise()
-            appended = Appended(appended.slots, Promise(kept.end, kept.durable or appended.promise.durable))
+            appended = Appended(appended.slots, appended.promise.and_also(self._log.promise()))
         self._apply(records, frames, appended)
         return appended
 

@@ -34,7 +34,9 @@ from duolog.store.log.control import Control, ControlKind
 from duolog.store.log.entry_reader import EntryReader
 from duolog.store.log.format import CLOSED_FLAG, OPENED_FLAG
 from duolog.store.log.frames import Frames
+from duolog.store.log.log_copy import LogCopy
 from duolog.store.log.segment import LOG_DIRECTORY, Segment
+from duolog.store.log.unit_source import UnitSource
 from duolog.store.options import StoreOptions
 from duolog.store.recovery.checkpoint_run import CheckpointRun, log_removal_failure
 from duolog.store.recovery.checkpointer import Checkpointer
@@ -42,6 +44,7 @@ from duolog.store.recovery.recovery import Recovered, RecoveryReport, recover
 from duolog.store.recovery.replay import Replayer
 from duolog.store.retention.dead_segments import DeadSegments
 from duolog.store.retention.retention import Retention
+from duolog.store.shared.segments.local_ranges import LocalRanges
 from duolog.store.workers import Executors, Inline
 from duolog.store.write_state import WriteState
 
@@ -56,14 +59,13 @@ class Store:
     delegates would cost each request one more call.
     """
 
-    def __init__(self, files: Files, options: StoreOptions, replayer: Replayer, lock: int) -> None:
-        is_sync = options.flush == "sync"
+    def __init__(self, files: Files, options: StoreOptions, replayer: Replayer, lock: int, own_from: int = 0) -> None:
         self.options = options
         self.executors = Executors()
         self._files = files
         self._lock = lock
-        self._queues = queues = Queues(files, durable=is_sync)
-        recovered = recover(files, options.open_segments_max, queues, replayer)
+        self._queues = queues = Queues(files, level=options.level)
+        recovered = recover(files, options.open_segments_max, queues, replayer, own_from=own_from)
         self.recovery: RecoveryReport = recovered.report
         self._log = CommitLog(files, options, recovered.segments, recovered.end_position, epoch=recovered.report.epoch)
         queues.index_files.opener = self._log.segments.opener = lambda: self.executors.readers
@@ -74,12 +76,13 @@ class Store:
 
         self.write_state = WriteState(files, options, self.executors, self._log)
         index_flusher = IndexFlusher(queues, self.executors, self.write_state.write_failed)
-        self.durability = Durability(self._log, queues, index_flusher, self.write_state, is_sync=is_sync)
+        self.durability = Durability(self._log, queues, index_flusher, self.write_state, level=options.level)
         self.write_state.attach(self.durability.write, self.durability.fail_promises)
         self.appender = Appender(self._log, queues, index_flusher, self.write_state, options, recovered.stored_ms)
         self.append = self.appender.append
         self.write, self.promise = self.durability.write, self.durability.promise
         self.when, self.kept = self.durability.when, self.durability.kept
+        self._index_flusher = index_flusher
         self._open_checkpoints(recovered, replayer)
 
     def _open_checkpoints(self, recovered: Recovered, replayer: Replayer) -> None:
@@ -105,6 +108,7 @@ class Store:
             self.write_state,
             self.executors,
             dead_segments,
+            is_shared=self.options.is_shared,
         )
         self.retention = Retention(
             self.appender, queues, self.write_state, self.executors, dead_segments, self._checkpoints.ask
@@ -118,17 +122,32 @@ class Store:
 
         Raises DataDirectoryInUse, Corruption or OSError.
         """
+        store = cls._recover(files, options, replayer, lock_directory(files))
         try:
-            lock = files.lock(LOCK_PATH)
-        except BlockingIOError as error:
-            raise DataDirectoryInUse(
-                "the data directory is in use by another process, probably a second broker"
-            ) from error
+            store.begin_run(now_ms, store.recovery.epoch)
+        except BaseException:
+            files.close(store._lock)
+            raise
+        return store
+
+    @classmethod
+    def open_copy(cls, files: Files, options: StoreOptions, replayer: Replayer, lock: int, own_from: int) -> "Store":
+        """Recover a log that continues elsewhere: `log_copy` appends to it.
+
+        `lock` is what `lock_directory` returned; it is closed with the store, or if this fails. The units below
+        position `own_from` were copied. No run begins, so nothing else may append before `begin_run`. Blocks. Raises
+        Corruption or OSError.
+        """
+        store = cls._recover(files, options, replayer, lock, own_from)
+        store._log.epoch -= 1  # The number of the run that continues.
+        return store
+
+    @classmethod
+    def _recover(cls, files: Files, options: StoreOptions, replayer: Replayer, lock: int, own_from: int = 0) -> "Store":
         try:
             files.make_directory(LOG_DIRECTORY)
             files.sync_directory(".")
-            store = cls(files, options, replayer, lock)
-            store._begin_run(now_ms)
+            store = cls(files, options, replayer, lock, own_from)
         except BaseException:
             files.close(lock)
             raise
@@ -139,8 +158,39 @@ class Store:
         )
         return store
 
-    def _begin_run(self, now_ms: int) -> None:
-        """Append the unit that carries the new epoch, and make it durable before any other unit is appended."""
+    def log_copy(self, replayer: Replayer) -> LogCopy:
+        """Return what appends the units of another broker to this store, which `open_copy` has opened."""
+        return LogCopy(self._log, self._queues, self.appender, self._index_flusher, replayer)
+
+    def unit_source(self) -> UnitSource:
+        """Return what reads written units of this log for an upload."""
+        return UnitSource(self._log, self._files, self.executors)
+
+    def local_ranges(self) -> LocalRanges:
+        """Return what reads ranges of this log, and says which were removed, for a compaction of the shared log."""
+        return LocalRanges(self._files, self._log.segments, self.unit_source())
+
+    def release(self) -> None:
+        """Close the files and release the lock without writing anything."""
+        self.write_state.is_closed = True
+        self._log.segments.close()
+        self._queues.index_files.close()
+        self._files.close(self._lock)
+
+    def take_over(self, now_ms: int, epoch: int) -> None:
+        """End the copying, and begin a run with this epoch. The whole copy must be durable. Blocks.
+
+        Raises StoreError if the disk fails.
+        """
+        assert self.durable == self.next_position, f"durable up to {self.durable}, not {self.next_position}"
+        self.write_state.raise_if_ended()
+        self._queues.show()
+        self.begin_run(now_ms, epoch)
+
+    def begin_run(self, now_ms: int, epoch: int) -> None:
+        """Append the unit that carries the new epoch, and make it durable before any other unit is appended. Blocks."""
+        self._log.epoch = epoch
+        self.appender.recovered_ms = self.appender.stored_ms
         # The unit has the last store time of the log, because the clock has not been checked yet
         # (`bridge/state/wall_time.py`).
         self.appender.append_unit([], self.appender.stored_ms or now_ms, OPENED_FLAG)
@@ -176,14 +226,12 @@ class Store:
             self.appender.append_unit([], now_ms, CLOSED_FLAG)
             self.durability.write_and_sync()
         self._checkpoint_run.abandon()
-        self._checkpoint_run.begin(closed=True)
+        if not self.options.is_shared:  # The object store lacks the last unit, and will not get it from this process.
+            self._checkpoint_run.begin(closed=True)
         if self._checkpoints.is_running:
             log.warning("the last checkpoint was given up, after server.stop_ms: the next start reads more of the log")
             self._checkpoint_run.abandon()
-        self.write_state.is_closed = True
-        self._log.segments.close()
-        self._queues.index_files.close()
-        self._files.close(self._lock)
+        self.release()
 
     # -- The log
 
@@ -215,6 +263,11 @@ class Store:
     def segments(self) -> Iterable[Segment]:
         """Return the segments of the log, the oldest first."""
         return iter(self._log.segments)
+
+    @property
+    def level_max(self) -> int:
+        """The highest level of durability that a promise may have here."""
+        return self.options.level_max
 
     # -- Queues
 
@@ -277,3 +330,11 @@ class Store:
         if replayed_bytes > self.options.recovery_checkpoint_bytes and not self.write_state.has_ended:
             self.durability.write_and_sync()
             self.checkpoint(mono_ms)
+
+
+def lock_directory(files: Files) -> int:
+    """Lock the data directory and return the lock's handle; closing it releases the lock. Raises DataDirectoryInUse."""
+    try:
+        return files.lock(LOCK_PATH)
+    except BlockingIOError as error:
+        raise DataDirectoryInUse("the data directory is in use by another process, probably a second broker") from error

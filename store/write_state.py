@@ -6,6 +6,7 @@
                                 above `store.disk_full_ratio`                    `store.disk_resume_ratio`
     blocked      DiskFull       a write met ENOSPC, EDQUOT, EMFILE or ENFILE     the same write succeeds: above mark,
                                                                                  writable after EMFILE or ENFILE
+    behind       StoreBehind    `fall_behind`: the object store lacks too much       `catch_up`
     ended        WritingEnded   any other write failed, or an fsync failed       never: the broker must be restarted
 
 In the state *blocked*, promises that wait for the log fail with DiskFull, unless the spare file is being removed: then
@@ -38,6 +39,7 @@ class WriteState:
 
     def __init__(self, files: Files, options: StoreOptions, executors: Executors, commitlog: CommitLog) -> None:
         self.refusal: StoreError | None = None  # Why appends are refused at present.
+        self.behind: StoreError | None = None  # The refusal of the state `behind`, also while another state hides it.
         self.is_blocked = False  # A write failed for want of space or file handles and has not succeeded since.
         self._lacks_handles = False  # The last write that failed had no file handle; the disk may have had space.
         self.is_closed = False  # The store is closed: outcomes of tasks that end later are ignored.
@@ -92,6 +94,23 @@ class WriteState:
         self.refusal = WritingEnded(reason)
         self._fail_promises(self.refusal)
 
+    # -- The object store
+
+    def fall_behind(self, refusal: StoreError) -> None:
+        """Refuse appends, because the object store lacks too much of the log."""
+        if self.behind is None:
+            log.warning("appends are refused, the object store is behind: %s", refusal)
+        if self.refusal is self.behind:
+            self.refusal = refusal
+        self.behind = refusal
+
+    def catch_up(self) -> None:
+        """Accept appends again, as far as the disk does."""
+        log.warning("the object store has caught up, appends are accepted")
+        if self.refusal is self.behind:
+            self.refusal = None
+        self.behind = None
+
     # -- The spare file
 
     def make_room(self) -> None:
@@ -145,7 +164,7 @@ class WriteState:
         self.usage = used, total = usage
         if self.has_ended or self.is_closed:
             return
-        if self.refusal is None:
+        if self.refusal is self.behind:
             if used > total * self._options.disk_full_ratio:
                 log.warning(
                     "the disk is almost full, above store.disk_full_ratio, appends are refused: used=%d total=%d",
@@ -167,7 +186,7 @@ class WriteState:
             log.warning("the disk has room again, appends are accepted: used=%d total=%d", used, total)
         else:
             return
-        self._lacks_handles, self.refusal = False, None
+        self._lacks_handles, self.refusal = False, self.behind
 
 
 def _not_attached(*_: object) -> None:

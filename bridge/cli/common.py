@@ -182,6 +182,14 @@ def show_json_line(found: object) -> None:
     typer.echo(json.dumps(found, ensure_ascii=False))
 
 
+def show_done(found: object, text: str, *, as_json: bool) -> None:
+    """Print what a command has done: as JSON the answer of the broker, or a line of text."""
+    if as_json:
+        show_json(found)
+    else:
+        typer.echo(text)
+
+
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table in full width, one line for each row; cells are not shortened."""
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]

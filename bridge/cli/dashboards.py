@@ -125,6 +125,14 @@ ALERTS: Final = (
         "GET /readyz says why, for example a full disk.",
     ),
     Alert(
+        "DuologDataDamaged",
+        "duolog_damaged_places > 0",
+        "",
+        "critical",
+        "Stored data of Duolog is damaged",
+        "The log has lines 'sealed data is damaged'. Run duolog log verify, then restore a backup or repair.",
+    ),
+    Alert(
         "DuologGroupLags",
         "sum by (instance, group, topic) (duolog_group_lag_messages) > 100000 "
         "and sum by (instance, group, topic) (delta(duolog_group_lag_messages[10m])) > 0",

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from duolog.bridge.cli.common import Http, Refused, length_ms, writing
+from duolog.bridge.cli.common import AsJson, Http, Refused, length_ms, show_done, writing
 from duolog.bridge.cli.http_client import HttpApiError
 
 POLL_S: Final = 0.2
@@ -15,6 +15,7 @@ STOP_S: Final = 15.0  # The time for the stop itself; `server.stop_ms` is at mos
 def drain(
     wait: Annotated[str, typer.Option(metavar="TIME", help="the longest time for clients to leave")] = "10s",
     http: Http = None,
+    as_json: AsJson = False,
 ) -> None:
     """Accept no new connections, wait until all clients have left or the time is over, then stop the broker.
 
@@ -23,12 +24,13 @@ def drain(
     wait_ms = length_ms("--wait", wait)
     api = writing(http)
     begun = api.post("/api/drain", {"wait_ms": wait_ms})
-    typer.echo(f"draining, {begun['connections']} connections are open")
+    if not as_json:
+        typer.echo(f"draining, {begun['connections']} connections are open")
     for _ in range(int((wait_ms / 1000 + STOP_S) / POLL_S)):
         try:
             api.get("/api/status")
         except HttpApiError:
-            typer.echo("stopped")
+            show_done(begun | {"stopped": True}, "stopped", as_json=as_json)
             return
         time.sleep(POLL_S)
     raise Refused(f"{api.address} still answers; the broker's log says what it waits for")

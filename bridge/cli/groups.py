@@ -9,6 +9,7 @@ from duolog.bridge.cli.common import (
     AsJson,
     Execute,
     Http,
+    Key,
     beginning,
     given,
     moment_ms,
@@ -16,6 +17,7 @@ from duolog.bridge.cli.common import (
     query,
     reading,
     say,
+    show_done,
     show_json,
     show_table,
     show_tree,
@@ -75,16 +77,44 @@ def _position(offset: int | None) -> int | str:
 # -- Dead letters
 
 
+@group_app.command("members")
+def group_members(name: str, http: Http = None, as_json: AsJson = False) -> None:
+    """List the live members of a group, with their assignments."""
+    found = reading(http).get("/api/groups", name, "members")
+    if as_json:
+        show_json(found)
+        return
+    show_table(
+        ("protocol", "member", "client", "host", "topics", "assignment"),
+        [
+            [row["wire"], row["member"], row["client_id"], row["host"], ", ".join(row["topics"]), _assignment(row)]
+            for row in found["members"]
+        ],
+    )
+
+
+def _assignment(row: dict[str, Any]) -> str:
+    if row["assignment"] is None:
+        return "by the clients"
+    return "; ".join(f"{each['topic']}: {', '.join(map(str, each['queues']))}" for each in row["assignment"])
+
+
 @group_app.command("dead-letters")
 def group_dead_letters(
     name: str,
     offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="first offset")] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="number of rows")] = 100,
+    reason: Annotated[str | None, typer.Option(metavar="REASON", help="only those with this reason")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="only those that came from this topic")] = None,
+    key: Key = None,
+    tag: Annotated[str | None, typer.Option(metavar="TAG", help="only those with this tag")] = None,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
     """List a group's dead letters, with the reason and the origin of each."""
-    path = f"/api/groups/{quote(name, safe='')}/dead-letters?{query(offset=offset, limit=limit)}"
+    path = f"/api/groups/{quote(name, safe='')}/dead-letters?" + query(
+        offset=offset, limit=limit, reason=reason, topic=topic, key=key, tag=tag
+    )
     found = reading(http).get(path)
     if as_json:
         show_json(found)
@@ -122,15 +152,20 @@ def group_redrive(
         str | None,
         typer.Option(metavar="retry|topic", help="the group's retry topic, or the topics that the messages came from"),
     ] = None,
+    offsets: Annotated[
+        list[int] | None,
+        typer.Option("--offset", metavar="N", min=0, help="only the dead letter at this offset; repeatable"),
+    ] = None,
     http: Http = None,
+    as_json: AsJson = False,
 ) -> None:
     """Send a group's dead letters again.
 
     They go to the group's retry topic, which only RocketMQ consumers read. With --to topic they go to the topics that
     they came from, where every group gets them again.
     """
-    done = writing(http).act("/api/groups", name, "redrive", body={"to": to})
-    typer.echo(f"redrove {done['redriven']} dead letters of {done['group']}")
+    done = writing(http).act("/api/groups", name, "redrive", body={"to": to} | given(offsets=offsets or None))
+    show_done(done, f"redrove {done['redriven']} dead letters of {done['group']}", as_json=as_json)
 
 
 # -- Committed offsets
@@ -175,13 +210,14 @@ def group_reset(
 
 
 @group_app.command("delete")
-def group_delete(name: str, execute: Execute = False, http: Http = None) -> None:
+def group_delete(name: str, execute: Execute = False, http: Http = None, as_json: AsJson = False) -> None:
     """Delete the committed offsets and the config of a group without members.
 
     Only shows what would be deleted, unless --execute is given.
     """
     api = writing(http) if execute else reading(http)
     done = api.delete(f"/api/groups/{quote(name, safe='')}?{query(execute=str(execute).lower())}")
-    typer.echo(f"{'deleted' if execute else 'would delete'} {done['group']} with {done['positions']} positions")
+    verb = "deleted" if execute else "would delete"
+    show_done(done, f"{verb} {done['group']} with {done['positions']} positions", as_json=as_json)
     if not execute:
         say(DRY_RUN)

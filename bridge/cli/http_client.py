@@ -1,14 +1,20 @@
 """The client of the HTTP API that the commands use: JSON requests and answers; each failure is a one-line error."""
 
+import base64
 import json
-from http.client import HTTPConnection, HTTPException
+import os
+import ssl
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote
 
 import typer
 
+CA_VARIABLE = "DUOLOG_CA_FILE"
 TIMEOUT_S = 10.0
 PORT_MAX = 65535
+USER_VARIABLE = "DUOLOG_USER"
+PASSWORD_VARIABLE = "DUOLOG_PASSWORD"
 
 
 class HttpApiError(typer.TyperException):
@@ -18,15 +24,21 @@ class HttpApiError(typer.TyperException):
 
 
 class Api:
-    """The HTTP API of the broker at `HOST:PORT`. `token` is sent if it is not None (`http.readers_file`)."""
+    """The HTTP API of the broker at `HOST:PORT` or `https://HOST:PORT`.
+
+    `token` is sent if it is not None (`http.readers_file`), and else the user of DUOLOG_USER and DUOLOG_PASSWORD. With
+    https, the certificate of the broker must be signed by a CA in the file that DUOLOG_CA_FILE names, or by one of the
+    system's.
+    """
 
     token: str | None = None
 
     def __init__(self, address: str) -> None:
-        given, address = address, address.removeprefix("http://").rstrip("/")
+        given, self._is_encrypted = address, address.startswith("https://")
+        address = address.removeprefix("https://").removeprefix("http://").rstrip("/")
         host, _, port = address.rpartition(":")
         if not host or "/" in host or not (port.isascii() and port.isdecimal()) or not 0 < int(port[:6]) <= PORT_MAX:
-            raise typer.BadParameter(f"--http: expected HOST:PORT, got {given!r}")
+            raise typer.BadParameter(f"--http: expected HOST:PORT, or https://HOST:PORT for TLS, got {given!r}")
         self.address = address
         self._host, self._port = host.strip("[]"), int(port)
 
@@ -46,19 +58,32 @@ class Api:
     def delete(self, *path: str) -> Any:
         return self._call("DELETE", path)
 
+    def _authorization(self) -> dict[str, str]:
+        """Return the header that says who asks: the token, or the user of the environment."""
+        if self.token is not None:
+            return {"Authorization": f"Bearer {self.token}"}
+        name, password = os.environ.get(USER_VARIABLE), os.environ.get(PASSWORD_VARIABLE)
+        if name is None or password is None:
+            return {}
+        return {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
+
     def _call(self, method: str, path: tuple[str, ...], body: str | None = None) -> Any:
         """Send a request to the path of these parts, which may be names, and return the answer. Raises HttpApiError."""
         target = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
-        connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        connection = self._connection()
         try:
-            authorization = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
-            connection.request(method, target, body, {"Content-Type": "application/json"} | authorization)
+            connection.request(method, target, body, {"Content-Type": "application/json"} | self._authorization())
             response = connection.getresponse()
             content = response.read()
         except (ConnectionResetError, BrokenPipeError) as error:
             raise HttpApiError(
                 f"{self.address} has closed the connection without an answer: it is not the HTTP port of a Duolog "
-                "broker, or the broker is stopping (--http names its HTTP port)"
+                "broker, or the broker is stopping, or requires TLS (--http names its HTTP port, with https:// for TLS)"
+            ) from error
+        except ssl.SSLCertVerificationError as error:
+            raise HttpApiError(
+                f"the certificate of {self.address} is not trusted: {error.verify_message} ({CA_VARIABLE} names the "
+                "file of its CA)"
             ) from error
         except (OSError, HTTPException) as error:
             reason = getattr(error, "strerror", None) or error
@@ -66,6 +91,16 @@ class Api:
         finally:
             connection.close()
         return _decoded(content, response.status, self.address)
+
+    def _connection(self) -> HTTPConnection:
+        if not self._is_encrypted:
+            return HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        file = os.environ.get(CA_VARIABLE)
+        try:
+            context = ssl.create_default_context(cafile=file)
+        except OSError as error:
+            raise HttpApiError(f"{CA_VARIABLE}={file} cannot be read: {error.strerror or error}") from error
+        return HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
 
 
 def _decoded(content: bytes, status: int, address: str) -> Any:
@@ -76,7 +111,8 @@ def _decoded(content: bytes, status: int, address: str) -> Any:
             f"{address} is not the HTTP port of a Duolog broker: it answered status {status}, {content[:60]!r}"
         ) from error
     if status >= 400:
-        raise HttpApiError(
-            str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"status {status}"
-        )
+        text = str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"status {status}"
+        if text.startswith("security.enabled:"):  # The request had no login.
+            text = f"{text} (commands take them from {USER_VARIABLE} and {PASSWORD_VARIABLE}; set both)"
+        raise HttpApiError(text)
     return answer

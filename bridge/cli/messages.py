@@ -108,6 +108,12 @@ def consume(
     timeout: Annotated[
         str | None, typer.Option(metavar="TIME", help="end when no message came for this time, like 10s")
     ] = None,
+    tag: Annotated[str | None, typer.Option(metavar="TAGS", help="only messages with one of these: a || b")] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="only messages with this key")] = None,
+    header: Annotated[str | None, typer.Option(metavar="NAME[=VALUE]", help="only messages with this header")] = None,
+    sql: Annotated[
+        str | None, typer.Option(metavar="CONDITION", help="only messages whose headers fit, in SQL92: price > 10")
+    ] = None,
     http: Http = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
 ) -> int:
@@ -121,7 +127,7 @@ def consume(
         raise typer.BadParameter("--offset needs --queue")
     timeout_ms = None if timeout is None else length_ms("--timeout", timeout)
     since_ms = moment_ms("--from-time", since)
-    reader = _Reader(reading(http), topic)
+    reader = _Reader(reading(http), topic, given(tag=tag, key=key, header=header, sql=sql))
     places = reader.places(queue, from_beginning=from_beginning, offset=offset, tail=tail, since_ms=since_ms)
     shown = 0
     try:
@@ -141,8 +147,8 @@ def consume(
 class _Reader:
     """Reads the queues of one topic, one after the other."""
 
-    def __init__(self, api: "Api", topic: str) -> None:
-        self._api, self._name, self._clock = api, topic, SystemClock()
+    def __init__(self, api: "Api", topic: str, filters: dict[str, str]) -> None:
+        self._api, self._name, self._filters, self._clock = api, topic, filters, SystemClock()
 
     def places(
         self, queue: int | None, *, from_beginning: bool, offset: int | None, tail: int | None, since_ms: int | None
@@ -156,7 +162,7 @@ class _Reader:
             start, end = row["start"], row["end"]
             if since_ms is not None:
                 page = self._page(row["queue"], time_ms=since_ms, limit=1)
-                found[row["queue"]] = page["messages"][0]["offset"] if page["messages"] else page["end"]
+                found[row["queue"]] = page["messages"][0]["offset"] if page["messages"] else page["next"]
             elif offset is not None:
                 found[row["queue"]] = offset
             else:
@@ -170,9 +176,9 @@ class _Reader:
             is_idle = True
             for queue, at in places.items():
                 page = self._page(queue, offset=at, limit=AT_ONCE)
+                is_idle = is_idle and page["next"] == at  # A filter may leave out all messages of a page.
                 places[queue] = page["next"]
                 for message in page["messages"]:
-                    is_idle = False
                     yield message | {"queue": queue}
                 last_ms = self._clock.mono_ms() if page["messages"] else last_ms
             if is_idle:
@@ -181,7 +187,7 @@ class _Reader:
                 time.sleep(POLL_S)
 
     def _page(self, queue: int, **wanted: int) -> dict[str, Any]:
-        path = f"/api/topics/{quote(self._name, safe='')}/messages?{query(queue=queue, **wanted)}"
+        path = f"/api/topics/{quote(self._name, safe='')}/messages?{query(queue=queue, **wanted, **self._filters)}"
         found: dict[str, Any] = self._api.get(path)
         return found
 

@@ -27,6 +27,7 @@ from duolog.bridge.cli.common import (
     query,
     reading,
     say,
+    show_done,
     show_json,
     show_table,
     show_tree,
@@ -65,11 +66,12 @@ def timer_add(
     headers: Headers = None,
     replace: Annotated[bool, typer.Option(help="replace pending messages with the same key")] = False,
     http: Http = None,
+    as_json: AsJson = False,
 ) -> None:
     """Send a delayed message."""
     body = {"topic": topic} | content_of(value, key, queue, headers) | _time(delay, at) | {"replace": replace}
     made = writing(http).post("/api/timers", body)
-    typer.echo(f"{made['id']} due {local_time(made['due_ms'])}")
+    show_done(made, f"{made['id']} due {local_time(made['due_ms'])}", as_json=as_json)
 
 
 @timer_app.command("list")
@@ -123,14 +125,16 @@ def timer_show(timer_id: str, http: Http = None, as_json: AsJson = False) -> Non
 
 
 @timer_app.command("cancel")
-def timer_cancel(timer_id: TimerIds = None, topic: Topic = None, key: Key = None, http: Http = None) -> None:
+def timer_cancel(
+    timer_id: TimerIds = None, topic: Topic = None, key: Key = None, http: Http = None, as_json: AsJson = False
+) -> None:
     """Cancel a pending message."""
     _check_named(timer_id, topic, key)
     api = writing(http)
     if timer_id is not None:
-        _tell(api.delete("/api/timers", timer_id), CANCELLED)
+        _tell(api.delete("/api/timers", timer_id), CANCELLED, as_json=as_json)
     else:
-        _tell(api.delete(f"/api/timers?{query(topic=topic, key=key)}"), CANCELLED)
+        _tell(api.delete(f"/api/timers?{query(topic=topic, key=key)}"), CANCELLED, as_json=as_json)
 
 
 @timer_app.command("reschedule")
@@ -141,26 +145,31 @@ def timer_reschedule(
     topic: Topic = None,
     key: Key = None,
     http: Http = None,
+    as_json: AsJson = False,
 ) -> None:
     """Change the due time of a pending message."""
     _check_named(timer_id, topic, key)
     api, time = writing(http), _time(delay, at)
     if timer_id is not None:
-        _tell(api.post(f"/api/timers/{quote(timer_id, safe='')}/reschedule", time), RESCHEDULED)
+        decided = api.post(f"/api/timers/{quote(timer_id, safe='')}/reschedule", time)
     else:
-        _tell(api.post("/api/timers/reschedule", time | {"topic": topic, "key": key}), RESCHEDULED)
+        decided = api.post("/api/timers/reschedule", time | {"topic": topic, "key": key})
+    _tell(decided, RESCHEDULED, as_json=as_json)
 
 
 @timer_app.command("now")
-def timer_now(timer_id: TimerIds = None, topic: Topic = None, key: Key = None, http: Http = None) -> None:
+def timer_now(
+    timer_id: TimerIds = None, topic: Topic = None, key: Key = None, http: Http = None, as_json: AsJson = False
+) -> None:
     """Deliver a pending message now."""
     _check_named(timer_id, topic, key)
     api = writing(http)
     if timer_id is not None:
-        _tell(api.act("/api/timers", timer_id, "now"), RESCHEDULED, DELIVERED)
+        decided = api.act("/api/timers", timer_id, "now")
     else:
         now = {"topic": topic, "key": key, "delay_ms": 0}
-        _tell(api.post("/api/timers/reschedule", now), RESCHEDULED, DELIVERED)
+        decided = api.post("/api/timers/reschedule", now)
+    _tell(decided, RESCHEDULED, DELIVERED, as_json=as_json)
 
 
 @timer_app.command("histogram")
@@ -188,15 +197,17 @@ def timer_histogram(
 
 
 @timer_app.command("pause")
-def timer_pause(topic: str, http: Http = None) -> None:
+def timer_pause(topic: str, http: Http = None, as_json: AsJson = False) -> None:
     """Pause the deliveries of delayed messages to a topic."""
-    typer.echo(f"paused {writing(http).act('/api/topics', topic, 'pause')['topic']}")
+    done = writing(http).act("/api/topics", topic, "pause")
+    show_done(done, f"paused {done['topic']}", as_json=as_json)
 
 
 @timer_app.command("resume")
-def timer_resume(topic: str, http: Http = None) -> None:
+def timer_resume(topic: str, http: Http = None, as_json: AsJson = False) -> None:
     """Resume the deliveries of delayed messages to a topic."""
-    typer.echo(f"resumed {writing(http).act('/api/topics', topic, 'resume')['topic']}")
+    done = writing(http).act("/api/topics", topic, "resume")
+    show_done(done, f"resumed {done['topic']}", as_json=as_json)
 
 
 # -- Schedules
@@ -224,6 +235,7 @@ def schedule_add(
     queue: Queue = None,
     headers: Headers = None,
     http: Http = None,
+    as_json: AsJson = False,
 ) -> None:
     """Register a schedule, which sends a message again and again.
 
@@ -242,7 +254,7 @@ def schedule_add(
     }  # fmt: skip
     made = writing(http).post("/api/schedules", {key: value for key, value in body.items() if value is not None})
     following = "ended" if made["next_ms"] is None else f"next run {local_time(made['next_ms'])}"
-    typer.echo(f"{made['outcome']} {made['name']}, {following}")
+    show_done(made, f"{made['outcome']} {made['name']}, {following}", as_json=as_json)
 
 
 @schedule_app.command("list")
@@ -267,6 +279,27 @@ def schedule_list(http: Http = None, as_json: AsJson = False) -> None:
     )
 
 
+@schedule_app.command("preview")
+def schedule_preview(
+    expression: Annotated[str, typer.Argument(metavar="CRON", help="5 fields, or 6 with seconds first, or @daily")],
+    zone: Annotated[str, typer.Option(metavar="ZONE", help="time zone, like Europe/Berlin")] = "UTC",
+    count: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="number of runs")] = 10,
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the next runs of a cron expression, and those around the changes of the clock."""
+    found = reading(http).get(f"/api/cron?{query(expression=expression, zone=zone, count=count)}")
+    if as_json:
+        show_json(found)
+        return
+    for run in found["runs"]:
+        typer.echo(run["local"])
+    for change in found["changes"]:
+        typer.echo(f"\nthe clock goes from {change['before']} to {change['after']} at {local_time(change['at_ms'])}")
+        for run in change["runs"]:
+            typer.echo(run["local"])
+
+
 @schedule_app.command("show")
 def schedule_show(name: str, http: Http = None, as_json: AsJson = False) -> None:
     """Show a schedule."""
@@ -280,10 +313,9 @@ def schedule_show(name: str, http: Http = None, as_json: AsJson = False) -> None
 
 
 @schedule_app.command("remove")
-def schedule_remove(name: str, http: Http = None) -> None:
+def schedule_remove(name: str, http: Http = None, as_json: AsJson = False) -> None:
     """Remove a schedule."""
-    writing(http).delete("/api/schedules", name)
-    typer.echo(f"removed {name}")
+    show_done(writing(http).delete("/api/schedules", name), f"removed {name}", as_json=as_json)
 
 
 # -- Arguments
@@ -311,10 +343,11 @@ def _span(start: str | None, until: str | None) -> dict[str, int | None]:
 # -- Output
 
 
-def _tell(decided: dict[str, Any], *wanted: str) -> None:
+def _tell(decided: dict[str, Any], *wanted: str, as_json: bool) -> None:
     """Print the outcome and the number of messages; exit with status 1 if the outcome is not one of `wanted`."""
     outcome = decided["outcome"].replace("_", " ")
-    typer.echo(f"{outcome}, messages: {decided['messages']}" if decided.get("messages") else outcome)
+    text = f"{outcome}, messages: {decided['messages']}" if decided.get("messages") else outcome
+    show_done(decided, text, as_json=as_json)
     if decided["outcome"] not in wanted:
         reason = _REASONS.get(decided["outcome"], outcome)
         say(f"not {wanted[0]}: {reason}")

@@ -13,6 +13,7 @@ from duolog.bridge.cli.common import (
     pairs,
     reading,
     say,
+    show_done,
     show_json,
     show_table,
     show_tree,
@@ -64,19 +65,33 @@ def topic_describe(name: str, http: Http = None, as_json: AsJson = False) -> Non
     )
 
 
+@topic_app.command("groups")
+def topic_groups(name: str, http: Http = None, as_json: AsJson = False) -> None:
+    """List the groups of both client protocols that read a topic, with their lag in it."""
+    rows = reading(http).get("/api/topics", name, "groups")
+    if as_json:
+        show_json(rows)
+        return
+    show_table(
+        ("group", "active in", "members", "lag", "no position yet"),
+        [[row["name"], row["active"] or "-", row["members"], row["lag"], row["lag_without_position"]] for row in rows],
+    )
+
+
 @topic_app.command("create")
 def topic_create(
     name: str,
     queues: Annotated[int | None, typer.Option(help="number of queues; by default `topics.queues`")] = None,
     configs: Configs = None,
     http: Http = None,
+    as_json: AsJson = False,
 ) -> None:
     """Create a topic."""
     body: dict[str, Any] = {"name": name, "configs": dict(_configs(configs or ()))}
     if queues is not None:
         body["queues"] = queues
     made = writing(http).post("/api/topics", body)
-    typer.echo(f"created {made['name']} with {len(made['queues'])} queues")
+    show_done(made, f"created {made['name']} with {len(made['queues'])} queues", as_json=as_json)
 
 
 def _configs(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -101,14 +116,17 @@ def topic_configure(
         ),
     ],
     http: Http = None,
+    as_json: AsJson = False,
 ) -> None:
     """Change configs of a topic; configs that are not named stay as they are."""
     changes = {key: value or None for key, value in _configs(configs)}
     found = writing(http).patch("/api/topics", name, body={"configs": changes})
-    typer.echo(f"{found['name']}: " + (" ".join(f"{key}={value}" for key, value in found["configs"].items()) or "-"))
+    configs_text = " ".join(f"{key}={value}" for key, value in found["configs"].items()) or "-"
+    show_done(found, f"{found['name']}: {configs_text}", as_json=as_json)
 
 
 @topic_app.command("delete")
-def topic_delete(name: str, http: Http = None) -> None:
+def topic_delete(name: str, http: Http = None, as_json: AsJson = False) -> None:
     """Delete a topic with all its messages and the groups' committed offsets in it."""
-    typer.echo(f"deleted {writing(http).delete('/api/topics', name)['deleted']}")
+    done = writing(http).delete("/api/topics", name)
+    show_done(done, f"deleted {done['deleted']}", as_json=as_json)

@@ -11,6 +11,7 @@ from duolog.bridge.cli.common import (
     Http,
     new_app,
     reading,
+    show_done,
     show_json,
     show_table,
     show_tree,
@@ -61,34 +62,61 @@ def txn_describe(transactional_id: str, http: Http = None, as_json: AsJson = Fal
 
 
 @txn_app.command("abort")
-def txn_abort(transactional_id: str, http: Http = None) -> None:
+def txn_abort(transactional_id: str, http: Http = None, as_json: AsJson = False) -> None:
     """Abort the open transaction of a Kafka producer, and fence the producer.
 
     Readers of committed records continue.
     """
-    typer.echo(f"aborted {writing(http).delete('/api/transactions', transactional_id)['aborted']}")
+    done = writing(http).delete("/api/transactions", transactional_id)
+    show_done(done, f"aborted {done['aborted']}", as_json=as_json)
 
 
-HalfTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="topic, or TOPIC/ID as `txn list` shows it")]
+HalfTopic = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="topic, or TOPIC/ID as `txn list` shows it")]
 HalfId = Annotated[str | None, typer.Argument(metavar="[ID]", help="the id that the producer gave the message")]
 
 
+HalfOffset = Annotated[
+    int | None,
+    typer.Option("--half-offset", metavar="N", min=0, help="of a RocketMQ producer's message, as `txn list` shows it"),
+]
+
+
 @txn_app.command("commit")
-def commit_half(topic: HalfTopic, id: HalfId = None, http: Http = None) -> None:
-    """Commit a half message of a Kafka producer, by the id that the producer gave it."""
-    _decide(http, topic, id, "commit")
+def commit_half(
+    topic: HalfTopic = None,
+    id: HalfId = None,
+    half_offset: HalfOffset = None,
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
+    """Commit a half message: of a Kafka producer by topic and id, of a RocketMQ producer by --half-offset."""
+    _decide(http, topic, id, half_offset, "commit", as_json=as_json)
 
 
 @txn_app.command("rollback")
-def roll_back_half(topic: HalfTopic, id: HalfId = None, http: Http = None) -> None:
-    """Roll back a half message of a Kafka producer, by the id that the producer gave it."""
-    _decide(http, topic, id, "rollback")
+def roll_back_half(
+    topic: HalfTopic = None,
+    id: HalfId = None,
+    half_offset: HalfOffset = None,
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
+    """Roll back a half message: of a Kafka producer by topic and id, of a RocketMQ producer by --half-offset."""
+    _decide(http, topic, id, half_offset, "rollback", as_json=as_json)
 
 
-def _decide(http: str | None, topic: str, id: str | None, verdict: str) -> None:
+def _decide(
+    http: str | None, topic: str | None, id: str | None, half_offset: int | None, verdict: str, *, as_json: bool
+) -> None:
+    if (topic is None) == (half_offset is None):
+        raise BadOption("expected either TOPIC/ID or --half-offset")
+    if topic is None:
+        done = writing(http).act("/api/half-messages", str(half_offset), body={"verdict": verdict})
+        show_done(done, f"half message {done['half_offset']}: {done['state']}", as_json=as_json)
+        return
     if id is None:
         topic, _, id = topic.partition("/")  # The name of a topic contains no slash.
     if not id:
         raise BadOption(f"expected TOPIC ID or TOPIC/ID, got {topic!r} alone")
     done = writing(http).post(f"/api/transactions/{quote(topic, safe='')}/{quote(id, safe='')}", {"verdict": verdict})
-    typer.echo(f"{done['topic']} {done['id']}: {done['state']}")
+    show_done(done, f"{done['topic']} {done['id']}: {done['state']}", as_json=as_json)

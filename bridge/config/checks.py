@@ -1,13 +1,19 @@
 """Checks of settings that a type cannot express, and parsers of settings that contain a list."""
 
 import re
+from typing import Final, NamedTuple
 
-from duolog.bridge.config.log import component_levels
+from duolog.bridge.config.log import check_endpoint, collector_headers, component_levels
 from duolog.bridge.config.options import Options
+from duolog.bridge.config.ports import TlsOptions
 from duolog.bridge.config.section import ConfigError
+from duolog.bridge.config.storage import SharedSection
 from duolog.bridge.config.units import UNITS_MS
 from duolog.delay.recurring import BadSchedule, Cron
+from duolog.store.objects.errors import StoreRefused
+from duolog.store.objects.options import parse_location
 
+ALL_FIELDS: Final = "*"
 DELAY_LEVELS_MAX = 128  # Each level is a queue of `SCHEDULE_TOPIC_XXXX`.
 
 
@@ -15,12 +21,22 @@ def check_together(options: Options) -> None:
     """Check single values and pairs of settings that types cannot check. Raises ConfigError."""
     _check_advertised(options.server.advertise)
     component_levels(options.log.levels)
+    check_endpoint(options.tracing.endpoint)
+    collector_headers(options.tracing.headers)
     name_servers(options.rocketmq.join_namesrv)
     if options.txn.check_urls:
         _check_urls(options.txn.check_urls)
+    _check_tls(options.tls)
     level_delays_ms(options.delay.levels)
+    mask_rules(options.http.masks)
     _check_zone(options.delay.time_zone)
     store, groups, topics = options.store, options.groups, options.topics
+    _check_shared(options.shared, store.flush)
+    if options.shared.url and options.security.enabled:
+        raise ConfigError(
+            "security.enabled: it cannot be combined with shared.url yet, because a standby cannot ask its clients who "
+            "they are: set one of the two"
+        )
     for low, high, low_name, high_name in (
         (store.disk_resume_ratio, store.disk_full_ratio, "store.disk_resume_ratio", "store.disk_full_ratio"),
         (
@@ -35,6 +51,18 @@ def check_together(options: Options) -> None:
             raise ConfigError(f"{low_name}: {low} is above {high_name}, {high}")
 
 
+def _check_shared(shared: SharedSection, flush: str) -> None:
+    if flush == "shared" and not shared.url:
+        raise ConfigError("store.flush: `shared` needs an object store: set shared.url, for example by --shared")
+    if shared.url:
+        try:
+            parse_location(shared.url)
+        except StoreRefused as error:
+            raise ConfigError(f"shared.url: {error}") from None
+    if shared.endpoint and re.fullmatch(r"https?://[^/@\s?#]+/?", shared.endpoint) is None:
+        raise ConfigError("shared.endpoint: expected https://host:port without user, path and query")
+
+
 def level_delays_ms(levels: str) -> list[int]:
     """Parse `delay.levels`: return the delay of each level in milliseconds. Raises ConfigError."""
     delays = []
@@ -46,6 +74,25 @@ def level_delays_ms(levels: str) -> list[int]:
     if not 1 <= len(delays) <= DELAY_LEVELS_MAX:
         raise ConfigError(f"delay.levels: expected 1 to {DELAY_LEVELS_MAX} levels, got {len(delays)}")
     return delays
+
+
+class MaskRule(NamedTuple):
+    """What the console hides of messages: `topic` may have wildcards, `fields` are in lower case."""
+
+    topic: str
+    fields: frozenset[str]
+
+
+def mask_rules(text: str) -> list[MaskRule]:
+    """Parse `http.masks`: TOPIC:FIELD,FIELD and so on, separated by blanks. Raises ConfigError."""
+    rules = []
+    for rule in text.split():
+        topic, colon, names = rule.partition(":")
+        fields = frozenset(name.lower() for name in names.split(",") if name)
+        if not topic or not colon or not fields:
+            raise ConfigError(f"http.masks: expected TOPIC:FIELD,FIELD, got {rule!r}")
+        rules.append(MaskRule(topic, fields))
+    return rules
 
 
 def name_servers(text: str) -> list[tuple[str, int]]:
@@ -74,6 +121,13 @@ def _check_urls(prefixes: str) -> None:
         CheckUrls(prefixes)
     except BadUrl as error:
         raise ConfigError(f"txn.check_urls: {error}") from error
+
+
+def _check_tls(tls: TlsOptions) -> None:
+    if tls.mode != "off" and not tls.certificate_file:
+        raise ConfigError(f"tls.certificate_file: tls.mode={tls.mode} needs a certificate")
+    if tls.mode != "off" and tls.client_auth != "none" and not tls.ca_file:
+        raise ConfigError(f"tls.ca_file: tls.client_auth={tls.client_auth} needs the CAs of client certificates")
 
 
 def _check_zone(name: str) -> None:

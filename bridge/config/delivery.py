@@ -118,3 +118,10 @@ class TxnOptions(Section, frozen=True):
             ge=1,
         ),
     ] = 1_000_000
+
+
+class ConvertOptions(Section, frozen=True):
+    """Reading one protocol's messages in the other's form."""
+
+    inflate_bytes_max: Annotated[int, setting("largest size of a decompressed batch", ge=MIB)] = 64 * MIB
+    cache_bytes: Annotated[int, setting("decompressed batches that are kept for the next pull", ge=0)] = 16 * MIB

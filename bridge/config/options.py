@@ -6,33 +6,47 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 from msgspec import Meta
 
-from duolog.bridge.config.delivery import DelayOptions, TxnOptions
-from duolog.bridge.config.log import LoggingOptions
+from duolog.bridge.config.delivery import ConvertOptions, DelayOptions, TxnOptions
+from duolog.bridge.config.log import LoggingOptions, TracingOptions
 from duolog.bridge.config.ports import (
-    ConvertOptions,
     HooksOptions,
     HttpOptions,
     KafkaOptions,
     LimitsOptions,
     RocketmqOptions,
     ServerOptions,
+    TlsOptions,
 )
 from duolog.bridge.config.section import Section
-from duolog.bridge.config.storage import GroupsOptions, LeasesOptions, RetentionOptions, StoreSection, TopicsOptions
+from duolog.bridge.config.security import SecurityOptions
+from duolog.bridge.config.storage import (
+    ClusterSection,
+    GroupsOptions,
+    LeasesOptions,
+    RetentionOptions,
+    SharedSection,
+    StoreSection,
+    TopicsOptions,
+)
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All settings, by section."""
 
     server: ServerOptions = ServerOptions()
+    tls: TlsOptions = TlsOptions()
     log: LoggingOptions = LoggingOptions()
+    tracing: TracingOptions = TracingOptions()
     store: StoreSection = StoreSection()
+    shared: SharedSection = SharedSection()
+    cluster: ClusterSection = ClusterSection()
     topics: TopicsOptions = TopicsOptions()
     retention: RetentionOptions = RetentionOptions()
     groups: GroupsOptions = GroupsOptions()
     kafka: KafkaOptions = KafkaOptions()
     rocketmq: RocketmqOptions = RocketmqOptions()
     http: HttpOptions = HttpOptions()
+    security: SecurityOptions = SecurityOptions()
     leases: LeasesOptions = LeasesOptions()
     hooks: HooksOptions = HooksOptions()
     limits: LimitsOptions = LimitsOptions()

@@ -1,6 +1,6 @@
-"""Settings of the ports and their connections: addresses, Kafka, RocketMQ, HTTP, hooks, limits, conversion."""
+"""Settings of the ports and their connections: addresses, TLS, Kafka, RocketMQ, HTTP, hooks, limits."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from duolog.bridge.config.section import DAY_MS, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS, Section, setting
 
@@ -24,6 +24,104 @@ class ServerOptions(Section, frozen=True):
     stop_ms: Annotated[
         int, setting("time given to unfinished requests, then to a last checkpoint, when stopping", ge=0, le=4_000)
     ] = 3_000
+
+
+class TlsOptions(Section, frozen=True):
+    """Encryption of all ports, and of the broker's own connections to other servers."""
+
+    mode: Annotated[
+        Literal["off", "optional", "required"],
+        setting(
+            "`optional` serves clients with and without TLS on the same ports, `required` closes connections without",
+            kafka="listener.security.protocol.map",
+            rocketmq="tls.server.mode",
+        ),
+    ] = "off"
+    certificate_file: Annotated[
+        str,
+        setting(
+            "PEM file of the broker's certificate, followed by those of intermediate CAs",
+            kafka="ssl.keystore.location",
+            rocketmq="tls.server.certPath",
+        ),
+    ] = ""
+    key_file: Annotated[
+        str,
+        setting(
+            "PEM file of the certificate's private key; empty: it is in `tls.certificate_file`",
+            kafka="ssl.keystore.key",
+            rocketmq="tls.server.keyPath",
+        ),
+    ] = ""
+    key_password: Annotated[
+        str,
+        setting(
+            "password of an encrypted private key",
+            kafka="ssl.key.password",
+            rocketmq="tls.server.keyPassword",
+            is_secret=True,
+        ),
+    ] = ""
+    ca_file: Annotated[
+        str,
+        setting(
+            "PEM file of the CAs that sign client certificates",
+            kafka="ssl.truststore.location",
+            rocketmq="tls.server.trustCertPath",
+        ),
+    ] = ""
+    client_auth: Annotated[
+        Literal["none", "request", "require"],
+        setting(
+            "client certificates: `request` checks one if the client has it, `require` refuses clients without",
+            kafka="ssl.client.auth",
+            rocketmq="tls.server.need.client.auth",
+        ),
+    ] = "none"
+    principal_rule: Annotated[
+        str,
+        setting(
+            "the user of a client certificate, the first rule that matches: `CN`, `DN` (the whole subject), or "
+            "`RULE:pattern/replacement/` with `L` or `U`, as in Kafka; separated by commas",
+            kafka="ssl.principal.mapping.rules",
+        ),
+    ] = "CN"
+    min_version: Annotated[
+        Literal["1.2", "1.3"], setting("oldest version of TLS that is accepted", kafka="ssl.enabled.protocols")
+    ] = "1.2"
+    ciphers: Annotated[
+        str,
+        setting(
+            "ciphers of TLS 1.2 in OpenSSL's notation; those of TLS 1.3 are OpenSSL's",
+            kafka="ssl.cipher.suites",
+            rocketmq="tls.ciphers",
+        ),
+    ] = "ECDHE+AESGCM:ECDHE+CHACHA20"
+    handshake_ms: Annotated[
+        int, setting("time in which a client must complete its TLS handshake; else its connection is closed", ge=1)
+    ] = 10 * SECOND_MS
+    handshake_bytes_max: Annotated[
+        int, setting("bytes of a client's TLS handshake; beyond, its connection is closed", ge=4 * KIB)
+    ] = 64 * KIB
+    handshakes_max: Annotated[
+        int,
+        setting("unfinished TLS handshakes; beyond, the one whose client is silent for longest is closed", ge=1),
+    ] = 1_000
+    outgoing_ca_file: Annotated[
+        str,
+        setting(
+            "PEM file of the CAs that sign the certificates of servers that the broker calls: check-back URLs, name "
+            "servers, token keys, the owner of a shared log; empty: those of the system",
+            rocketmq="tls.client.trustCertPath",
+        ),
+    ] = ""
+    outgoing_hostname_check: Annotated[
+        bool,
+        setting(
+            "the certificate of a server that the broker calls must name the server's host",
+            kafka="ssl.endpoint.identification.algorithm",
+        ),
+    ] = True
 
 
 class KafkaOptions(Section, frozen=True):
@@ -80,6 +178,9 @@ class RocketmqOptions(Section, frozen=True):
         str,
         setting("name servers of a cluster to register with, `host:port;host:port`", rocketmq="namesrvAddr"),
     ] = ""
+    join_namesrv_tls: Annotated[
+        bool, setting("use TLS for the connections to these name servers, and verify their certificates")
+    ] = False
     frame_bytes_max: Annotated[
         int, setting("largest request", rocketmq="com.rocketmq.remoting.frameMaxLength", ge=1 * KIB)
     ] = 16 * MIB
@@ -218,6 +319,17 @@ class HttpOptions(Section, frozen=True):
     origins: Annotated[
         str, setting("origins of web pages that may change something, like `https://ops.example`, separated by blanks")
     ] = ""
+    masks: Annotated[
+        str,
+        setting(
+            "what the console hides of messages: `payments:card,cvv hr.*:*` hides these fields of JSON bodies and "
+            "these headers, and all of the topics `hr.*`; the API gives messages as they are"
+        ),
+    ] = ""
+    schemas_directory: Annotated[
+        str,
+        setting("directory of schemas by which the console shows bodies: TOPIC.avsc (Avro), TOPIC.desc (Protobuf)"),
+    ] = ""
     connections_max: Annotated[int, setting("open connections; further ones are closed at once", ge=1)] = 256
     body_bytes_max: Annotated[int, setting("largest request body", ge=1 * KIB)] = MIB
     held_bytes_max: Annotated[
@@ -296,10 +408,3 @@ class LimitsOptions(Section, frozen=True):
     connection_held_bytes_max: Annotated[
         int, setting("memory of long polls of one connection; further ones are answered at once", ge=512)
     ] = 32 * MIB
-
-
-class ConvertOptions(Section, frozen=True):
-    """Reading one protocol's messages in the other's form."""
-
-    inflate_bytes_max: Annotated[int, setting("largest size of a decompressed batch", ge=MIB)] = 64 * MIB
-    cache_bytes: Annotated[int, setting("decompressed batches that are kept for the next pull", ge=0)] = 16 * MIB

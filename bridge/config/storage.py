@@ -1,9 +1,11 @@
-"""Settings of the store: the log, topics, retention, groups, leases."""
+"""Settings of the store: the log, the object store, topics, retention, groups, leases."""
 
 from typing import Annotated, Literal
 
 from duolog.bridge.config.section import DAY_MS, GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS, Section, setting
+from duolog.store.options import StoreOptions
 
+OF_BROKER = ("directory", "verify_bytes_per_s")  # Settings of the section `store` that the store does not know.
 FOREVER = -1  # The value of a retention setting without a limit.
 
 
@@ -12,9 +14,10 @@ class StoreSection(Section, frozen=True):
 
     directory: Annotated[str, setting("data directory", kafka="log.dirs", rocketmq="storePathRootDir")] = "duolog-data"
     flush: Annotated[
-        Literal["sync", "async"],
+        Literal["sync", "async", "shared"],
         setting(
-            "`sync` answers after fsync, `async` after write(); a topic may choose for itself",
+            "`sync` answers after fsync, `async` after write(), `shared` when the object store has it; a topic "
+            "may choose for itself",
             kafka="log.flush.interval.messages",
             rocketmq="flushDiskType",
         ),
@@ -49,6 +52,13 @@ class StoreSection(Section, frozen=True):
     cold_reads_max: Annotated[
         int, setting("reads that miss the page cache and wait for a thread; further ones are refused", ge=1)
     ] = 1024
+    verify_bytes_per_s: Annotated[
+        int,
+        setting(
+            "bytes of sealed segments, indexes and tables that are checked for damage each second; 0: none",
+            ge=0,
+        ),
+    ] = MIB
     checkpoint_bytes: Annotated[
         int, setting("bytes of log after which a checkpoint is written; bounds the work of a restart", ge=64 * KIB)
     ] = 64 * MIB
@@ -82,6 +92,58 @@ class StoreSection(Section, frozen=True):
     disk_resume_ratio: Annotated[
         float, setting("used share of the disk below which refused writes resume", ge=0.01, le=1)
     ] = 0.93
+
+
+class SharedSection(Section, frozen=True):
+    """The object store that has the log of a stream; see Shared storage. `--shared` sets the URL."""
+
+    url: Annotated[
+        str,
+        setting(
+            "`s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `file:///directory` for trials; "
+            "empty: the log is on this machine's disk alone"
+        ),
+    ] = ""
+    endpoint: Annotated[str, setting("address of the object store, `https://host:port`; empty: the provider's own")] = (
+        ""
+    )
+    region: Annotated[
+        str, setting("region of the bucket (S3); empty: the one of the environment or of the profile file")
+    ] = ""
+    flush_interval_ms: Annotated[
+        int, setting("longest time for which the end of the log waits before it is uploaded", ge=1, le=10_000)
+    ] = 100
+    object_bytes: Annotated[
+        int, setting("size at which the end of the log is uploaded earlier", ge=64 * KIB, le=64 * MIB)
+    ] = 8 * MIB
+    in_flight_bytes: Annotated[int, setting("bytes that are uploaded at a time", ge=64 * KIB)] = 64 * MIB
+    behind_bytes_max: Annotated[
+        int,
+        setting(
+            "bytes of the log that the object store may lack; beyond, writes are refused. It is the most that topics "
+            "without `flush.mode=shared` can lose with this machine",
+            ge=MIB,
+        ),
+    ] = 256 * MIB
+    connect_timeout_ms: Annotated[
+        int, setting("longest time in which a connection to the object store opens", ge=1, le=60_000)
+    ] = SECOND_MS
+    request_timeout_ms: Annotated[
+        int,
+        setting(
+            "longest time from a request to the object store to its answer, without the time that the content takes",
+            ge=1,
+            le=60_000,
+        ),
+    ] = 5 * SECOND_MS
+
+
+class ClusterSection(Section, frozen=True):
+    """The brokers that share a log."""
+
+    takeover_ms: Annotated[
+        int, setting("a standby takes over when the owner has written nothing for so long", ge=500, le=600_000)
+    ] = 3 * SECOND_MS
 
 
 class TopicsOptions(Section, frozen=True):
@@ -254,3 +316,9 @@ class LeasesOptions(Section, frozen=True):
             ge=MIB,
         ),
     ] = 16 * GIB
+
+
+def store_options(section: StoreSection, *, is_shared: bool = False) -> StoreOptions:
+    """Return the store's options: the section without what the broker itself uses."""
+    names = [name for name in section.__struct_fields__ if name not in OF_BROKER]
+    return StoreOptions(**{name: getattr(section, name) for name in names}, is_shared=is_shared)

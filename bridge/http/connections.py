@@ -21,6 +21,7 @@ from aiohttp import web
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options
 from duolog.bridge.http.answers import failure
+from duolog.bridge.net.tls.peer import TlsPeer
 
 KEEPALIVE_S: Final = 30
 LINGER_S: Final = 2  # The time in which the rest of a refused body is read, so that the client gets the answer.
@@ -41,7 +42,15 @@ class TooMuchHeld(Exception):
 class HttpConnection(web.RequestHandler):
     """One connection. `begin` and `end` enclose the work on each of its requests."""
 
-    __slots__ = ("_all", "_held_bytes", "_is_in_work", "_socket", "_unsent_since_mono_ms", "head_deadline_mono_ms")
+    __slots__ = (
+        "_all",
+        "_held_bytes",
+        "_is_in_work",
+        "_socket",
+        "_unsent_since_mono_ms",
+        "head_deadline_mono_ms",
+        "tls",
+    )
 
     def __init__(self, connections: "HttpConnections", server: web.Server) -> None:
         super().__init__(
@@ -59,6 +68,7 @@ class HttpConnection(web.RequestHandler):
         self._all = connections
         # A second reference, because aiohttp drops its own before all is sent.
         self._socket: asyncio.Transport | None = None
+        self.tls: TlsPeer | None = None  # None: the connection has no TLS.
         self._held_bytes = 0  # The part of `HttpConnections.held_bytes` that this connection holds.
         self._is_in_work = False
         self._unsent_since_mono_ms: int | None = None
@@ -69,6 +79,7 @@ class HttpConnection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)
+        self.tls = self._socket.get_extra_info("tls_peer")
         self._socket.set_write_buffer_limits(high=0)  # So that writing is paused as long as any byte is unsent.
         super().connection_made(transport)
 

@@ -8,7 +8,7 @@ HttpContext               what every part of the API uses: settings, clock, log,
   .monitoring             what status, health and metrics report
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,22 +26,30 @@ from duolog.bridge.hooks import Hooks
 from duolog.bridge.kafka.groups.coordinator import GroupCoordinator
 from duolog.bridge.maintenance import Maintenance
 from duolog.bridge.monitoring.faults import Faults
+from duolog.bridge.monitoring.history import History
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.sealed_data import SealedDataCheck
+from duolog.bridge.monitoring.topic_rates import TopicRates
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.net.nodes import Nodes
 from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.admin.consume_counts import ConsumeCounts
 from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
+from duolog.bridge.rocketmq.consuming.pulled_offsets import PulledOffsets
 from duolog.bridge.rocketmq.groups.members import GroupMembers
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
 from duolog.bridge.rocketmq.requests.admission import Admission
+from duolog.bridge.security.security import Security
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
+from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
+from duolog.bridge.tracing.span_queue import SpanQueue
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.delay.tree.lists import PendingLists
@@ -49,6 +57,7 @@ from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
+from duolog.txn.half_verdicts import HalfVerdict
 from duolog.txn.isolation import Isolation
 
 
@@ -87,10 +96,12 @@ class GroupContext:
     rocketmq_groups: GroupConfigs
     rocketmq_pop_checkpoints: PopCheckpoints
     rocketmq_consume_counts: ConsumeCounts
+    rocketmq_pulled_offsets: PulledOffsets
     # (group) -> the numbers of unread retries and unread dead letters.
     unread_failures: Callable[[str], tuple[int, int]]
     position_in: Callable[[str, Queue], int]  # (group, queue) -> the first offset that the group has not consumed.
-    redrive: Callable[[str, str | None], Awaitable[tuple[int, Promise]]]  # `rocketmq.retry.redrive.redrive`
+    # `rocketmq.retry.redrive.redrive`
+    redrive: Callable[[str, str | None, Sequence[int] | None, Callable[[Topic], bool]], Awaitable[tuple[int, Promise]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,8 @@ class TransactionContext:
     kafka: Transactions
     halves: HalfMessageLog
     half_decisions: HalfDecisions
+    # (offset in the half topic, verdict): `rocketmq.producing.half_messages.decide`
+    decide_rocketmq: Callable[[int, HalfVerdict], Awaitable[Promise]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +120,22 @@ class MonitoringContext:
     """What status, health and metrics report, in addition to the state in the other contexts."""
 
     addresses: Addresses
+    nodes: Nodes
     cluster_id: str
     started_mono_ms: int
     not_ready_reason: Callable[[], str]  # Returns an empty string while requests can be served.
     server: Server
     metrics: Metrics
+    history: History
+    topic_rates: TopicRates
     faults: Faults
     poison: Poison
     watchdog: Watchdog
     maintenance: Maintenance
+    sealed_data: SealedDataCheck
     rocketmq_admission: Admission
     hooks: Hooks | None
+    spans: SpanQueue | None  # None without tracing.
     settings_in_force: SettingsInForce
 
 
@@ -130,6 +148,7 @@ class HttpContext:
     store: Store
     state_log: StateLog
     topics: Topics
+    security: Security
     leases: Leases
     messages: MessageContext
     delayed: DelayedContext

@@ -4,15 +4,17 @@
                       /api/status, segments, poison     api/pending.py        /api/timers: lists and numbers
     api/settings.py   /api/settings
     api/topics.py     /api/topics                       api/schedules.py      /api/schedules
+    observation/      /api/history, warnings, clients, log
     api/messages.py   /api/topics/{name}/messages       api/transactions.py   /api/transactions
     api/groups.py     /api/groups                       api/leases.py         /api/leases
+    access/users.py   /api/users                        access/rules.py       /api/acls
 
 The status of an error is 4xx for invalid input, 503 if the store refuses, 500 for an unexpected exception; the body is
 `{"error": "..."}`. `guard.py` decides which requests are accepted; `connections.py` limits what connections may use.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from http import HTTPStatus
 from importlib import import_module
@@ -21,6 +23,11 @@ from typing import Any, cast
 from aiohttp import web
 
 from duolog.bridge.data.publishing.refusals import IllegalMessage, ProduceRefused
+from duolog.bridge.http.access.gate import HttpGate, NotAllowed, NotLoggedIn
+from duolog.bridge.http.access.quotas import QuotaApi
+from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES, check_complete
+from duolog.bridge.http.access.rules import AclApi
+from duolog.bridge.http.access.users import UserApi
 from duolog.bridge.http.answers import (
     Json,
     failure,
@@ -40,11 +47,23 @@ from duolog.bridge.http.api.transactions import TransactionApi, UnknownTransacti
 from duolog.bridge.http.connections import HttpConnection, HttpConnections, TooMuchHeld
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.guard import Guard
+from duolog.bridge.http.local_api import BODY, LocalApi
+from duolog.bridge.http.observation.clients import ClientApi
+from duolog.bridge.http.observation.cron import CronApi
+from duolog.bridge.http.observation.history import HistoryApi
+from duolog.bridge.http.observation.log_lines import LogApi
+from duolog.bridge.http.observation.members import MemberApi
+from duolog.bridge.http.observation.warnings import WarningApi
 from duolog.bridge.monitoring.watchdog import measured
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.retry.redrive import RedriveRefused
+from duolog.bridge.security.acls import TooManyRules
+from duolog.bridge.security.quotas.entity import BadQuota
+from duolog.bridge.security.quotas.stored_quotas import TooManyQuotas
+from duolog.bridge.security.rules import BadRule
+from duolog.bridge.security.users import TooManyUsers, UnknownUser, UserError, UserExists
 from duolog.bridge.state.group_offsets import TooManyGroupOffsets
 from duolog.bridge.state.idempotency_keys import IdempotencyKeyReused
 from duolog.bridge.state.topic_configs import InvalidConfig
@@ -69,6 +88,10 @@ async def _nothing_to_reload() -> Reloaded:
     return Reloaded([], [])
 
 
+def _always() -> bool:
+    return True
+
+
 async def _no_drain(wait_ms: int) -> int:
     raise web.HTTPServiceUnavailable(text="this broker cannot be drained")
 
@@ -83,13 +106,23 @@ class HttpPort:
         self._context = context
         self.readers = Readers.load(context.options.http.readers_file)  # A reload of the settings replaces it.
         self.drain = _no_drain  # The broker replaces it.
+        self.may_answer: Callable[[], bool] = _always  # A broker that shares its log replaces it.
         self.reload = _nothing_to_reload  # `duolog serve` replaces it.
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
+        self._access = dict(ROUTES)  # What each route needs.
+        self._gate = HttpGate(context, self._access) if context.security.is_enabled else None
         self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Every request passes `_serve`.
+        self.local_api = LocalApi(self.application, self._answer_errors, context.clock.mono_ms)
         self._runner = web.AppRunner(self.application, handle_signals=False, shutdown_timeout=STOP_S)
 
+    def add_pages(self, routes: Sequence[web.RouteDef]) -> None:
+        """Add routes that need only a login, because they ask `local_api` with the credentials of their request."""
+        self.application.add_routes(routes)
+        self._access.update(((route.method, route.path), LOGGED_IN) for route in routes)
+
     async def start(self) -> None:
+        check_complete(self._access, routes_of(self.application))
         await self._runner.setup()
 
     async def stop(self) -> None:
@@ -102,11 +135,17 @@ class HttpPort:
         return self.connections.accept(server)
 
     def _application(self) -> web.Application:
-        context, kept, read = self._context, self._kept, self._read
+        context, kept, read = self._context, self._kept, self.read
         decompression = Decompression(context.options.convert.inflate_bytes_max)
         application = web.Application(middlewares=[self._serve])
         application.add_routes(
             [
+                *HistoryApi(context).routes(),
+                *WarningApi(context).routes(),
+                *ClientApi(context).routes(),
+                *LogApi().routes(),
+                *MemberApi(context).routes(),
+                *CronApi(context).routes(),
                 *StatusApi(context, self._document, kept, read, lambda wait_ms: self.drain(wait_ms)).routes(),
                 *SettingsApi(context, lambda: self.reload()).routes(),
                 *TopicApi(context, kept, read, decompression).routes(),
@@ -117,6 +156,9 @@ class HttpPort:
                 *TimerApi(context, kept, read).routes(),
                 *ScheduleApi(context, kept, read).routes(),
                 *MessageApi(context, decompression, kept, read).routes(),
+                *UserApi(context, kept, read).routes(),
+                *AclApi(context, kept, read).routes(),
+                *QuotaApi(context, kept, read).routes(),
             ]
         )
         return application
@@ -126,8 +168,11 @@ class HttpPort:
         openapi = import_module("duolog.bridge.http.openapi.document")
         return cast(Json, openapi.document(openapi.routes(self.application)))
 
-    async def _read(self, request: web.Request) -> bytes:
+    async def read(self, request: web.Request) -> bytes:
         """Return the body of a request. Raises HTTPException if it is too large or incomplete, and TooMuchHeld."""
+        given: bytes | None = request.get(BODY)
+        if given is not None:
+            return given
         options = self._context.options
         bytes_max = options.http.body_bytes_max
         if (request.content_length or 0) > bytes_max:
@@ -159,6 +204,8 @@ class HttpPort:
         connection.begin()
         try:
             response = await self._answer_errors(request, handler)
+            if not self.may_answer() and request.path.startswith("/api/"):
+                response = failure("the object store does not answer, so another broker may be the owner", 503)
             if response.status >= HTTPStatus.BAD_REQUEST:
                 self._context.monitoring.metrics.errors["http", str(response.status)] += 1
             try:
@@ -179,6 +226,8 @@ class HttpPort:
         """Return the answer to an exception. An exception that is not in this table is a fault, and has status 500."""
         try:
             self._guard.check(request)
+            if self._gate is not None:
+                await self._gate.admit(request, self.read)
             work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))
             return await measured(work, self._context.monitoring.watchdog, _kind_of(request))
         except web.HTTPMethodNotAllowed as error:
@@ -191,13 +240,19 @@ class HttpPort:
                     f"there is no path {request.path[:80]}; GET /api/openapi.json lists all paths", error.status
                 )
             return failure(error.text or error.reason, error.status)
+        except NotLoggedIn as error:
+            response = failure(str(error), 401)
+            response.headers["WWW-Authenticate"] = 'Basic realm="duolog", charset="UTF-8"'
+            return response
         except UnknownReader as error:
             return failure(str(error), 401)
-        except MayNotRead as error:
+        except (MayNotRead, NotAllowed) as error:
             return failure(str(error), 403)
-        except TopicExists as error:
+        except (TopicExists, UserExists, TooManyUsers, TooManyRules, TooManyQuotas) as error:
             return failure(str(error), 409)
-        except (TopicError, InvalidConfig, *BAD_TIMERS) as error:
+        except UnknownUser as error:
+            return failure(str(error), 404)
+        except (TopicError, InvalidConfig, UserError, BadRule, BadQuota, *BAD_TIMERS) as error:
             return failure(str(error), 400)
         except IdempotencyKeyReused as error:
             return failure(str(error), 422)
@@ -215,6 +270,13 @@ class HttpPort:
 
     def _contain(self, error: Exception, request: web.Request) -> None:
         self._context.monitoring.faults.contain(error, _kind_of(request), request.remote or "")
+
+
+def routes_of(application: web.Application) -> Iterator[tuple[str, str]]:
+    """Yield the method and path of each route. HEAD is omitted, because every GET route also serves HEAD."""
+    for route in application.router.routes():
+        if route.resource is not None and route.method != "HEAD":
+            yield route.method, route.resource.canonical
 
 
 def _kind_of(request: web.Request) -> str:

@@ -67,6 +67,14 @@ def number(request: web.Request, name: str, default: int, highest: int, *, lowes
     return int(text)
 
 
+def boolean(request: web.Request, name: str, *, default: bool) -> bool:
+    """Return a query parameter that is `true` or `false`. Raises HTTPBadRequest."""
+    text = request.query.get(name)
+    if text not in (None, "true", "false"):
+        raise web.HTTPBadRequest(text=f"{name}: expected true or false, got {text[:40]!r}")
+    return default if text is None else text == "true"
+
+
 def topic_named(context: HttpContext, name: str) -> Topic:
     """Return the topic of this name. Raises HTTPNotFound."""
     topic: Topic | None = context.topics.get(name)

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.metadata import NODE_ID
 from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import (
     ANSWERABLE,
@@ -160,8 +159,8 @@ def _broker_configs(context: KafkaContext) -> Iterator[tuple[ConfigValue, Config
     host, port = context.addresses.kafka
     topics, groups, kafka, retention = options.topics, options.groups, options.kafka, options.retention
     values: dict[str, str | int | bool] = {
-        "node.id": NODE_ID,
-        "broker.id": NODE_ID,
+        "node.id": context.nodes.own.id,
+        "broker.id": context.nodes.own.id,
         "listeners": "PLAINTEXT://{}:{}".format(*context.addresses.listening["kafka"]),
         "advertised.listeners": f"PLAINTEXT://{host}:{port}",
         "log.dirs": options.store.directory,
@@ -204,8 +203,9 @@ def _topic(context: KafkaContext, name: str) -> Topic:
 
 
 def _check_node(context: KafkaContext, name: str) -> None:
-    if name != str(NODE_ID):
-        raise InvalidRequest(f"broker {name} does not exist; this broker is {NODE_ID}")
+    own = context.nodes.own.id
+    if name != str(own):
+        raise InvalidRequest(f"broker {name} does not exist; this broker is {own}")
 
 
 # -- ListConfigResources
@@ -227,7 +227,7 @@ def list_config_resources(context: KafkaContext, connection: OrderedConnection, 
 
 def _resources(context: KafkaContext, types: ResponseTypes, wanted: Collection[int]) -> Iterator[Any]:
     if _BROKER in wanted:
-        yield types.ConfigResource(resource_name=str(NODE_ID), resource_type=_BROKER)
+        yield types.ConfigResource(resource_name=str(context.nodes.own.id), resource_type=_BROKER)
     if _TOPIC in wanted:
         for topic in [*context.topics.all()]:
             if topic.is_listed:

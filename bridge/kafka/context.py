@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options
@@ -15,15 +16,37 @@ from duolog.bridge.kafka.requests.request import AdvertisedVersions
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.net.nodes import Nodes
 from duolog.bridge.net.purgatory import Purgatory
+from duolog.bridge.security.security import Security
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.topics import Topics
+from duolog.bridge.tracing.tracing import Tracing
 from duolog.bridge.transactions.kafka_transactions import Transactions
 from duolog.store.entry import Promise
 from duolog.store.store import Store
 from duolog.txn.isolation import Isolation
+
+
+class Describing(Protocol):
+    """What answers that describe the brokers and their topics need. A standby has it, too."""
+
+    @property
+    def options(self) -> Options: ...
+
+    @property
+    def nodes(self) -> Nodes: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def advertised_versions(self) -> AdvertisedVersions: ...
+
+    @property
+    def topics(self) -> Topics: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +61,7 @@ class KafkaContext:
     options: Options
     metrics: Metrics
     addresses: Addresses
+    nodes: Nodes
     cluster_id: str
     advertised_versions: AdvertisedVersions
 
@@ -58,6 +82,9 @@ class KafkaContext:
     count_failed: Callable[[str], tuple[int, int]]
     """Returns the numbers of a group's retries and dead letters that its RocketMQ consumers have not read."""
 
+    security: Security
+
     producers: Producers
     transactions: Transactions
     isolation: Isolation
+    tracing: Tracing | None

@@ -33,6 +33,10 @@ from duolog.bridge.net.connection import TURN_MS
 from duolog.bridge.net.connections import Connections
 from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.bridge.net.waiting import Hold, HoldOutcome, UntilNextTurn, UntilRead, Wait, WaitingSteps
+from duolog.bridge.security.quotas.entity import FETCHED
+from duolog.bridge.security.rights import Rights
+from duolog.bridge.security.rules import Operation
+from duolog.bridge.tracing.tracing import Tracing
 from duolog.protocol.kafka import fetch as wire
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.kafka.api_messages import ErrorCode
@@ -57,7 +61,7 @@ def fetch(
         # This broker gives out no session ids, so the id is another broker's. The error makes the client start over.
         error = ErrorCode.none if asked.session_epoch == _SESSION_ENDS else ErrorCode.fetch_session_id_not_found
         return Answer(wire.encode_response(request.version, request.correlation_id, (), error=error))
-    steps = _steps(context, connection.connections, request)
+    steps = _steps(context, connection, request)
     return answer_in_steps(connection, request, steps, context.purgatory, context.sliced_requests)
 
 
@@ -192,6 +196,11 @@ class _Reading:
         self.has_error = True
         return PartitionFetched(asked.topic, asked.partition, error)
 
+    def queue_of(self, found: PartitionFetched) -> Queue | None:
+        """Return the queue of a result; None if its topic was deleted meanwhile."""
+        topic = self._context.topics.by_kafka_name(found.topic)
+        return topic.queues[found.partition] if topic is not None and found.partition < topic.queue_count else None
+
     def is_enough(self) -> bool:
         """Return whether the records that were read are an answer before the request's max_wait_ms is over."""
         return self.has_error or self.found_bytes >= self.wanted_bytes or not self.queues
@@ -250,18 +259,27 @@ def _aborted(isolation: QueueIsolation | None, offset: int, records: Sequence[Bu
 # -- Answering or waiting
 
 
-def _steps(context: KafkaContext, connections: Connections, request: KafkaRequest) -> WaitingSteps[Answer | Steps]:
+def _steps(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> WaitingSteps[Answer | Steps]:
     asked: FetchRequest = request.body
     is_last = asked.max_wait_ms <= 0  # The records of this pass are the answer, however few they are.
     hold: Hold | None = None
+    begun_ms = 0 if context.tracing is None else context.clock.now_ms()
     while True:
-        reading = _Reading(context, connections, asked)
+        reading = _Reading(context, connection.connections, asked)
         took_turns = False
         while not reading.read():
             took_turns = True
             yield from reading.wait()
-        if is_last or reading.is_enough():
-            return Answer(wire.encode_response(request.version, request.correlation_id, reading.fetched))
+        if is_last or reading.is_enough() or request.refused is not None:
+            if context.tracing is not None:
+                _trace(context.tracing, reading, asked, request.client_id or "", begun_ms)
+            fetched = reading.fetched if request.rights is None else _allowed(request, request.rights, reading.fetched)
+            throttle_ms = 0
+            if context.security.quotas.has_any and not connection.closed:
+                mono_ms, used = context.clock.mono_ms(), reading.found_bytes
+                throttle_ms = connection.throttle(context.security.quotas, FETCHED, used, request.client_id, mono_ms)
+            buffers = wire.encode_response(request.version, request.correlation_id, fetched, throttle_ms=throttle_ms)
+            return Answer(buffers)
         if hold is None:
             until_mono_ms = context.clock.mono_ms() + min(asked.max_wait_ms, WAIT_MS_MAX)
             hold = Hold([queue.key for queue in reading.queues], until_mono_ms)
@@ -274,3 +292,30 @@ def _steps(context: KafkaContext, connections: Connections, request: KafkaReques
         while outcome is HoldOutcome.CHANGED and not reading.may_be_enough(seen_bytes):
             outcome = yield hold
         is_last = outcome is not HoldOutcome.CHANGED
+
+
+def _allowed(request: KafkaRequest, rights: Rights, fetched: list[PartitionFetched]) -> list[PartitionFetched]:
+    """Return the results with errors for the partitions that were refused, or must not be read any more.
+
+    A right may have been taken away while the request waited.
+    """
+    refused = request.refused.bodies.items() if request.refused is not None else ()
+    return [
+        *(
+            found
+            if rights.has_topic(found.topic, Operation.READ)
+            else PartitionFetched(found.topic, found.partition, ErrorCode.topic_authorization_failed)
+            for found in fetched
+        ),
+        *(PartitionFetched(each.topic, each.partition, error) for error, body in refused for each in body.partitions),
+    ]
+
+
+def _trace(tracing: Tracing, reading: _Reading, asked: FetchRequest, client_id: str, begun_ms: int) -> None:
+    """Make the spans of the messages in an answer."""
+    attributes: dict[str, str | int] = {"messaging.system": "kafka", "messaging.client.id": client_id}
+    for partition, found in zip(asked.partitions, reading.fetched, strict=False):
+        queue = reading.queue_of(found) if found.records else None
+        if queue is not None:
+            end = record_batch.read_header(found.records[-1]).last_offset + 1
+            tracing.read(queue, partition.fetch_offset, end, begun_ms, attributes)

@@ -35,6 +35,9 @@ from duolog.bridge.kafka.requests.request import (
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.ordered_outbox import OutboxSlot
+from duolog.bridge.security.needs import cluster
+from duolog.bridge.security.needs import group as group_need
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.protocol.kafka.api_messages import ErrorCode, milliseconds
 from duolog.protocol.kafka.response import Elements
@@ -216,7 +219,11 @@ def list_groups(context: KafkaContext, connection: OrderedConnection, request: K
     states = {state.lower() for state in getattr(request.body, "states_filter", ())}
     group_types = {type_.lower() for type_ in getattr(request.body, "types_filter", ())}
 
+    sees_all = request.sees(cluster(Operation.DESCRIBE))
+
     def listed(group_id: str) -> Any:
+        if not sees_all and not request.sees(group_need(group_id, Operation.DESCRIBE)):
+            return None
         protocol_type, state = _type_and_state(context, group_id, context.groups.group(group_id))
         if (states and state.lower() not in states) or (group_types and _CLASSIC not in group_types):
             return None

@@ -158,7 +158,8 @@ def _fetch(
     unstable = context.transactions.coordinator.pending(group_id) if is_stable_wanted else frozenset()
     positions = context.group_offsets.reported(group_id, context.clock.now_ms())
     if asked is None:
-        wanted = _known_partitions(context, positions)
+        known = _known_partitions(context, positions)
+        wanted = [found for found in known if request.sees_topic(found[0])]
     else:
         found = by_partition((topic.name, index, None) for topic in asked for index in topic.partition_indexes)
         wanted = [(name, context.topics.by_kafka_name(name), indexes) for name, indexes in found.items()]
@@ -168,7 +169,9 @@ def _fetch(
         make_topic(
             name=name,
             partitions=Elements(
-                _unstable(make_partition, index)
+                _without_position(make_partition, index, ErrorCode.topic_authorization_failed)
+                if not request.sees_topic(name)
+                else _without_position(make_partition, index, ErrorCode.unstable_offset_commit)
                 if topic and topic.key(index) in unstable
                 else _position(make_partition, index, positions.get(topic.key(index)) if topic else None)
                 for index in indexes
@@ -189,13 +192,13 @@ def _known_partitions(
     return [(topic.kafka_name, topic, partitions) for topic, partitions in found if topic is not None]
 
 
-def _unstable(make_partition: Any, index: int) -> Any:
+def _without_position(make_partition: Any, index: int, error: ErrorCode) -> Any:
     return make_partition(
         partition_index=index,
         committed_offset=-1,
         committed_leader_epoch=-1,
         metadata="",
-        error_code=ErrorCode.unstable_offset_commit,
+        error_code=error,
     )
 
 

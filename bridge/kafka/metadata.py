@@ -1,4 +1,4 @@
-"""Metadata 0..13, DescribeCluster 0..2, FindCoordinator 0..6. This broker is every leader and every coordinator.
+"""Metadata 0..13, DescribeCluster 0..2, FindCoordinator 0..6. One broker, the owner, is every leader and coordinator.
 
 A missing topic is created and described at once, where Kafka answers with an error until its controller has created
 it. Answers wait for `KafkaContext.barrier()`, so that no client learns of a topic that a power failure can undo.
@@ -9,20 +9,22 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.context import Describing, KafkaContext
 from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import ANSWERABLE
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import unique
 from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.security.needs import cluster as cluster_need
+from duolog.bridge.security.needs import topic as topic_need
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.kafka.api_messages import ErrorCode, ResponseTypes
 from duolog.protocol.kafka.response import Elements
 from duolog.protocol.names import is_kafka_topic
 
-NODE_ID = 0  # kafka-python assigns new partitions to broker 0, whatever Metadata says.
-NODES = (NODE_ID,)
+NO_NODE = -1  # The leader and coordinator while none is known.
 
 _GROUP, _TRANSACTION = 0, 1  # FindCoordinatorRequest.java#CoordinatorType
 _NULL_NAME_FROM = 12  # From this version of Metadata on, an answer may lack a topic's name.
@@ -39,19 +41,26 @@ _CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 def metadata(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """Describe topics, and create missing ones if the client and the settings allow it."""
-    asked = request.body.topics
-    everything = asked is None or (request.version == 0 and not asked)
-    names = None if everything else tuple(unique(map(_name_and_id, asked)))
+    names = asked_names(request)
     if names is not None:
         yield from _create_missing(context, request, [name for name, topic_id in names if topic_id is None])
-    question = (request.version, names, getattr(request.body, "include_topic_authorized_operations", False))
+    operations = getattr(request.body, "include_topic_authorized_operations", False)
+    question = (request.version, names, operations, context.nodes.version)
     version = context.topics.version
-    body = context.metadata_cache.get(version, question)
+    # What a session sees is not kept for others.
+    body = context.metadata_cache.get(version, question) if request.rights is None else None
     if body is None:
-        body = yield from encode_in_steps(context, request, _describe(context, request, names))
-        if context.topics.version == version:
+        body = yield from encode_in_steps(context, request, describe(context, request, names))
+        if context.topics.version == version and request.rights is None:
             context.metadata_cache.put(version, question, request.held_bytes, body)
     return make_answer(request, body, context.barrier())
+
+
+def asked_names(request: KafkaRequest) -> tuple[tuple[str | None, UUID | None], ...] | None:
+    """Return the names and ids of the topics that a request asks for, each once; None: all topics."""
+    asked = request.body.topics
+    everything = asked is None or (request.version == 0 and not asked and request.refused is None)
+    return None if everything else tuple(unique(map(_name_and_id, asked)))
 
 
 def _name_and_id(asked: Any) -> tuple[str | None, UUID | None]:
@@ -65,45 +74,61 @@ def _create_missing(context: KafkaContext, request: KafkaRequest, names: Iterabl
     if not getattr(request.body, "allow_auto_topic_creation", True):
         return
     for name in names:
-        if name and context.topics.by_kafka_name(name) is None:
+        if name and context.topics.by_kafka_name(name) is None and _may_create(request, name):
             # A topic that cannot be created is described as unknown, like one that must not be created.
             with suppress(*ANSWERABLE):
                 context.topics.auto_create_for_kafka(name, context.clock.now_ms())
             yield
 
 
-def _describe(
-    context: KafkaContext, request: KafkaRequest, names: Sequence[tuple[str | None, UUID | None]] | None
-) -> Any:
-    types = request.types
+def _may_create(request: KafkaRequest, name: str) -> bool:
+    return request.sees((*topic_need(name, Operation.CREATE), *cluster_need(Operation.CREATE)))
+
+
+def describe(context: Describing, request: KafkaRequest, names: Sequence[tuple[str | None, UUID | None]] | None) -> Any:
+    """Return the answer to a Metadata request; None as `names` asks for all topics."""
+    types, nodes = request.types, context.nodes
+    leader = nodes.owner.id if nodes.owner is not None else NO_NODE
     operations = _NOT_ASKED
     if getattr(request.body, "include_topic_authorized_operations", False):
         operations = TOPIC_OPERATIONS
     topics: Iterable[Any]
     if names is None:
-        topics = (_topic(types, topic, operations) for topic in [*context.topics.all()] if topic.is_listed)
+        every = [*context.topics.all()]
+        topics = (_topic(types, topic, operations, leader) for topic in every if _is_seen(request, topic))
     else:
-        topics = (_asked_topic(context, request, name, topic_id, operations) for name, topic_id in names)
-    host, port = context.addresses.kafka
+        topics = (_asked_topic(context, request, name, topic_id, operations, leader) for name, topic_id in names)
     cluster_operations = getattr(request.body, "include_cluster_authorized_operations", False)
     return types.MetadataResponse(
         throttle_time=NO_THROTTLE,
-        brokers=(types.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port, rack=None),),
+        brokers=tuple(
+            types.MetadataResponseBroker(node_id=number, host=each.kafka[0], port=each.kafka[1], rack=None)
+            for number, each in nodes.all
+        ),
         cluster_id=context.cluster_id,
-        controller_id=NODE_ID,
+        controller_id=leader,
         topics=Elements(topics),
         cluster_authorized_operations=_CLUSTER_OPERATIONS if cluster_operations else _NOT_ASKED,
         error_code=ErrorCode.none,
     )
 
 
+def _is_seen(request: KafkaRequest, topic: Topic) -> bool:
+    return topic.is_listed and request.sees_topic(topic.kafka_name)
+
+
 def _asked_topic(
-    context: KafkaContext, request: KafkaRequest, name: str | None, topic_id: UUID | None, operations: int
+    context: Describing,
+    request: KafkaRequest,
+    name: str | None,
+    topic_id: UUID | None,
+    operations: int,
+    leader: int,
 ) -> Any:
     types = request.types
     topic = context.topics.by_id(topic_id) if topic_id is not None else context.topics.by_kafka_name(name or "")
     if topic is not None:
-        return _topic(types, topic, operations)
+        return _topic(types, topic, operations, leader)
     if topic_id is not None:
         error = ErrorCode.unknown_topic_id
         name = None if request.version >= _NULL_NAME_FROM else ""
@@ -119,7 +144,8 @@ def error_of_missing(name: str) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition if is_kafka_topic(name) else ErrorCode.invalid_topic_exception
 
 
-def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
+def _topic(types: ResponseTypes, topic: Topic, operations: int, leader: int) -> Any:
+    error, replicas = (ErrorCode.none, (leader,)) if leader != NO_NODE else (ErrorCode.leader_not_available, ())
     return types.MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.kafka_name,
@@ -127,12 +153,12 @@ def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
         is_internal=False,  # Spark drops internal topics from what it subscribes to.
         partitions=Elements(
             types.MetadataResponsePartition(
-                error_code=ErrorCode.none,
+                error_code=error,
                 partition_index=partition,
-                leader_id=NODE_ID,
+                leader_id=leader,
                 leader_epoch=topic.leader_epoch(partition),
-                replica_nodes=NODES,
-                isr_nodes=NODES,
+                replica_nodes=replicas,
+                isr_nodes=replicas,
                 offline_replicas=(),
             )
             for partition in range(topic.queue_count)
@@ -144,14 +170,18 @@ def _topic(types: ResponseTypes, topic: Topic, operations: int) -> Any:
 # -- Cluster and coordinators
 
 
-def describe_cluster(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """Describe the cluster: one broker."""
-    types = request.types
-    host, port = context.addresses.kafka
+def describe_cluster(context: Describing, connection: OrderedConnection, request: KafkaRequest) -> Answer:
+    """Describe the cluster: the owner, as its controller, and the brokers that follow it."""
+    types, nodes = request.types, context.nodes
     asked_type = getattr(request.body, "endpoint_type", 1)
     is_ours = asked_type == 1  # 1: brokers. 2: controllers, which have no listener here.
     wants_operations = request.body.include_cluster_authorized_operations
-    node = types.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port, rack=None, is_fenced=False)
+    brokers = tuple(
+        types.DescribeClusterBroker(
+            broker_id=number, host=each.kafka[0], port=each.kafka[1], rack=None, is_fenced=False
+        )
+        for number, each in nodes.all
+    )
     return request.answer(
         types.DescribeClusterResponse(
             throttle_time=NO_THROTTLE,
@@ -159,15 +189,15 @@ def describe_cluster(context: KafkaContext, connection: OrderedConnection, reque
             error_message=None if is_ours else "this endpoint is a broker's, not a controller's",
             endpoint_type=1,
             cluster_id=context.cluster_id,
-            controller_id=NODE_ID,
-            brokers=(node,) if is_ours else (),
+            controller_id=nodes.owner.id if nodes.owner is not None else NO_NODE,
+            brokers=brokers if is_ours else (),
             cluster_authorized_operations=_CLUSTER_OPERATIONS if wants_operations else _NOT_ASKED,
         )
     )
 
 
-def find_coordinator(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Name this broker as the coordinator of every group and every transactional id. Share groups have none."""
+def find_coordinator(context: Describing, connection: OrderedConnection, request: KafkaRequest) -> Steps:
+    """Name the owner as the coordinator of every group and every transactional id. Share groups have none."""
     types = request.types
     key_type = getattr(request.body, "key_type", _GROUP)
     error, message = ErrorCode.none, None
@@ -177,9 +207,12 @@ def find_coordinator(context: KafkaContext, connection: OrderedConnection, reque
             f"key type {key_type} has no coordinator; key types are 0 (group) and 1 (transaction)",
         )
     found: dict[str, Any] = {"error_code": error, "error_message": message, "node_id": -1, "host": "", "port": -1}
-    if error is ErrorCode.none:
-        host, port = context.addresses.kafka
-        found |= {"node_id": NODE_ID, "host": host, "port": port}
+    owner = context.nodes.owner
+    if error is ErrorCode.none and owner is None:
+        found["error_code"] = ErrorCode.coordinator_not_available
+    elif error is ErrorCode.none and owner is not None:
+        host, port = owner.endpoints.kafka
+        found |= {"node_id": owner.id, "host": host, "port": port}
     if request.version < _FIND_MANY_FROM:
         return request.answer(types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **found))
     coordinators = Elements(types.Coordinator(key=key, **found) for key in unique(request.body.coordinator_keys))

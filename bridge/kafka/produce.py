@@ -25,8 +25,9 @@ from duolog.bridge.kafka.requests.errors import (
     message_of,
 )
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
+from duolog.bridge.kafka.requests.request import KafkaRequest, Steps, join_promises
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.security.quotas.entity import PRODUCED
 from duolog.protocol.kafka import produce as wire
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
@@ -56,7 +57,7 @@ def produce(context: KafkaContext, connection: OrderedConnection, request: Kafka
         found = _append(context, connection, request, partition, now_ms, opened_bytes)
         opened_bytes += found[2]
         outcomes.append(found)
-    return _answer(connection, request, outcomes)
+    return _answer(context, connection, request, outcomes)
 
 
 def _has_many_records(partitions: Sequence[PartitionRecords]) -> bool:
@@ -82,24 +83,34 @@ def _in_slices(context: KafkaContext, connection: OrderedConnection, request: Ka
         found = yield from steps
         opened_bytes += found[2]
         outcomes.append(found)
-    return _answer(connection, request, outcomes)
+    return _answer(context, connection, request, outcomes)
 
 
-def _answer(connection: OrderedConnection, request: KafkaRequest, outcomes: list[_Outcome]) -> Answer | None:
-    if len(outcomes) == 1 and request.body.acks != 0:  # The most frequent case.
+def _answer(
+    context: KafkaContext, connection: OrderedConnection, request: KafkaRequest, outcomes: list[_Outcome]
+) -> Answer | None:
+    quotas, throttle_ms = context.security.quotas, 0
+    if quotas.has_any:
+        mono_ms = context.clock.mono_ms()
+        throttle_ms = connection.throttle(quotas, PRODUCED, request.size, request.client_id, mono_ms)
+    if len(outcomes) == 1 and request.body.acks != 0 and request.refused is None:  # The most frequent case.
         result, promise, _ = outcomes[0]
-        return Answer(wire.encode_response(request.version, request.correlation_id, [result]), promise)
+        return Answer(wire.encode_response(request.version, request.correlation_id, [result], throttle_ms), promise)
     results = [result for result, _, _ in outcomes]
+    if request.refused is not None:
+        results += [
+            PartitionProduced(each.topic, each.partition, error)
+            for error, body in request.refused.bodies.items()
+            for each in body.partitions
+        ]
     if request.body.acks == 0:
         _close_after_error(connection, results)
         return None
-    end, durable = 0, False
+    whole: Promise | None = None
     for _, promise, _ in outcomes:
-        if promise is not None:
-            end = max(end, promise.end)
-            durable = durable or promise.durable
-    buffers = wire.encode_response(request.version, request.correlation_id, results)
-    return Answer(buffers, Promise(end, durable) if end else None)
+        whole = join_promises(whole, promise)
+    buffers = wire.encode_response(request.version, request.correlation_id, results, throttle_ms)
+    return Answer(buffers, whole)
 
 
 def _append(

@@ -12,7 +12,7 @@ from heapq import heapify, heappop
 from typing import Any, Final, NamedTuple
 
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.metadata import NODES, TOPIC_OPERATIONS, error_of_missing
+from duolog.bridge.kafka.metadata import TOPIC_OPERATIONS, error_of_missing
 from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import InvalidRequest
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
@@ -67,13 +67,13 @@ def describe_topic_partitions(context: KafkaContext, connection: OrderedConnecti
     asked = unique(topic.name for topic in request.body.topics)
     page = _Page()
     try:
-        names, start = _from_cursor(context, asked, request.body.cursor)
+        names, start = _from_cursor(context, request, asked)
     except InvalidRequest:
         topics = (_without_partitions(types, name, ErrorCode.invalid_request) for name in asked)
     else:
         limit = min(max(request.body.response_partition_limit, 1), PARTITIONS_MAX)
         yield from page.collect(context, names, start, limit)
-        topics = (_described(types, part) for part in page.parts)
+        topics = (_described(context, types, part) for part in page.parts)
     next_cursor = None
     if page.next is not None:
         next_cursor = types.Cursor(topic_name=page.next[0], partition_index=page.next[1])
@@ -83,24 +83,26 @@ def describe_topic_partitions(context: KafkaContext, connection: OrderedConnecti
     return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
 
 
-def _from_cursor(context: KafkaContext, asked: list[str], cursor: Any) -> tuple[list[str], tuple[str, int]]:
+def _from_cursor(context: KafkaContext, request: KafkaRequest, asked: list[str]) -> tuple[list[str], tuple[str, int]]:
     """Return the names that are not before the cursor, and the cursor itself."""
+    cursor = request.body.cursor
     start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
     if start[1] < 0:
         raise InvalidRequest(f"the cursor's partition index is {start[1]}")
-    if not asked:  # The cursor's topic may have been deleted since the last page.
-        return [name for name in _all_names(context) if name >= start[0]], start
+    if not asked and request.refused is None:  # The cursor's topic may have been deleted since the last page.
+        return [name for name in _all_names(context, request) if name >= start[0]], start
     if cursor is not None and start[0] not in asked:
         raise InvalidRequest(f"the cursor's topic {start[0]} is not among the requested topics")
     return [name for name in asked if name >= start[0]], start
 
 
-def _all_names(context: KafkaContext) -> Iterable[str]:
-    return (topic.kafka_name for topic in context.topics.all() if topic.is_listed)
+def _all_names(context: KafkaContext, request: KafkaRequest) -> Iterable[str]:
+    names = (topic.kafka_name for topic in context.topics.all() if topic.is_listed)
+    return filter(request.sees_topic, names)
 
 
-def _described(types: ResponseTypes, part: _Part) -> Any:
-    topic = part.topic
+def _described(context: KafkaContext, types: ResponseTypes, part: _Part) -> Any:
+    topic, leader = part.topic, context.nodes.own.id
     if topic is None:
         return _without_partitions(types, part.name, error_of_missing(part.name), TOPIC_OPERATIONS)
     return types.DescribeTopicPartitionsResponseTopic(
@@ -112,10 +114,10 @@ def _described(types: ResponseTypes, part: _Part) -> Any:
             types.DescribeTopicPartitionsResponsePartition(
                 error_code=ErrorCode.none,
                 partition_index=partition,
-                leader_id=NODES[0],
+                leader_id=leader,
                 leader_epoch=topic.leader_epoch(partition),
-                replica_nodes=NODES,
-                isr_nodes=NODES,
+                replica_nodes=(leader,),
+                isr_nodes=(leader,),
                 # Never null: Java's admin client would fail on it.
                 eligible_leader_replicas=(),
                 last_known_elr=(),

@@ -35,6 +35,8 @@ from duolog.bridge.kafka.requests.request import (
     join_promises,
 )
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.security.needs import transactional_id
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.producers import ProducerStatus
 from duolog.bridge.transactions.kafka_transactions import Transaction
@@ -295,7 +297,7 @@ def list_transactions(context: KafkaContext, connection: OrderedConnection, requ
         return transaction.state is State.ONGOING and now_ms - transaction.started_ms > duration_ms
 
     def listed(transaction: Transaction) -> Any:
-        if not is_wanted(transaction):
+        if not is_wanted(transaction) or not request.sees(transactional_id(transaction.name, Operation.DESCRIBE)):
             return None
         return types.TransactionState(
             transactional_id=transaction.name,

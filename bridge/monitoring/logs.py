@@ -28,9 +28,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TextIO
 
 from duolog.bridge.config.log import COMPONENTS, LoggingOptions, component_levels
+from duolog.bridge.monitoring.last_lines import LogLine, keep
 
 LINES_MAX = 20
 WINDOW_S = 10.0
@@ -235,9 +236,20 @@ class FloodFilter(logging.Filter):
 # -- The handler
 
 
+class KeepingHandler(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream, and keeps the last ones in memory as text."""
+
+    _as_text = TextFormatter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        text = self._as_text.format(record).split(" ", 3)[3]
+        keep(LogLine(int(record.created * 1000), record.levelname.lower(), record.name, text))
+
+
 def configure(options: LoggingOptions) -> FloodFilter:
     """Write lines to standard error; return the filter that counts repeated ones. Raises ConfigError."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = KeepingHandler(sys.stderr)
     flood = FloodFilter()
     handler.addFilter(flood)
     handler.setFormatter(TextFormatter())

@@ -5,14 +5,15 @@ groups). The modules of `bridge/http/metrics/` name all metrics.
 """
 
 import gc
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from duolog.bridge.monitoring.histogram import FSYNC_BOUNDS_S, LATENESS_BOUNDS_S, Histogram
+from duolog.bridge.monitoring.histogram import FSYNC_BOUNDS_S, LATENESS_BOUNDS_S, RPC_BOUNDS_MS, Histogram
 from duolog.bridge.monitoring.rates import Totals
 
 WIRES = ("kafka", "rocketmq")
+SIZES = 64
 
 
 class Metrics:
@@ -27,6 +28,9 @@ class Metrics:
         self.errors: defaultdict[tuple[str, str], int] = defaultdict(int)  # By (client protocol, error in the answer).
         self.records_in = dict.fromkeys(WIRES, 0)  # Records that were appended, by the client protocol of their writer.
         self.bytes_in = dict.fromkeys(WIRES, 0)
+        # Records that were appended, by the bit length of their size - 1: up to 2^i bytes at index i. All records of a
+        # batch have its mean size.
+        self.records_of_size = [0] * SIZES
         self.frames_out = dict.fromkeys(WIRES, 0)  # Entries that were read, by the client protocol of their reader.
         self.bytes_out = dict.fromkeys(WIRES, 0)
         # Records that were read in one client protocol and written in the other, by the reader's.
@@ -36,11 +40,17 @@ class Metrics:
         self.refused_commits = dict.fromkeys(WIRES, 0)  # One-way commits that a full disk or a limit refused.
         self.retries = 0  # Messages that a RocketMQ group failed to consume and gets again.
         self.dead_letters = 0  # Messages that a RocketMQ group failed to consume and that became dead letters.
-        # Delayed messages by what happened to them.
-        self.timers = dict.fromkeys(("accepted", "delivered", "cancelled", "dropped", "recurred", "lost"), 0)
+        # Delayed messages by what happened to them. Those that damage has lost are counted by `delay/tables/tables.py`.
+        self.timers = dict.fromkeys(("accepted", "delivered", "cancelled", "dropped", "recurred"), 0)
         # Seconds from the time at which a delayed message was due to its append to its queue.
         self.timer_lateness_s = Histogram(LATENESS_BOUNDS_S)
         self.fsync_s = Histogram(FSYNC_BOUNDS_S)  # Seconds that the fsyncs of the log took.
+        # Milliseconds from the arrival of a RocketMQ request to its answer, by the name of its code.
+        self.rpc_ms: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(RPC_BOUNDS_MS))
+        self.held_rpc_ms: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(RPC_BOUNDS_MS))  # Long polls.
+        # Requests to the object store by operation and outcome, and bytes of objects by operation.
+        self.object_requests: Counter[tuple[str, str]] = Counter()
+        self.object_bytes: Counter[str] = Counter()
         self.check_backs = CheckCounts()
         self.gc_pauses = GcPauses()
 

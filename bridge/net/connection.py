@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol, cast
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answer_buffer import AnswerBuffer
 from duolog.bridge.net.server import Server
+from duolog.bridge.net.tls.peer import TlsPeer
 from duolog.protocol import foreign
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader
@@ -58,7 +59,6 @@ class Connection(asyncio.Protocol):
         "_frames",
         "_has_heard",
         "_held",
-        "_made_mono_ms",
         "_transport",
         "active_mono_ms",
         "answers",
@@ -70,12 +70,15 @@ class Connection(asyncio.Protocol):
         "held_bytes",
         "is_busy",
         "is_holding",
+        "is_muted",
         "is_receiving",
         "log",
+        "made_mono_ms",
         "on_close",
         "partial_bytes",
         "peer",
         "server",
+        "tls",
         "unanswered",
     )
 
@@ -86,10 +89,12 @@ class Connection(asyncio.Protocol):
         self.bounds = server.bounds[self.wire]
         self.answers = AnswerBuffer(self, server)
         self.peer: tuple[str, int] = ("", 0)
+        self.tls: TlsPeer | None = None  # None: the connection has no TLS.
         self.closed = True  # True until `connection_made`, and from `close` on.
         self.doing = self.wire  # The kind of the request that was received last; a subclass sets it.
         self.is_receiving = False  # `received` is being called, and `received_all` follows in the same turn.
         self.is_busy = False  # A request is processed in slices; no other is received until it has ended.
+        self.is_muted = False  # The client has used up a quota; `Muted` says until when.
         self.held: set[HeldRequest] = set()  # The connection's requests in the purgatory.
         self.held_bytes = 0  # The memory of these requests, which the purgatory counts.
         self.on_close: list[Callable[[], None]] = []
@@ -98,7 +103,7 @@ class Connection(asyncio.Protocol):
         self.partial_bytes = 0  # The size of the received part of an incomplete request.
         self._frames = FrameReader(self.bounds.frame_bytes_max)
         self._has_heard = False  # At least one whole frame was received.
-        self._made_mono_ms = 0
+        self.made_mono_ms = 0
         self._held: list[memoryview] = []  # Frames that were read from the socket, and not given to `received` yet.
         self.is_holding = False  # The socket is not read. Invariant: `_held` is empty otherwise.
 
@@ -217,6 +222,7 @@ class Connection(asyncio.Protocol):
         return (
             not self.closed
             and not self.is_busy
+            and not self.is_muted
             and self.unanswered < self.bounds.unanswered_max
             and self.answers.has_room()
         )
@@ -248,7 +254,8 @@ class Connection(asyncio.Protocol):
         self.server.touch()  # The first connection arms the sweeps.
         self.closed = False
         self.peer = tuple(transport.get_extra_info("peername", ("", 0))[:2])
-        self.active_mono_ms = self._made_mono_ms = self.connections.mono_ms
+        self.tls = transport.get_extra_info("tls_peer")
+        self.active_mono_ms = self.made_mono_ms = self.connections.mono_ms
         self.answers.attach(transport)
 
     def fault(self, error: Exception, kind: str) -> None:
@@ -304,7 +311,7 @@ class Connection(asyncio.Protocol):
         if reason is not None:
             return reason
         limits = self.connections.limits
-        if not self._has_heard and mono_ms - self._made_mono_ms > limits.first_request_ms:
+        if not self._has_heard and mono_ms - self.made_mono_ms > limits.first_request_ms:
             return f"no whole request within limits.first_request_ms={limits.first_request_ms}"
         if mono_ms - self.active_mono_ms > self.bounds.idle_ms:
             return f"silent for {self.wire}.idle_ms={self.bounds.idle_ms}"

@@ -89,13 +89,16 @@ class Connections:
     def __iter__(self) -> Iterator[OpenConnection]:
         return iter(self._open)
 
-    def admit(self, connection: OpenConnection) -> bool:
-        """Add a new connection. False: there are `limits.connections_max` already, and the caller must close it."""
+    def admit(self, connection: OpenConnection, *, is_counted: bool = True) -> bool:
+        """Add a new connection. False: there are `limits.connections_max` already, and the caller must close it.
+
+        A TLS handshake is not counted as accepted, because the connection after it is.
+        """
         if len(self._open) >= self.count_max:
             self.refused_count += 1
             log.warning("connection refused wire=%s limits.connections_max=%d", connection.wire, self.count_max)
             return False
-        self.accepted_count += 1
+        self.accepted_count += is_counted
         self._open.add(connection)
         self.mono_ms = self._clock.mono_ms()
         return True

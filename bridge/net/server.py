@@ -33,6 +33,8 @@ from duolog.bridge.config import LimitsOptions
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.connections import Bounds, Connections
+from duolog.bridge.net.muted import Muted
+from duolog.bridge.net.tls.counts import TlsCounts
 
 BACKLOG = 1024  # Connections that the kernel keeps until they are accepted; Apache RocketMQ: 1024 (NettyServerConfig).
 
@@ -65,6 +67,8 @@ class Server:
         self.clock = clock
         self.bounds = bounds  # By `Connection.wire`.
         self.connections = Connections(limits, clock)
+        self.tls_counts = TlsCounts()
+        self.muted = Muted()
         self.faults = faults
         self.watchdog = watchdog
         self._end_turn = end_turn
@@ -72,6 +76,8 @@ class Server:
         self._answering: list[Flushable] = []  # The connections with ready answers.
         self._listeners: dict[str, asyncio.AbstractServer] = {}  # By the name of the port.
         self._is_empty = asyncio.Event()  # Set when the last connection has closed.
+        # Of a broker that shares its log: whether answers may leave at this moment. None: they always may.
+        self.may_answer: Callable[[], bool] | None = None
 
     async def listen(self, name: str, bound: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         """Accept connections on a socket from `addresses.bind`, which is the port of this name."""
@@ -113,7 +119,12 @@ class Server:
         self.watchdog.turned("end of a turn", begun_s)
 
     def flush(self) -> None:
-        """Write all answers that are ready. The broker also calls this when a thread has synced the log."""
+        """Write all answers that are ready. The broker also calls this when a thread has synced the log.
+
+        If no answer may leave, all connections are aborted instead, since silence must not look like success.
+        """
+        if self._answering and self.may_answer is not None and not self.may_answer():
+            self.abort_all()
         while self._answering:
             ready, self._answering = self._answering, []
             for answers in ready:
@@ -134,19 +145,25 @@ class Server:
         for name in [name for name in self._listeners if name != but]:
             self._listeners.pop(name).close()
 
+    def abort_all(self) -> None:
+        """Close every connection at once, without the answers that are ready."""
+        self._answering.clear()
+        for connection in [*self.connections]:
+            connection.abort()
+
     def hold_all(self) -> None:
         """Stop reading requests from all connections."""
-        for connection in self.connections:
+        for connection in list(self.connections):
             connection.hold()
 
     async def close_all(self, wait_ms: int) -> None:
         """Close every connection. Those with unsent answers are aborted after `wait_ms`."""
         self.flush()
         self._is_empty.clear()
-        for connection in self.connections:
+        for connection in list(self.connections):
             connection.close("")
         if self.connections:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_empty.wait(), wait_ms / 1000)
-        for connection in self.connections:
+        for connection in list(self.connections):
             connection.abort()

@@ -132,6 +132,9 @@ class RequestDriver(Generic[ConnectionT, ResultT]):
         """Count the request as unanswered, if this is its first wait, and the bytes that it keeps of its answer."""
         raise NotImplementedError
 
+    def _check(self) -> None:
+        """Raise an error if the request may not go on, because a right was taken away while it waited."""
+
     def _go_on_in_next_turn(self) -> None:
         """Have `_go_on(None)` called in another turn of the loop."""
         raise NotImplementedError
@@ -220,9 +223,11 @@ class RequestDriver(Generic[ConnectionT, ResultT]):
             self.connection_closed()
             return
         try:
+            self._check()
             result = self._run(outcome)
         except Exception as error:  # noqa: BLE001 - `_fail` reports faults
             self._leave_purgatory()
+            self._steps.close()
             self._fail(error)
             return
         if result is not None:

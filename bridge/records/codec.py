@@ -25,6 +25,7 @@ from duolog.bridge.records.half_messages import HalfIdsKnown, HalfVerdicts, Halv
 from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
 from duolog.bridge.records.producers import ProducerIdsReserved, ProducerWindows
 from duolog.bridge.records.schedules import ScheduleRegistered, ScheduleStepped
+from duolog.bridge.records.security import QuotasSet, RulesAdded, RulesRemoved, UserRemoved, UserSet
 from duolog.bridge.records.timers import (
     DelayedBatch,
     DelayPaused,
@@ -95,6 +96,11 @@ Record = (
     | TableTimersDeleted
     | ScheduleRegistered
     | ScheduleStepped
+    | UserSet
+    | UserRemoved
+    | RulesAdded
+    | RulesRemoved
+    | QuotasSet
 )
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")

@@ -26,6 +26,7 @@ from duolog.bridge.rocketmq.consuming.change_notifications import ChangeNotifica
 from duolog.bridge.rocketmq.consuming.expired_ranges import ExpiredRanges
 from duolog.bridge.rocketmq.consuming.group_configs import GroupConfigs
 from duolog.bridge.rocketmq.consuming.locks import Locks
+from duolog.bridge.rocketmq.consuming.pulled_offsets import PulledOffsets
 from duolog.bridge.rocketmq.consuming.request_modes import RequestModes
 from duolog.bridge.rocketmq.consuming.reset_marks import ResetMarks
 from duolog.bridge.rocketmq.groups.members import GroupMembers
@@ -38,10 +39,12 @@ from duolog.bridge.rocketmq.producing.batches_in_progress import BatchesInProgre
 from duolog.bridge.rocketmq.requests.admission import Admission, Kind
 from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.security.security import Security
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
+from duolog.bridge.tracing.tracing import Tracing
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
@@ -107,6 +110,7 @@ class RocketMQGroupContext:
     locks: Locks
     reset_marks: ResetMarks
     consume_counts: ConsumeCounts
+    pulled_offsets: PulledOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,8 @@ class RocketMQContext:
     store: Store
     state_log: StateLog
     topics: Topics
+    security: Security
+    tracing: Tracing | None
     node: NodeContext
     messages: RocketMQMessageContext
     groups: RocketMQGroupContext
@@ -172,6 +178,7 @@ def group_context(
         locks=Locks(),
         reset_marks=ResetMarks(),
         consume_counts=ConsumeCounts(),
+        pulled_offsets=PulledOffsets(),
     )
 
 

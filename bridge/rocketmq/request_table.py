@@ -7,6 +7,8 @@ A handler is a function `(context, connection, command) -> Answer | None`. It ma
 from collections.abc import Callable
 
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.access import acl_requests, user_requests
+from duolog.bridge.rocketmq.access.requirements import NEEDS
 from duolog.bridge.rocketmq.admin import broker_settings, group_stats, groups, inspection, single_broker, topics
 from duolog.bridge.rocketmq.admin.query_messages import query_message
 from duolog.bridge.rocketmq.admin.view_message import view_message
@@ -122,6 +124,17 @@ _HANDLERS: dict[Code, Handler] = {
     Code.GET_BROKER_CONFIG: broker_settings.broker_config,
     Code.UPDATE_BROKER_CONFIG: broker_settings.update_broker_config,
     Code.GET_BROKER_RUNTIME_INFO: broker_settings.broker_runtime,
+    # -- Users and access rules
+    Code.AUTH_CREATE_USER: user_requests.create_user,
+    Code.AUTH_UPDATE_USER: user_requests.update_user,
+    Code.AUTH_DELETE_USER: user_requests.delete_user,
+    Code.AUTH_GET_USER: user_requests.get_user,
+    Code.AUTH_LIST_USER: user_requests.list_users,
+    Code.AUTH_CREATE_ACL: acl_requests.set_acl,
+    Code.AUTH_UPDATE_ACL: acl_requests.set_acl,
+    Code.AUTH_DELETE_ACL: acl_requests.delete_acl,
+    Code.AUTH_GET_ACL: acl_requests.get_acl,
+    Code.AUTH_LIST_ACL: acl_requests.list_acls,
     # -- Answers that are fixed because there is one broker
     Code.GET_BROKER_HA_STATUS: single_broker.ha_status,
     Code.GET_COLD_DATA_FLOW_CTR_INFO: single_broker.cold_data,
@@ -155,7 +168,13 @@ _KIND_OF: dict[Code, Kind] = {code: kind for kind, codes in _KINDS.items() for c
 def _row(code: Code, handler: Handler) -> Row:
     kind = _KIND_OF.get(code, Kind.ADMIN)
     return Row(
-        handler, ("rocketmq", code.name), f"rocketmq {code.name}", kind, kind in LIMITED, kind in BACKGROUND_KINDS
+        handler,
+        ("rocketmq", code.name),
+        f"rocketmq {code.name}",
+        kind,
+        kind in LIMITED,
+        NEEDS[code],
+        kind in BACKGROUND_KINDS,
     )
 
 

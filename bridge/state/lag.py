@@ -70,6 +70,27 @@ class GroupLags:
             yield
         return found
 
+    def in_topic(self, group: str, topic: Topic) -> Generator[None, None, GroupLag | None]:
+        """Return the sum over the queues of one topic, after yielding None between slices.
+
+        The result is None for a group that has no committed offset in the topic and no member that subscribes to it.
+        """
+        positions = self.group_offsets.all_of(group)
+        reads = any(queue.key in positions for queue in topic.queues)
+        for name in () if reads else self.subscribed(group):
+            yield
+            if name is not None and self.topics.get(name) is topic:
+                reads = True
+                break
+        if not reads:
+            return None
+        found = GroupLag()
+        for queue in topic.queues:
+            found.add(QueueLag(topic, queue, self.group_offsets.fetch(group, queue.key)))
+            if queue.queue_id % QUEUES_IN_SLICE == QUEUES_IN_SLICE - 1:
+                yield
+        return found
+
     def of_queues(self, group: str) -> Iterator[QueueLag | None]:
         """Yield the lag of each queue of a group, in the order of topic numbers, and None between slices."""
         numbers = {key >> QUEUE_ID_BITS for key in self.group_offsets.all_of(group)}

@@ -2,7 +2,7 @@
 
 The names are Kafka's, RocketMQ's `message.type`, and six of Duolog's own:
 
-    flush.mode               whether answers to producers wait for fsync
+    flush.mode               whether answers to producers wait for fsync, or for the object store
     retention.records        the limit of records in a queue
     delay.headers            whether Kafka batches are searched for delay headers
     delay.unknown.headers    what happens to a message whose delay header is probably misspelled
@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from duolog.bridge.config import Options
 from duolog.bridge.config.conversion import SIMILARITY
+from duolog.store.options import LEVELS
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
@@ -123,7 +124,13 @@ TABLE: Mapping[str, TopicConfigKey] = {row.name: row for row in (
     _row("retention.records", _L, -1, _FROM_MINUS_1, "How many records are kept in each queue; -1: no limit."),
     _row("cleanup.policy", _LIST, "delete", _some_of("delete", "compact"),
          "delete: records are removed by the retention limits. compact: accepted; all records are kept."),
-    _row("flush.mode", _S, "sync", _one_of("sync", "async"), "sync: answers wait for fsync; async: for write()."),
+    _row(
+        "flush.mode",
+        _S,
+        "sync",
+        _one_of(*LEVELS),
+        "async: answers wait for write(); sync: for fsync; shared: until the object store has the message.",
+    ),
     _row("delay.headers", _B, "true", _BOOL,
          "Whether Kafka records are searched for headers that ask for a delay, an expiry, or for a half message."),
     _row("delay.unknown.headers", _S, "warn", _one_of("warn", "refuse", "ignore"),
@@ -177,7 +184,7 @@ class TopicSettings:
     retention_records: int
     compact: bool
     delete: bool
-    durable: bool
+    level: int  # When answers to producers leave, and readers see their messages: `store.entry.WRITTEN` and so on.
     delay_headers: bool
     unknown_headers: str  # A value of `delay.unknown.headers`.
     ttl_ms: int  # -1: no limit
@@ -253,7 +260,7 @@ def settings(overrides: Mapping[str, str], broker: Mapping[str, str]) -> TopicSe
         retention_records=int(value("retention.records")),
         compact="compact" in policies,
         delete="compact" not in policies or "delete" in policies,
-        durable=value("flush.mode") == "sync",
+        level=LEVELS[value("flush.mode")],
         delay_headers=value("delay.headers") == "true",
         unknown_headers=value("delay.unknown.headers"),
         ttl_ms=int(value("message.ttl.ms")),

@@ -91,6 +91,9 @@ class Topic:
 class TopicStore(Protocol):
     """What topics use of the store."""
 
+    @property
+    def level_max(self) -> int: ...
+
     def queue(self, key: int) -> Queue: ...
 
     def queues(self) -> Iterable[Queue]: ...
@@ -173,7 +176,7 @@ class TopicTable:
         for queue_id in range(len(topic.queues), topic.queue_count):
             topic.queues.append(self.store.queue(topic.key(queue_id)))
         for queue in topic.queues:
-            queue.durable = topic.settings.durable
+            queue.level = min(topic.settings.level, self.store.level_max)
 
     # -- Replay
 

@@ -24,8 +24,9 @@ from duolog.protocol.rocketmq.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
 )
-from duolog.store.entry import Promise
+from duolog.store.entry import SHARED, SYNCED, WRITTEN, Promise
 from duolog.store.errors import StoreError
+from duolog.store.options import LEVELS
 from duolog.store.state_log import StateLog
 
 logger = logging.getLogger("state")
@@ -75,7 +76,9 @@ class Topics(TopicTable):
 
     # -- Starting
 
-    def attach(self, store: TopicStore, now_ms: int, *, clean: bool, has_lost: bool = False) -> None:
+    def attach(
+        self, store: TopicStore, now_ms: int, *, clean: bool, has_lost: bool = False, is_takeover: bool = False
+    ) -> None:
         """Connect topics with the queues of the recovered store.
 
         Drops the queues of deleted topics, creates missing system topics, and begins new leader epochs. `has_lost` says
@@ -84,6 +87,7 @@ class Topics(TopicTable):
 
         If the broker did not stop in order (`clean` is False), records that queues with `flush.mode=async` had shown
         may be lost. These queues get a higher leader epoch, which tells Kafka clients that the log may have changed.
+        After a takeover from another broker (`is_takeover`) all queues get one.
         """
         self.attach_store(store)
         numbers = {queue.topic for queue in store.queues()}
@@ -99,8 +103,8 @@ class Topics(TopicTable):
                 self._create(system.name, system.queue_count, {}, now_ms, system.perm)
             elif topic.queue_count < system.queue_count:
                 self._state_log.commit([TopicChanged(topic.number, queue_count=system.queue_count)], now_ms)
-        if not clean:
-            self._begin_epochs(now_ms)
+        if is_takeover or not clean:
+            self._begin_epochs(now_ms, SHARED if is_takeover else WRITTEN)
 
     def _recover(self, number: int, store: TopicStore, now_ms: int) -> None:
         """Create a topic for queues whose own topic was lost, so that their messages can be read or deleted."""
@@ -117,12 +121,13 @@ class Topics(TopicTable):
             self.next_number = max(self.next_number, number + 1)
             logger.error("recovered topic not created, the next start tries again: name=%s reason=%r", name, str(error))
 
-    def _begin_epochs(self, now_ms: int) -> None:
+    def _begin_epochs(self, now_ms: int, level: int) -> None:
+        """Raise the leader epochs of the queues up to this level of durability."""
         starts = [
             EpochStart(queue.key, topic.leader_epoch(queue_id) + 1, queue.end_offset)
             for topic in self.all()
             for queue_id, queue in enumerate(topic.queues)
-            if not queue.durable and queue.end_offset
+            if queue.level <= level and queue.end_offset
         ]
         if starts:
             self._state_log.commit(epoch_records(starts), now_ms)
@@ -159,7 +164,7 @@ class Topics(TopicTable):
         self._check_queue_count(name, queue_count, queue_count)
         if refusal := self.group_topics.refusal(names.rocketmq_name(name), queue_count):
             raise TooManyTopics(refusal)
-        topic_configs.check(configs)
+        self._check_configs(configs)
 
     def delete(self, topic: Topic, now_ms: int) -> Promise:
         """Delete a topic with its records. Raises InvalidTopicName for a topic of the broker, and StoreError."""
@@ -195,8 +200,15 @@ class Topics(TopicTable):
 
     def configure(self, topic: Topic, configs: Mapping[str, str], now_ms: int) -> Promise:
         """Replace all overrides of the topic's configs. Raises InvalidConfig, StoreError."""
-        topic_configs.check(configs)
+        self._check_configs(configs)
         return self._state_log.commit([TopicChanged(topic.number, configs=dict(configs))], now_ms).promise
+
+    def _check_configs(self, configs: Mapping[str, str]) -> None:
+        topic_configs.check(configs)
+        if LEVELS[configs.get("flush.mode", "async")] > (SYNCED if self.store is None else self.store.level_max):
+            raise topic_configs.InvalidConfig(
+                f"topic config flush.mode={configs['flush.mode']} needs an object store: start the broker with --shared"
+            )
 
     def permit(self, topic: Topic, perm: int, now_ms: int) -> Promise:
         """Set the permission of a topic for RocketMQ clients (PERM_* in `protocol.rocketmq.flags`)."""

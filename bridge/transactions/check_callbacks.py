@@ -12,6 +12,7 @@ Requests to one host are limited to ASKED_MAX, so that a slow host does not dela
 
 import asyncio
 import logging
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
@@ -29,10 +30,18 @@ log = logging.getLogger("transactions")
 
 
 class CheckCallbacks:
-    """The requests in progress. `contain` takes an exception of a request's callback."""
+    """The requests in progress. `contain` takes an exception of a request's callback.
 
-    def __init__(self, timeout_ms: int, contain: Callable[[Exception], None]) -> None:
-        self._contain = contain
+    `tls` returns what verifies the servers of https URLs; None: the CAs of the system.
+    """
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        contain: Callable[[Exception], None],
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        self._contain, self._tls = contain, tls
         self._timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         self._session: aiohttp.ClientSession | None = None  # Created for the first request.
         self._asking: set[asyncio.Task[None]] = set()
@@ -97,7 +106,7 @@ class CheckCallbacks:
                 headers={"Accept-Encoding": "identity"},
             )
         body = b""
-        async with self._session.post(url, json=question, allow_redirects=False) as response:
+        async with self._session.post(url, json=question, allow_redirects=False, ssl=self._tls() or True) as response:
             if response.status != 200:
                 raise ValueError(f"status {response.status}")
             while more := await response.content.read(ANSWER_BYTES_MAX + 1 - len(body)):

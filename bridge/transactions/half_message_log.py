@@ -28,6 +28,7 @@ from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.half_replay import HalfMessageReplay
 from duolog.bridge.transactions.op_messages import HalfDecision, OpMessages, message_frame
+from duolog.bridge.transactions.verdict_counts import VerdictCounts
 from duolog.protocol.kafka.record_batch import InvalidBatch, Reason
 from duolog.protocol.kafka.record_batch import Record as KafkaRecord
 from duolog.protocol.rocketmq.messages import tags
@@ -56,7 +57,7 @@ class TooManyHalves(Exception):
 class HalfMessageLog:
     """All half messages of a broker. `store_host` is the packed address of the RocketMQ port.
 
-    `unit_bytes_max` limits the bytes of several verdicts in one unit, which must fit into a segment. The class has 18
+    `unit_bytes_max` limits the bytes of several verdicts in one unit, which must fit into a segment. The class has 19
     fields, because `attach` sets the queue and the writer of each of three topics.
     """
 
@@ -74,6 +75,7 @@ class HalfMessageLog:
         self.gathered: dict[int, HalfDecision] = {}  # Decisions that are not appended yet.
         self._gathered_bytes = self._verdict_bytes = 0
         self._unit_bytes_max = unit_bytes_max
+        self.verdict_counts = VerdictCounts()
         self.ids = HalfIds()
         self._ids_max = options.half_ids_max
         self._check_urls = CheckUrls(options.check_urls)
@@ -188,6 +190,7 @@ class HalfMessageLog:
         with updating_state("verdicts of half messages"):
             for offset, decision in decisions.items():
                 self._replay.follow_verdict(offset, decision.verdict)
+                self.verdict_counts.add(decision, now_ms)
         return promise
 
     def given_up_frame(self, message: Message, now_ms: int) -> Frame:

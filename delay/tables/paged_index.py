@@ -72,8 +72,18 @@ class PagedIndex:
 
     def check(self) -> None:
         """Read all pages; raises Corruption."""
-        for number in range(-(-self.count // self._per_page)):
+        for number in range(self.page_count):
             self._page(number)
+
+    @property
+    def page_count(self) -> int:
+        """The number of pages."""
+        return -(-self.count // self._per_page)
+
+    def check_page(self, number: int) -> None:
+        """Read a page from the file; raises Corruption."""
+        self._last = (-1, b"")
+        self._page(number)
 
     def _start(self, page: int, size: int) -> bytes:
         return self._row(self._page(page), 0)[:size]

@@ -2,14 +2,15 @@
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from duolog.delay.names import name_hash
 from duolog.delay.rows import KEY, ROW, ROW_SIZE, TOPIC_SHIFT, TimerKey
-from duolog.delay.tables.paged_index import PagedIndex
+from duolog.delay.tables.paged_index import PAGE_SIZE, PagedIndex
 from duolog.delay.tables.table_format import (
     BLOCK,
     FOOTER,
@@ -27,7 +28,7 @@ from duolog.delay.tables.table_format import (
 from duolog.delay.tables.tombstones import Tombstones
 from duolog.store.entry import new_tuple
 from duolog.store.errors import Corruption
-from duolog.store.files import Files
+from duolog.store.files import ReadableFiles
 
 FOREVER_MS: Final = (1 << 64) - 1
 
@@ -66,13 +67,14 @@ class SortedTable:
     class has more than 20 methods, because reads by key, by topic, by name and in due order use the same open file.
     """
 
-    def __init__(self, files: Files, entry: TableEntry) -> None:
+    def __init__(self, files: ReadableFiles, entry: TableEntry) -> None:
         """Open the table of a manifest's entry, and check its footer. Raises Corruption and OSError."""
         self.entry = entry
         self.path = table_path(entry.number)
         self.tombstones = Tombstones(entry.number, entry.count)
         self._files = files
-        self._damaged: set[int] = set()  # The numbers of damaged blocks that were reported.
+        # The damaged blocks that were found: by number, the timers that were pending then. Workers add to it, too.
+        self._damaged: dict[int, int] = {}
         try:
             self._file = files.open(self.path)
         except FileNotFoundError as error:
@@ -107,6 +109,29 @@ class SortedTable:
         """Read and check the block index and the topic index, which scans need. Raises Corruption."""
         self._blocks.check()
         self._topics.check()
+
+    @property
+    def lost(self) -> int:
+        """The number of pending timers in the damaged blocks that reads have found."""
+        return sum([*self._damaged.values()])  # A copy, because a worker may add a block meanwhile.
+
+    def check(self) -> Iterator[tuple[int, str]]:
+        """Read and check the table piece by piece; yield the size of each piece and what is damaged, or "".
+
+        The pending timers of damaged blocks are reported and counted, as by a scan.
+        """
+        for index in (self._blocks, self._topics, self._names):
+            for page in range(index.page_count):
+                yield PAGE_SIZE, _error_of(partial(index.check_page, page))
+        for number in range(self._blocks.count):
+            try:
+                block = self._block(number)
+            except Corruption:
+                continue  # The page of the index was reported.
+            damage = _error_of(partial(self._load, number, block))
+            if damage:
+                self._report(number, block, Corruption(damage))
+            yield block.count * ROW_SIZE + block.payload_size, damage
 
     def is_deleted(self, ordinal: int) -> bool:
         return ordinal < self.entry.start or self.tombstones.has(ordinal)
@@ -291,9 +316,12 @@ class SortedTable:
         return rows
 
     def _report(self, number: int, block: BlockEntry, error: Corruption) -> None:
+        """Count and log a damaged block, when the first read finds it."""
+        first, end = max(block.ordinal, self.entry.start), block.ordinal + block.count
+        pending = max(0, end - first - self.tombstones.count(first, end))
         if number not in self._damaged:
-            self._damaged.add(number)
-            log.error("delayed messages are lost: %s timers=%d first_due_ms=%d", error, block.count, block.due_ms)
+            self._damaged[number] = pending
+            log.error("delayed messages are lost: %s timers=%d first_due_ms=%d", error, pending, block.due_ms)
 
     def _load(self, number: int, block: BlockEntry) -> tuple[bytes, bytes]:
         size = block.count * ROW_SIZE
@@ -315,6 +343,15 @@ class SortedTable:
         if len(found) != size:
             raise Corruption(f"{self.path}: {len(found)} of {size} bytes at {at}")
         return found
+
+
+def _error_of(read: Callable[[], object]) -> str:
+    """Return the text of the Corruption that a read raises; "" if it raises none."""
+    try:
+        read()
+    except Corruption as error:
+        return str(error)
+    return ""
 
 
 def _bisect_rows(rows: bytes, count: int, key: bytes) -> int:

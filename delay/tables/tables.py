@@ -65,7 +65,8 @@ class Tables:
         self._retired: list[SortedTable] = []  # No longer current; their files are not removed yet.
         self._next_number = 1
         self._compaction: Compaction | None = None
-        self.lost = 0  # The number of timers in tables that were set aside at the start.
+        # The number of timers in tables that were set aside at the start, or closed with damaged blocks.
+        self._lost_before = 0
         self.is_repaired = False
 
     # -- The manifest
@@ -146,12 +147,17 @@ class Tables:
     def _set_aside(self, entry: TableEntry, error: Corruption) -> None:
         """Keep the files of a table that cannot be opened, for an operator to examine."""
         timers = entry.count - entry.start
-        self.lost += timers
+        self._lost_before += timers
         log.error("delayed messages are lost, their table is set aside: %s timers=%d", error, timers)
         names = set(_paths(self._files))
         for path in (table_path(entry.number), tombstones_path(entry.number)):
             if path in names:
                 self._files.rename(path, path + SET_ASIDE)
+
+    @property
+    def lost(self) -> int:
+        """The number of pending timers that damage has lost since the start, as far as reads have found it."""
+        return self._lost_before + sum([table.lost for table in {*self._current.values(), *self._pins}])
 
     def close(self) -> None:
         """Close all files, at the end of the run."""
@@ -177,7 +183,7 @@ class Tables:
             if not self._pins[table]:
                 del self._pins[table]
                 if self._current.get(table.entry.number) is not table:
-                    table.close()
+                    self._close(table)
 
     def delete(self, table: SortedTable, ref: RowRef) -> None:
         """Add a tombstone. The log must keep the deletion until a manifest says that the tombstone file has it."""
@@ -318,7 +324,12 @@ class Tables:
 
     def _close_if_unused(self, table: SortedTable) -> None:
         if table not in self._pins:
-            table.close()
+            self._close(table)
+
+    def _close(self, table: SortedTable) -> None:
+        """Close a table that nothing reads any more."""
+        self._lost_before += table.lost
+        table.close()
 
 
 class Removal:

@@ -18,8 +18,9 @@ from duolog.delay.memtable.counts import topics_of
 from duolog.delay.rows import KEY, ROW_SIZE, pack_keys, rows_of
 from duolog.delay.tables.flush import Flush
 from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
-from duolog.store.entry import Promise
+from duolog.store.entry import WRITTEN, Promise
 from duolog.store.errors import StoreError
+from duolog.store.options import StoreOptions
 from duolog.store.workers import Failure
 
 TABLE_ROWS: Final = 1 << 16  # Rows of one table. Their frames are in memory while the table is written.
@@ -44,10 +45,13 @@ class FlushJob:
         self._flush: Flush | None = None  # Set while a worker writes the table.
         self._is_unfreezing = False
         self._begun_mono_ms = 0
+        self._is_off = False
         self._retry_mono_ms = 0  # No flush begins before this time.
 
-    def open(self, segment_bytes: int) -> None:
-        self._rows_max = min(TABLE_ROWS, max(1, segment_bytes // 64))
+    def open(self, options: StoreOptions) -> None:
+        self._rows_max = min(TABLE_ROWS, max(1, options.segment_bytes // 64))
+        # Sorted tables are files of one disk. Brokers that share a log keep all pending messages in memory.
+        self._is_off = options.is_shared
 
     @property
     def is_busy(self) -> bool:
@@ -60,6 +64,8 @@ class FlushJob:
 
     def begin(self) -> None:
         """Begin a flush if rows can fill a table, or if there are any and the last flush was long ago."""
+        if self._is_off:
+            return
         context, turns = self._context, self._context.pending.turns
         from_ms = 1 + max(context.now_ms + self._near_ms, context.cursors.read_to_ms)
         self.waiting = waiting = context.pending.memtable.flushable_count(from_ms, turns.paused)
@@ -115,7 +121,7 @@ class FlushJob:
             else:
                 context.submit(flush.run, end)
 
-        context.store.when(Promise(context.store.next_position, durable=False), run)
+        context.store.when(Promise(context.store.next_position, WRITTEN), run)
 
     def _end(self, flush: Flush, outcome: Failure | None) -> None:
         """Commit a manifest with the table; it also deletes the timers that were deleted or rescheduled meanwhile."""

@@ -8,7 +8,7 @@ from duolog.delay.pending import PendingTimers
 from duolog.delay.tables.tables import Manifest, Tables
 from duolog.delay.tree.cursors import Cursors
 from duolog.delay.tree.deletions import Deletions
-from duolog.store.entry import Promise
+from duolog.store.entry import SYNCED, Promise
 from duolog.store.log.entry_reader import EntryReader
 from duolog.store.options import StoreOptions
 from duolog.store.promises import Done
@@ -80,7 +80,7 @@ class Context:
         """Commit a manifest. Old files are removed once it is durable. If it raises StoreError, nothing has changed."""
         promise = self._commit(change, self.now_ms)
         if removal := self.tables.removal():
-            durable = Promise(promise.end, durable=True)
+            durable = Promise(promise.end, SYNCED)
             self.store.when(durable, lambda error: None if error else self.submit(removal.run, log_failure))
 
     def failed(self, what: str, error: Exception) -> None:

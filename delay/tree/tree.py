@@ -86,7 +86,7 @@ class TimerTree:
         context, tables = self.context, self.context.tables
         context.store = store
         self.pending.memtable.clear_flushed()
-        self.flush.open(store.options.segment_bytes)
+        self.flush.open(store.options)
         tables.open()
         view, keys = tables.view(), sorted(self.deletions.keys())
         for table in view.tables:

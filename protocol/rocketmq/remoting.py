@@ -59,6 +59,7 @@ class RemotingCommand(msgspec.Struct):
     language: str = "PYTHON"
     version: int = VERSION
     json: bool = True  # The type of the header: JSON or ROCKETMQ.
+    received_mono_ms: int = 0  # When the connection received the command. Not a part of the frame.
 
     @property
     def is_response(self) -> bool:

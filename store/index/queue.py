@@ -17,24 +17,24 @@ class Queue:
         start_offset <= visible_end <= end_offset
 
     The offsets from `start_offset` up to `visible_end` may be read; the offsets up to `end_offset` are assigned. Only
-    the store changes these fields. `durable` is set from the config of the topic.
+    the store changes these fields. `level` is set from the config of the topic.
     """
 
     __slots__ = (
         "bytes_below_start",
-        "durable",
         "end_offset",
         "index",
         "is_touched",
         "key",
+        "level",
         "start_offset",
         "visible_end",
     )
 
-    def __init__(self, key: int, index: QueueIndex, *, durable: bool, start_offset: int = 0) -> None:
+    def __init__(self, key: int, index: QueueIndex, *, level: int, start_offset: int = 0) -> None:
         self.key = key
         self.index = index
-        self.durable = durable  # Whether entries become visible after an fsync (true) or after a write (false).
+        self.level = level  # Entries become visible once the log is as safe as this: WRITTEN, SYNCED or SHARED.
         self.start_offset = start_offset  # The log start offset: the first offset that may be read.
         self.end_offset = start_offset  # The next offset to be assigned.
         self.visible_end = start_offset  # Readers see the offsets below it. It never decreases.

@@ -15,9 +15,9 @@ from duolog.store.log.control import QueueRow
 class Queues:
     """All queues by their keys. A queue is created on first use and dropped when its topic is deleted."""
 
-    def __init__(self, files: Files, *, durable: bool) -> None:
+    def __init__(self, files: Files, *, level: int) -> None:
         self._files = files
-        self._durable = durable  # Durability of a new queue, until the config of its topic is applied.
+        self._level = level  # The level of a new queue, until the config of its topic is applied.
         self._by_key: dict[int, Queue] = {}
         self._by_topic: dict[int, dict[int, Queue]] = {}  # Topic number -> queue key -> queue.
         self.index_files = IndexFiles(files)
@@ -54,9 +54,7 @@ class Queues:
 
     def _new(self, key: int, start_offset: int) -> Queue:
         topic, queue_id = Queue.split(key)
-        return Queue(
-            key, QueueIndex(self.index_files, topic, queue_id), durable=self._durable, start_offset=start_offset
-        )
+        return Queue(key, QueueIndex(self.index_files, topic, queue_id), level=self._level, start_offset=start_offset)
 
     def drop_topic(self, topic: int) -> None:
         """Drop all queues of the topic with this number."""
@@ -112,7 +110,7 @@ class Queues:
                     f"the index of queue {topic}/{queue_id} ends at offset {index.end_offset}; "
                     f"according to the checkpoint the queue ends at offset {row.end_offset}"
                 )
-            queue = Queue(row.key, index, durable=self._durable)
+            queue = Queue(row.key, index, level=self._level)
             queue.start_offset, queue.end_offset = row.start_offset, row.end_offset
             self._put(queue)
 
@@ -126,11 +124,15 @@ class Queues:
         self._remove_unknown()
 
     def show_all(self) -> None:
-        """Set the visible end of every queue to its end offset, because recovery has synced the log. Blocks."""
+        """Set the visible ends after a recovery, and remove what is left of other queues. Blocks."""
+        self.show()
+        self._remove_unknown()
+
+    def show(self) -> None:
+        """Set the visible end of every queue to its end offset, because the log is durable. Blocks."""
         for queue in self:
             queue.visible_end = queue.end_offset
             queue.bytes_below_start = queue.bytes_below_blocking(queue.start_offset)
-        self._remove_unknown()
 
     def _remove_unknown(self) -> None:
         """Remove the index directories of queues that neither exist nor are in `dropped`."""

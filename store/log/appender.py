@@ -42,9 +42,9 @@ class Appender:
     __slots__ = (
         "_captured_rows",
         "_index_flusher",
-        "_is_sync",
         "_log",
         "_queues",
+        "_state_level",
         "_touched",
         "_write_buffer_bytes",
         "_write_state",
@@ -65,7 +65,7 @@ class Appender:
         self._index_flusher = index_flusher
         self._write_state = write_state
         self._write_buffer_bytes = options.tail_bytes
-        self._is_sync = options.flush == "sync"
+        self._state_level = options.level
         self._touched, self._captured_rows = queues.touched, queues.captured_rows
         self.stored_ms = stored_ms  # Store time of the last unit. Only `set_time_back` decreases it.
         self.recovered_ms = stored_ms  # Store time of the last unit of the previous run; 0 if the log was empty.
@@ -83,9 +83,9 @@ class Appender:
             self._write_early()
         if len(entries) == 1 and type(frame := entries[0]) is Frame:
             slot = self._append_frame(frame, now_ms)
-            return new_tuple(Appended, ([slot], new_tuple(Promise, (log.next_position, frame.queue.durable))))
+            return new_tuple(Appended, ([slot], new_tuple(Promise, (log.next_position, frame.queue.level))))
         slots = self.append_unit(entries, now_ms)
-        promise = new_tuple(Promise, (log.next_position, self._must_be_durable(entries)))
+        promise = new_tuple(Promise, (log.next_position, self._level_of(entries)))
         return new_tuple(Appended, (slots, promise))
 
     def append_freeing(self, entries: Sequence[Part], now_ms: int) -> Appended:
@@ -98,21 +98,15 @@ class Appender:
         if state.refusal is not None and self._log.unwritten_bytes > FREEING_BYTES_MAX:
             raise DiskFull(*state.refusal.args)
         slots = self.append_unit(entries, now_ms)
-        return Appended(slots, Promise(self._log.next_position, self._must_be_durable(entries)))
+        return Appended(slots, Promise(self._log.next_position, self._level_of(entries)))
 
-    def _must_be_durable(self, entries: Sequence[Part]) -> bool:
-        """Return whether the Promise of this unit must wait for an fsync.
+    def _level_of(self, entries: Sequence[Part]) -> int:
+        """Return the level of the Promise of this unit.
 
-        It must if `Queue.durable` is true for a queue of the unit. For a unit of state records alone it must if
-        `store.flush` is `sync`.
+        It is the highest level of the unit's queues. For a unit of state records alone it is that of `store.flush`.
         """
-        has_frame = False
-        for entry in entries:
-            if type(entry) is Frame or type(entry) is FrameRun:
-                if entry.queue.durable:
-                    return True
-                has_frame = True
-        return not has_frame and self._is_sync
+        levels = [entry.queue.level for entry in entries if type(entry) is Frame or type(entry) is FrameRun]
+        return max(levels, default=self._state_level)
 
     def _write_early(self) -> None:
         """Write the log before the end of the loop turn, so that the write buffer stays within its limit.

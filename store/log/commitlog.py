@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from duolog.store.errors import EntryTooLarge
 from duolog.store.files import Files
-from duolog.store.log.format import UNIT_SIZE_MAX, seal_unit
+from duolog.store.log.format import UNIT_SIZE_MAX, UnitHeader, seal_unit
 from duolog.store.log.segment import LOG_DIRECTORY, Segment, Segments
 from duolog.store.log.write_buffer import Chunk, WriteBuffer
 from duolog.store.options import StoreOptions
@@ -59,6 +59,12 @@ class CommitLog:
         seal_unit(unit, self.epoch, self.next_position, self.durable, stored_ms, entry_count, flags)
         chunk.used = at + size
         self.next_position += size
+
+    def take(self, chunk: Chunk, header: UnitHeader) -> None:
+        """Make a whole unit of another broker, which is at byte `used` of the chunk, part of the log."""
+        self.epoch = header.epoch
+        chunk.used += header.size
+        self.next_position += header.size
 
     def _make_room(self, size: int) -> None:
         if size > self._segment_bytes:

@@ -22,6 +22,13 @@ from duolog.store.files import ReadOnlyFiles, RealFiles
 from duolog.store.log.segment import LOG_DIRECTORY
 from duolog.store.recovery.checkpoint import snapshot_path, snapshot_positions
 from duolog.store.recovery.damage import Verification
+from duolog.store.recovery.format_version import (
+    FORMAT_VERSION,
+    UnknownFormat,
+    check_format,
+    format_of,
+    write_format,
+)
 
 MANIFEST: Final = "backup.json"
 FORMAT: Final = 1  # The version of the manifest.
@@ -119,7 +126,15 @@ class Sources:
                 _copy_file(self._files, each, new, note_bytes)
         _verify_log(target, self._plan.position)
         files = [*(each for each, _ in copied), *self._plan.segments]
-        _write_manifest(new, {"format": FORMAT, "position": self._plan.position, "files": files})
+        _write_manifest(
+            new,
+            {
+                "format": FORMAT,
+                "data_format": format_of(self._files) or FORMAT_VERSION,
+                "position": self._plan.position,
+                "files": files,
+            },
+        )
         _sync_directories(new)
 
 
@@ -196,10 +211,13 @@ class Backup:
                 raise BackupFailed(
                     f"{directory}/{MANIFEST} has format {content['format']}; this version knows {FORMAT}"
                 )
+            self._data_format = check_format(b"%d" % int(content["data_format"]))
             self.position = int(content["position"])
             self.files = [CopiedFile(str(path), int(size)) for path, size in content["files"]]
         except FileNotFoundError as error:
             raise BackupFailed(f"{directory} has no {MANIFEST}: it is no finished backup") from error
+        except UnknownFormat as error:
+            raise BackupFailed(f"{directory}: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise BackupFailed(f"{directory}/{MANIFEST} is damaged: {error!r}") from error
         for found in self._wrong_files():
@@ -237,6 +255,7 @@ class Backup:
         for each in self.files:
             _copy_file(source, each, target, note_bytes)
         _verify_log(new, self.position)
+        write_format(target, self._data_format)
         _sync_directories(target)
         os.replace(new, data)  # Linux replaces an empty directory.
         RealFiles(data).sync_directory("..")

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 
 from duolog.store.durability import Durability
-from duolog.store.entry import Promise
+from duolog.store.entry import SHARED, SYNCED, Promise
 from duolog.store.errors import NO_SPACE, StoreError
 from duolog.store.index.index_maintenance import CleanUp, IndexFlush
 from duolog.store.index.queues import Queues
@@ -34,7 +34,10 @@ class CheckpointRun:
         write_state: WriteState,
         executors: Executors,
         dead_segments: DeadSegments,
+        *,
+        is_shared: bool,
     ) -> None:
+        self._is_shared = is_shared
         self._checkpoints, self._queues, self._segments = checkpoints, queues, segments
         self._appender, self._durability, self._write_state = appender, durability, write_state
         self._executors = executors
@@ -85,7 +88,14 @@ class CheckpointRun:
         if part is not None:
             self._executors.background.submit(partial(task.write, part), partial(self._write_part, task))
         else:
-            self._durability.when(Promise(task.position, durable=True), partial(self._finish, task))
+            self._durability.when(Promise(task.position, SYNCED), partial(self._synced, task))
+
+    def _synced(self, task: CheckpointTask, error: StoreError | None) -> None:
+        """Wait for the object store, if there is one, because a start may cut the log to what the store has."""
+        if error is not None or not self._is_shared:
+            self._finish(task, error)
+        else:
+            self._durability.when(Promise(task.position, SHARED), partial(self._finish, task))
 
     def _finish(self, task: CheckpointTask, error: StoreError | None) -> None:
         if task is not self._checkpoints.task:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from duolog.store.entry import STATE_FORM
 from duolog.store.errors import Corruption
 from duolog.store.files import ReadableFiles
 from duolog.store.log.format import ALIGNMENT, BadUnit, check_unit
@@ -96,10 +97,18 @@ class Verification:
 
     With `is_served`, a broker is using the directory: only sealed segments are read, and a segment that retention
     removes meanwhile is left out. Otherwise the caller must hold the lock of the directory. `expected_end` is the end
-    of a copy, up to which the log must be whole.
+    of a copy, up to which the log must be whole. `note_state` gets the state records of the newest checkpoint, and
+    those above it, in their order.
     """
 
-    def __init__(self, files: ReadableFiles, *, is_served: bool, expected_end: int = 0) -> None:
+    def __init__(
+        self,
+        files: ReadableFiles,
+        *,
+        is_served: bool,
+        expected_end: int = 0,
+        note_state: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._files, self._is_served = files, is_served
         chain, _ = read_chain(files.list(LOG_DIRECTORY))
         self.segments = [each for each in (chain[:-1] if is_served else chain) if not each.is_gap]
@@ -111,6 +120,11 @@ class Verification:
         self.proven = max(expected_end, 0 if found is None or is_served else found.position)
         self._report = LogReport(checkpoint_position=-1 if self.checkpoint is None else self.checkpoint.position)
         self._bad: list[BadRange] = []
+        self._note_state = note_state
+        if found is not None and note_state is not None:
+            for payload in found.records:
+                note_state(payload)
+        self._state_from = 0 if found is None else found.position
 
     @property
     def state(self) -> Checkpoint | None:
@@ -158,6 +172,10 @@ class Verification:
             self._report.end = header.position + header.size
             self.proven = max(self.proven, header.durable)
             count = header.size
+            if self._note_state is not None and header.position >= self._state_from:
+                for entry in found.entries():
+                    if entry.form == STATE_FORM:
+                        self._note_state(bytes(entry.frame))
         if count:
             note_bytes(count)
         return count

@@ -20,6 +20,9 @@ fsync succeeds without writing them (PostgreSQL's "fsyncgate", 2018). Usually a 
 after a run that ended with `Store.close`. On a file system that copies on write, a full disk may refuse this write.
 Recovery then logs a warning and only syncs, because the broker must be started to free space.
 
+A copy of another broker's log (`store/shared/`) has units whose field `durable` speaks of that broker's disk. So the
+field counts only in units from position `own_from` on; a copy that lacks something is completed from the object store.
+
 Downsides: damage to the units that were synced last cannot be distinguished from a torn end, because no later unit
 says that they were durable. A message body that contains a forged unit, for the position at which the body is stored,
 can make a torn end look like corruption.
@@ -93,15 +96,19 @@ class Recovered:
     report: RecoveryReport
 
 
-def recover(files: Files, open_segments_max: int, queues: Queues, replayer: Replayer) -> Recovered:
+def recover(
+    files: Files, open_segments_max: int, queues: Queues, replayer: Replayer, *, own_from: int = 0
+) -> Recovered:
     """Recover the log: verify, truncate and sync it, then replay it into the queues and the replayer. Blocks.
+
+    The units below position `own_from` were copied from another broker.
 
     Raises Corruption if data that was durable is missing or damaged; the log has not been changed then.
     """
     segments = Segments(files, list_segments(files) or [Segment(0)], open_segments_max)
     checkpoint = _restore_checkpoint(files, segments, queues)
     snapshot = _read_snapshot(files, segments) if checkpoint is None else None
-    verified = _Verification(files, segments, checkpoint, snapshot)
+    verified = _Verification(files, segments, checkpoint, snapshot, own_from)
     verified.run()
     cut_bytes = _search_beyond(files, segments, verified)
     _cut(files, segments, verified)
@@ -179,8 +186,14 @@ class _Verification:
     """Step 1: reads the units from position `first` up to the first unit that is not whole, at position `end`."""
 
     def __init__(
-        self, files: Files, segments: Segments, checkpoint: Checkpoint | None, snapshot: Checkpoint | None
+        self,
+        files: Files,
+        segments: Segments,
+        checkpoint: Checkpoint | None,
+        snapshot: Checkpoint | None,
+        own_from: int,
     ) -> None:
+        self.own_from = own_from
         self._files = files
         self._segments = segments
         self.first = checkpoint.read_from if checkpoint else segments.start
@@ -229,7 +242,8 @@ class _Verification:
         if header.epoch < self.epoch:
             raise BadUnit(f"the unit has epoch {header.epoch}, and the one before it has epoch {self.epoch}")
         self.end += header.size
-        self.proven = max(self.proven, header.durable)
+        if header.position >= self.own_from:
+            self.proven = max(self.proven, header.durable)
         self.epoch = header.epoch
         self.stored_ms = header.stored_ms
         self.closed = header.flags & CLOSED_FLAG != 0
@@ -262,7 +276,7 @@ def _search_beyond(files: Files, segments: Segments, verified: _Verification) ->
 def _refuse_if_durable(beyond: Iterable[UnitHeader], verified: _Verification) -> None:
     """Raise Corruption if a valid unit beyond `verified.end` says that the log was durable there."""
     for header in beyond:
-        if header.durable > verified.end:
+        if header.durable > verified.end and header.position >= verified.own_from:
             raise Corruption(
                 f"{verified.reason}; but according to the unit at position {header.position} "
                 f"the log was durable up to position {header.durable}"

@@ -7,7 +7,7 @@ have been in a segment that was removed.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from duolog.store.entry import CONTROL_FORM, FIRST_FRAME_FORM, Slot, new_tuple
@@ -53,6 +53,10 @@ class StateRecords(Iterator[bytes], Protocol):
         """Release the copies that the iterator needs. To be called after the last record, too."""
 
 
+def _flush(queue: Queue) -> None:
+    queue.index.flush()
+
+
 class Replay:
     """Replays the units of a log, which must be passed in the order of their positions."""
 
@@ -61,18 +65,27 @@ class Replay:
         segments: Segments,
         queues: Queues,
         replayer: Replayer,
-        checkpoint: Checkpoint | None,
-        snapshot: Checkpoint | None,
+        checkpoint: Checkpoint | None = None,
+        snapshot: Checkpoint | None = None,
+        *,
+        is_rebuild: bool = True,
+        on_full: Callable[[Queue], None] = _flush,
     ) -> None:
+        """Begin at the first segment, with the state of the checkpoint or of the snapshot, if there is one.
+
+        `is_rebuild` says whether entries may be missing because segments were removed. `on_full` is called with each
+        queue whose index has many rows in memory.
+        """
         self._segments = segments
         self._segment = segments.find(segments.start)
+        self._on_full = on_full
         self._queues = queues
         self._replayer = replayer
         # Below this position only index rows are missing in the checkpoint: those that were in memory only.
         self._known_to = checkpoint.position if checkpoint else 0
         # The snapshot whose position is not reached yet. None if there is a checkpoint, or the snapshot was restored.
         self._snapshot = snapshot
-        self._is_rebuild = checkpoint is None
+        self._is_rebuild = is_rebuild and checkpoint is None
         self.entries = 0
         if checkpoint:
             self._restore_state(checkpoint)
@@ -115,11 +128,11 @@ class Replay:
         """Add the index rows that are missing in the index files of the checkpoint; replay nothing else."""
         for position, form, kind, key, base_offset, count, tags, timestamp_ms, frame, _ in entries:
             if form >= FIRST_FRAME_FORM:
-                index = self._queues.get(key).index
-                if base_offset >= index.end_offset and index.append(
+                queue = self._queues.get(key)
+                if base_offset >= queue.index.end_offset and queue.index.append(
                     base_offset, position, len(frame), count, timestamp_ms, stored_ms, tags, form
                 ):
-                    index.flush()
+                    self._on_full(queue)
             elif form == CONTROL_FORM and kind == ControlKind.TOPIC_DROPPED:
                 # Frames of the topic below this entry have created its queues again, so they are dropped again.
                 self._queues.drop_topic(Queue.split(key)[0])
@@ -131,9 +144,8 @@ class Replay:
         queue = self._queues.get(key)
         if base_offset != queue.end_offset:
             queue = self._skip_to(queue, base_offset, position)
-        index = queue.index
-        if index.append(base_offset, position, len(frame), count, timestamp_ms, stored_ms, tags, form):
-            index.flush()
+        if queue.index.append(base_offset, position, len(frame), count, timestamp_ms, stored_ms, tags, form):
+            self._on_full(queue)
         queue.end_offset = base_offset + count
         self._segment.last_offsets[key] = base_offset + count - 1
         if not is_old:

@@ -6,12 +6,20 @@ the targets, so a codec of a new request is fuzzed without a line here.
 
 import random
 import struct
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from duolog.bridge import kafka
+from duolog.bridge.config import SecurityOptions
+from duolog.bridge.records.security import ScramVerifier
+from duolog.bridge.security.oauth.key_sets import KeySet
+from duolog.bridge.security.oauth.tokens import Tokens
+from duolog.bridge.security.scram import LoginFailed, Mechanism, ScramLogin
 from duolog.delay.recurring import BadSchedule, Cron
 from duolog.protocol import names
 from duolog.protocol.convert import to_rocketmq
@@ -41,9 +49,15 @@ from duolog.protocol.rocketmq.messages import (
 from duolog.protocol.rocketmq.messages import compression as rocketmq_compression
 from duolog.protocol.rocketmq.messages.message_id import parse_message_id
 from duolog.protocol.rocketmq.request_headers import REQUESTS
+from duolog.store.shared.segments.manifest import decode_manifest
+from duolog.store.shared.wal.stream import decode_stream
+from duolog.store.shared.wal.wal_object import DamagedObject
+from duolog.store.shared.wal.wal_object import decode as decode_wal_object
 
 Target = Callable[[bytes], object]
 
+_VERIFIER = ScramVerifier(b"salt", 4096, b"stored key", b"server key")
+_TOKENS = Tokens(KeySet(lambda: b'{"keys": []}'), SecurityOptions())
 INFLATE_BYTES_MAX = 1 << 20
 _CRC_AT, _CRC_FROM = 17, 21
 
@@ -215,6 +229,19 @@ def cron(sent: bytes) -> None:
         pass
 
 
+def login(sent: bytes) -> None:
+    """The tokens of SCRAM, of which the broker knows all but the password, and a bearer token."""
+    first, _, final = sent[1:].partition(b"\xff")
+    mechanism = Mechanism.SHA_256 if sent[:1] < b"\x80" else Mechanism.SHA_512
+    scram = ScramLogin(mechanism, lambda name: _VERIFIER, b"server nonce")
+    with suppress(ProtocolError, LoginFailed):
+        scram.first(first)
+        scram.final(final)
+        raise AssertionError("a login without the password")
+    found = _TOKENS.check(sent.decode("latin-1"), 0, 0)
+    assert isinstance(found, LoginFailed), "a token without a key"
+
+
 class Core:
     """The whole core: the first byte names the wire, the rest is what the socket gives, in two parts."""
 
@@ -240,11 +267,66 @@ class Core:
         assert not world.findings, "\n".join(map(str, world.findings))
 
 
+class Tls:
+    """A port with TLS before the login: the first byte names the stage, the rest is what the socket gives, in parts."""
+
+    def __init__(self) -> None:
+        self._bench: Any = None
+        self._hello = b""
+
+    def __call__(self, sent: bytes) -> None:
+        if len(sent) < 3:
+            return
+        if self._bench is None:
+            self._begin()
+        bench, stage, cut, rest = self._bench, sent[0] % 4, sent[1], sent[2:]
+        client = bench.connect()
+        if stage == 1:
+            rest = b"\x16\x03\x01" + rest
+        elif stage == 2:
+            rest = self._hello[:cut] + rest
+        elif stage == 3:
+            client.shake()
+            rest = b"\x17\x03\x03" + rest
+        for part in (rest[:cut], rest[cut:]):
+            if part and not client.transport.closing:
+                client.transport.receive(part)
+                bench.loop.turn()
+        received = b"".join(each.data for each in bench.connected)
+        is_plain = stage != 3 and rest[0] != 0x16
+        assert received == (rest if is_plain else b""), "bytes without a valid record were received"
+        client.transport.abort()
+        bench.loop.turn()
+        bench.connected.clear()
+        sums = bench.server.tls_counts.unfinished, len(bench.server.connections), bench.server.connections.request_bytes
+        assert sums == (0, 0, 0), "something of a closed connection is still counted"
+
+    def _begin(self) -> None:
+        from tests.kit.certificates import Authority  # Here, because the other targets need none of it.
+        from tests.unit.bridge.net.tls.bench import TlsBench
+
+        with tempfile.TemporaryDirectory() as folder:
+            self._bench = TlsBench(Authority(Path(folder)), client_auth="request")
+        client = self._bench.connect()
+        self._hello = client.hello()
+        client.transport.abort()
+        self._bench.loop.turn()
+
+
+def shared_objects(sent: bytes) -> None:
+    """Objects of the shared log: another program may write to the bucket."""
+    for decoder in (decode_wal_object, decode_manifest):
+        with suppress(DamagedObject):
+            decoder(sent, 7)
+    with suppress(DamagedObject):
+        decode_stream(sent)
+
+
 TARGETS: Final[dict[str, Target]] = {
     each.__name__: each
     for each in (
         framing, kafka_request, kafka_batch, kafka_records, kafka_compression, rocketmq_command, rocketmq_header,
         rocketmq_json, rocketmq_message, rocketmq_batch, rocketmq_properties, rocketmq_compression_of_bodies,
-        rocketmq_filter, rocketmq_texts, cron,
+        rocketmq_filter, rocketmq_texts, cron, shared_objects, login,
     )
-} | {"core": Core()}  # fmt: skip
+} | {"tls": Tls(), "core": Core()}  # fmt: skip

@@ -198,11 +198,19 @@ class Broker:
         assert self._process.stdout is not None
         line = _read_line(self._process.stdout, READY_WITHIN_S)
         if line is None or not line.startswith("ready "):
-            status = self._process.poll()
+            status = self._status_soon()
             what = f"ended with status {status}" if status is not None else f"was not ready within {READY_WITHIN_S} s"
             raise BrokerError(f"the broker {what}; its first line: {line!r}\n{self.log_tail()}")
         fields = dict(field.split("=", 1) for field in line.split()[1:])
         return Endpoints(fields["kafka"], fields["rocketmq"], fields["namesrv"], fields["http"])
+
+    def _status_soon(self) -> int | None:
+        """Return the exit status; None if the broker runs on. A process closes its output some time before it ends."""
+        assert self._process is not None
+        try:
+            return self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _forget(self) -> None:
         assert self._process is not None

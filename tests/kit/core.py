@@ -27,7 +27,7 @@ UNANSWERED_MAX = 8
 IDLE_MS = 600_000
 FRAME_BYTES_MAX = {"kafka": 1 << 23, "rocketmq": 1 << 20}
 STORE_HOST = pack_host("127.0.0.1", 10911)
-PORTS = {"kafka": 9092, "rocketmq": 10911, "namesrv": 9876}
+PORTS = {"kafka": 9092, "rocketmq": 10911, "namesrv": 9876, "http": 9644}
 LISTENING = {name: ("127.0.0.1", port) for name, port in PORTS.items()}
 
 

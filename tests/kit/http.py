@@ -12,6 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from duolog.bridge.console.console import Console
+from duolog.bridge.core import Core
 from duolog.bridge.http.api.messages import Decompression
 from duolog.bridge.http.api.pending import PendingApi
 from duolog.bridge.http.api.schedules import ScheduleApi
@@ -23,6 +25,13 @@ from tests.kit.core import ManualCore
 from tests.kit.sockets import FakeTransport, connect
 
 HEADERS = {"Host": "localhost:9644", "Content-Type": "application/json", "Connection": "close"}
+
+
+def new_port(core: Core) -> HttpPort:
+    """Return the port of a core, with the API and the console, as a broker has it."""
+    port = HttpPort(core.http_context())
+    port.add_pages(Console(port.local_api, port.read, core.clock, core.options.http).routes())
+    return port
 
 
 class HttpDialogue:
@@ -65,7 +74,7 @@ class HttpBench:
         self.core.faults.is_strict = False  # Otherwise aiohttp would answer the exception; `send` raises it instead.
 
     def port(self) -> HttpPort:
-        return HttpPort(self.core.http_context())
+        return new_port(self.core)
 
     def ask(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None

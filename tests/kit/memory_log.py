@@ -7,7 +7,7 @@ copied and stamped as by the store. Everything is visible at once.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from duolog.store.entry import Appended, Promise, Slot
+from duolog.store.entry import SYNCED, Appended, Promise, Slot
 from duolog.store.index.queue import Queue
 from duolog.store.recovery.replay import Replayer
 from duolog.store.unit import Frame, StateRecord
@@ -21,7 +21,7 @@ class MemoryQueue:
     start_offset: int = 0
     end_offset: int = 0
     visible_end: int = 0
-    durable: bool = True
+    level: int = SYNCED
     size_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -43,6 +43,7 @@ class MemoryLog:
     kept: list[_Kept] = field(default_factory=list)
     end: int = 0
     units: int = 0
+    level_max: int = SYNCED
 
     def __post_init__(self) -> None:
         self._queues: dict[int, MemoryQueue] = {}
@@ -62,8 +63,8 @@ class MemoryLog:
         self._now_ms = max(self._now_ms, now_ms)
         slots = [self._append_one(entry) for entry in entries]
         self.units += 1
-        durable = all(entry.queue.durable for entry in entries if isinstance(entry, Frame))
-        return Appended(slots, Promise(self.end, durable))
+        level = max((entry.queue.level for entry in entries if isinstance(entry, Frame)), default=SYNCED)
+        return Appended(slots, Promise(self.end, level))
 
     append_freeing = append
 
@@ -86,7 +87,7 @@ class MemoryLog:
         return slot
 
     def promise(self) -> Promise:
-        return Promise(self.end, True)
+        return Promise(self.end, SYNCED)
 
     def replay(self, replayer: Replayer, since: int = 0) -> None:
         """Pass the entries from number `since` on to `replayer`, as recovery does."""

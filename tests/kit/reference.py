@@ -21,7 +21,7 @@ import msgspec
 import typer
 
 from duolog.bridge import kafka
-from duolog.bridge.cli.main import app as command_line
+from duolog.bridge.cli.main import program
 from duolog.bridge.config.options import Options, settings
 from duolog.bridge.hooks import Hooks
 from duolog.bridge.http.metrics import exposition
@@ -33,6 +33,7 @@ from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.spark.commands import app as pipeline
 from tests.kit import log_lines
 from tests.kit.core import ManualCore
+from tests.kit.notices import third_party
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -108,7 +109,7 @@ def log_events() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    yield from _commands("duolog", typer.main.get_command(command_line))
+    yield from _commands("duolog", typer.main.get_command(program()))
 
 
 def pipeline_jobs() -> Iterator[str]:
@@ -263,7 +264,10 @@ PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "http-types": http_types,
     "metrics": metrics_table,
 }
-FILES: dict[str, Callable[[], str]] = {"openapi.json": openapi_file}
+FILES: dict[Path, Callable[[], str]] = {
+    REFERENCE / "openapi.json": openapi_file,
+    ROOT / "THIRD_PARTY.md": third_party,
+}
 
 _MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+HOST = "192.0.2.1"  # Of the peer, unless the test names another one.
+
 
 class ManualLoop:
     """The few methods of an event loop that a connection uses; nothing runs until `turn`."""
@@ -38,8 +40,10 @@ class ManualLoop:
 class FakeTransport(asyncio.Transport):
     """A transport whose peer reads `room` bytes (None: all); it buffers the rest and pauses writing as uvloop does."""
 
-    def __init__(self, protocol: asyncio.Protocol, loop: "ManualLoop | asyncio.AbstractEventLoop") -> None:
-        super().__init__(extra={"peername": ("192.0.2.1", 40000)})
+    def __init__(
+        self, protocol: asyncio.Protocol, loop: "ManualLoop | asyncio.AbstractEventLoop", host: str = HOST
+    ) -> None:
+        super().__init__(extra={"peername": (host, 40000)})
         self.taken = bytearray()
         self.write_calls = 0
         self.room: int | None = None
@@ -51,6 +55,12 @@ class FakeTransport(asyncio.Transport):
         self._is_choked = False
 
     # -- Actions of the peer
+
+    def receive(self, data: bytes) -> None:
+        """Give bytes of the peer to the protocol, unless it has stopped reading or the connection is closed."""
+        if not self.closing:
+            assert not self.is_paused, "given bytes while it does not read"
+            self._protocol.data_received(data)
 
     def take(self, size: int | None = None) -> None:
         """Let the peer read `size` of the unsent bytes; None: all of them, and all that follow."""
@@ -83,6 +93,13 @@ class FakeTransport(asyncio.Transport):
             self.room = max(0, self.room - len(self._unsent))
         self._send(room)
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol)
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.Protocol:
+        return self._protocol
+
     def get_write_buffer_size(self) -> int:
         return len(self._unsent)
 
@@ -108,11 +125,17 @@ class FakeTransport(asyncio.Transport):
     def _end(self) -> None:
         if not self.closing:
             self.closing = True
-            self._loop.call_soon(self._protocol.connection_lost, None)
+            self._loop.call_soon(self._lose)
+
+    def _lose(self) -> None:
+        protocol, self._protocol = self._protocol, asyncio.Protocol()  # uvloop drops its reference, too.
+        protocol.connection_lost(None)
 
 
-def connect(protocol: asyncio.Protocol, loop: ManualLoop | asyncio.AbstractEventLoop) -> FakeTransport:
-    """Connect a protocol to a new transport, as a listener does."""
-    transport = FakeTransport(protocol, loop)
+def connect(
+    protocol: asyncio.Protocol, loop: ManualLoop | asyncio.AbstractEventLoop, host: str = HOST
+) -> FakeTransport:
+    """Connect a protocol to a new transport, as a listener does; the peer is at `host`."""
+    transport = FakeTransport(protocol, loop, host)
     protocol.connection_made(transport)
     return transport

@@ -16,6 +16,8 @@ NO_LIMITS_OF_CLIENTS = {  # They are named like limits, but nothing that a clien
     "store.checkpoint_bytes",
     "store.recovery_checkpoint_bytes",
     "store.spare_bytes",
+    "shared.object_bytes",
+    "shared.in_flight_bytes",
     "leases.lease_ms_max",
     "txn.check_max",
 }

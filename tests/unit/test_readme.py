@@ -21,9 +21,9 @@ def test_generated_parts_are_what_the_code_says(page: Path, pytestconfig: pytest
     _renew(page, reference.renewed(page.read_text()), pytestconfig)
 
 
-@pytest.mark.parametrize("name", reference.FILES)
-def test_generated_files_are_what_the_code_says(name: str, pytestconfig: pytest.Config) -> None:
-    _renew(reference.REFERENCE / name, reference.FILES[name](), pytestconfig)
+@pytest.mark.parametrize("path", reference.FILES, ids=lambda path: path.name)
+def test_generated_files_are_what_the_code_says(path: Path, pytestconfig: pytest.Config) -> None:
+    _renew(path, reference.FILES[path](), pytestconfig)
 
 
 def _renew(path: Path, text: str, pytestconfig: pytest.Config) -> None:

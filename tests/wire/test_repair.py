@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 
 import confluent_kafka
 import pytest
 
 from tests.kit.broker import Broker, BrokerError
 from tests.kit.command import duolog
+from tests.kit.eventually import eventually
 from tests.wire.clients.topics import create_topic
 from tests.wire.clients.transactional import KafkaPythonClient, LibrdkafkaClient
 
@@ -29,6 +31,12 @@ def produce(broker: Broker, values: range) -> None:
     assert producer.flush(WITHIN_S) == 0
 
 
+def metrics(broker: Broker) -> str:
+    with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=WITHIN_S) as answer:
+        text: bytes = answer.read()
+    return text.decode()
+
+
 @pytest.fixture(scope="module")
 def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Broker, set[int]]:
     """Yield a broker on a repaired log, and the offsets that the report says were left out."""
@@ -42,6 +50,11 @@ def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Broker, set[int]
         at = len(content) // 2
         content[at : at + LOST_BYTES] = bytes(LOST_BYTES)
         path.write_bytes(content)
+        # The checkpoint lets the broker start, and the background check finds the damage.
+        broker.start(store__verify_bytes_per_s=1 << 30)
+        eventually("the damage", lambda: metrics(broker), lambda text: "duolog_damaged_places 1.0" in text, WITHIN_S)
+        assert f"sealed data is damaged place='log/{path.name} positions" in broker.log.read_text()
+        broker.stop()
         (data / "checkpoint").unlink()  # Otherwise a start does not read this part of the log.
         with pytest.raises(BrokerError, match="has no whole unit at byte"):
             broker.start()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from duolog.bridge.cli.common import Http, Refused, writing
+from duolog.bridge.cli.common import AsJson, Http, Refused, show_done, writing
 from duolog.bridge.cli.data_directory.opening import progress
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def backup(
         str | None, typer.Option(envvar=TOKEN_VARIABLE, metavar="TOKEN", help="a token of http.readers_file")
     ] = None,
     http: Http = None,
+    as_json: AsJson = False,
 ) -> None:
     """Copy the data directory of the running broker, on the machine of the broker.
 
@@ -56,7 +57,9 @@ def backup(
         raise Refused(f"no backup was made: {error}") from error
     finally:
         _release(api, lease)
-    typer.echo(f"{directory} has the log up to position {plan.position}, {plan.total_bytes} bytes, verified")
+    done = {"directory": str(directory), "position": plan.position, "bytes": plan.total_bytes}
+    text = f"{directory} has the log up to position {plan.position}, {plan.total_bytes} bytes, verified"
+    show_done(done, text, as_json=as_json)
 
 
 def _open_sources(api: "Api", data: Path | None) -> tuple[str, "BackupPlan", "Sources"]:
@@ -115,6 +118,7 @@ def _renewing(api: "Api", lease: str, note_bytes: Callable[[int], None]) -> Call
 def restore(
     directory: Source,
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="the new data directory; empty or not there")],
+    as_json: AsJson = False,
 ) -> None:
     """Make a data directory of a backup; each unit of its log is verified before and after it is copied."""
     from duolog.store.recovery.backup import Backup, BackupFailed
@@ -125,4 +129,6 @@ def restore(
             found.restore(str(data), note_bytes)
     except (BackupFailed, OSError) as error:
         raise Refused(f"nothing was restored: {error}") from error
-    typer.echo(f"{data} has the log up to position {found.position}; start the broker with --data {data}")
+    done = {"directory": str(data), "position": found.position, "bytes": found.total_bytes}
+    text = f"{data} has the log up to position {found.position}; start the broker with --data {data}"
+    show_done(done, text, as_json=as_json)

@@ -58,11 +58,17 @@ def changing_files(data: Path) -> Iterator["RealFiles"]:
 
 
 def check_is_data(data: Path) -> None:
-    """Raise BadOption unless this is a data directory."""
+    """Raise BadOption unless this is a data directory whose format this version reads; a copy may lack the number."""
+    from duolog.store.files import ReadOnlyFiles
     from duolog.store.log.segment import LOG_DIRECTORY
+    from duolog.store.recovery.format_version import UnknownFormat, format_of
 
     if not (data / LOG_DIRECTORY).is_dir():
         raise BadOption(f"--data {data}: not a data directory, because it has no directory {LOG_DIRECTORY}/")
+    try:
+        format_of(ReadOnlyFiles(str(data)))
+    except UnknownFormat as error:
+        raise BadOption(f"--data {data}: {error}") from error
 
 
 @contextmanager

@@ -76,6 +76,11 @@ class DelayCommands:
         """Call `then` when the message of this id, if it is pending, is in memory: usually at once."""
         self._timers.tree.lookups.load(self.text_ids.id_of(text), then)
 
+    def topic_of(self, text: str) -> Topic | None:
+        """Return the topic of the pending message of this id, which is in memory; None: it is not pending."""
+        timer = self._timers.find(self.text_ids.id_of(text))
+        return None if timer is None else self._topics.by_number(timer.topic)
+
     def cancel(self, text: str, now_ms: int) -> Decision:
         """Cancel the delivery of a pending message. Raises StoreError; nothing has changed then."""
         timer_id = self.text_ids.id_of(text)

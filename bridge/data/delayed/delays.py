@@ -70,7 +70,6 @@ class Delays:
         """Open the sorted tables, after the log is recovered. Raises Corruption and OSError."""
         self._deliveries.attach(store, frames)
         self.timers.open(store)
-        self._metrics.timers["lost"] += self.timers.tree.context.tables.lost
         self.commands = DelayCommands(
             self._state_log,
             self._topics,

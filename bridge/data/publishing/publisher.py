@@ -174,14 +174,13 @@ class Publisher:
             (slot,), promise = self._log.append([frame], now_ms)
         else:
             (slot, *_), promise = self._delays.append([frame], now_ms, self._expiring_queues.records_for(queue.key))
-            promise = Promise(promise.end, queue.durable)
+            promise = Promise(promise.end, queue.level)
         if header.producer_id >= 0:
             with updating_state("a batch of an idempotent producer"):
                 self._producers.remember_header(queue.key, slot, header)
                 if header.is_transactional:
                     self._transactions.wrote(queue.key, header.producer_id, slot)
-        self._metrics.records_in["kafka"] += count
-        self._metrics.bytes_in["kafka"] += len(batch)
+        self._count("kafka", count, len(batch))
         return new_tuple(Published, (slot.base_offset, slot.stored_ms if log_append_time else NO_TIME, promise))
 
     def _check_producer(
@@ -191,7 +190,7 @@ class Publisher:
         repeated = self._producers.check(queue.key, header, now_ms)
         if repeated is not None:
             # A promise covers whole units, so the position behind the entry's first byte stands for the entry.
-            promise = Promise(repeated.position + 1, queue.durable)
+            promise = Promise(repeated.position + 1, queue.level)
             log_append_time = topic.settings.log_append_time
             return Published(repeated.base_offset, repeated.stored_ms if log_append_time else NO_TIME, promise)
         self._transactions.admit(queue.key, header, origin.transactional_id, adds_itself=origin.adds_partition)
@@ -221,10 +220,9 @@ class Publisher:
                 self._half_messages.follow_kafka(topic, planned.half, slot)
             elif planned.is_visible and header.is_transactional:
                 self._transactions.wrote(queue.key, header.producer_id, slot)
-        self._metrics.records_in["kafka"] += header.record_count
-        self._metrics.bytes_in["kafka"] += header.size
+        self._count("kafka", header.record_count, header.size)
         log_append_ms = now_ms if topic.settings.log_append_time else NO_TIME
-        return Published(NO_OFFSET, log_append_ms, Promise(promise.end, queue.durable))
+        return Published(NO_OFFSET, log_append_ms, Promise(promise.end, queue.level))
 
     def records_of(self, plan: KafkaPlan, now_ms: int) -> list[StateRecord]:
         """Make the state records of a plan, as of now: timers that it cancels, its schedules, and the mark of expiry.
@@ -260,8 +258,7 @@ class Publisher:
         if request is not None:
             records.insert(0, _answer_record(request, frames[0], topic.key(queue_id), now_ms))
         slots, promise = self._delays.append(frames, now_ms, records)
-        self._metrics.records_in["kafka"] += 1
-        self._metrics.bytes_in["kafka"] += frames[0].size
+        self._count("kafka", 1, frames[0].size)
         return (delay.due_ms, slots[0].position), promise
 
     # -- RocketMQ messages
@@ -284,11 +281,10 @@ class Publisher:
             if len(records) > 1:
                 self._schedules.check_room(records)
             slots, promise = self._delays.append(frames, now_ms, records)
-            appended = Appended(slots[: len(frames)], Promise(promise.end, topic.queues[queue_id].durable))
+            appended = Appended(slots[: len(frames)], Promise(promise.end, topic.queues[queue_id].level))
         else:
             appended = self._log.append(frames, now_ms)
-        self._metrics.records_in["rocketmq"] += len(frames)
-        self._metrics.bytes_in["rocketmq"] += body_bytes
+        self._count("rocketmq", len(frames), body_bytes)
         return appended
 
     def append_batch(
@@ -313,8 +309,8 @@ class Publisher:
             slots, promise = self._state_log.commit(records, now_ms, parts)
         else:
             slots, promise = self._log.append(parts, now_ms)
-        self._count_messages(len(run.frames) + len(delayed), body_bytes)
-        return Appended(slots[: len(parts)], Promise(promise.end, run.queue.durable))
+        self._count("rocketmq", len(run.frames) + len(delayed), body_bytes)
+        return Appended(slots[: len(parts)], Promise(promise.end, run.queue.level))
 
     def plan_messages(
         self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, *, sent_ms: int | None = None
@@ -329,12 +325,16 @@ class Publisher:
     def _count_plan(self, plan: MessagePlan) -> MessagePlan:
         if len(plan.records) > 1:
             self._schedules.check_room(plan.records)
-        self._count_messages(len(plan.frames), plan.body_bytes)
+        self._count("rocketmq", len(plan.frames), plan.body_bytes)
         return plan
 
-    def _count_messages(self, count: int, body_bytes: int) -> None:
-        self._metrics.records_in["rocketmq"] += count
-        self._metrics.bytes_in["rocketmq"] += body_bytes
+    def _count(self, wire: str, count: int, size: int) -> None:
+        """Count records that were appended, of `size` bytes together."""
+        metrics = self._metrics
+        metrics.records_in[wire] += count
+        metrics.bytes_in[wire] += size
+        if count:
+            metrics.records_of_size[(size // count - 1).bit_length()] += count
 
 
 def check_record(topic: Topic, record: Record) -> None:

@@ -4,10 +4,11 @@ Offsets count records; `lag` is the number of records that a group has not read 
 milliseconds. At each None that a generator yields, the event loop may run.
 """
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
 
 from duolog.bridge.http.answers import Json, object_with
 from duolog.bridge.http.context import HttpContext
+from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.names import dead_letter_topic
 
@@ -29,9 +30,9 @@ def has_group(context: HttpContext, name: str) -> bool:
     return dead_letters is not None or group in known_groups(context)
 
 
-def groups(context: HttpContext) -> Iterator[Json | None]:
-    """Yield the rows of all groups, in the order of their names."""
-    for name in sorted(known_groups(context)):
+def groups(context: HttpContext, names: Sequence[str]) -> Iterator[Json | None]:
+    """Yield the rows of these groups."""
+    for name in names:
         yield (yield from _group_summary(context, name))
 
 
@@ -63,6 +64,23 @@ def member_count(context: HttpContext, name: str) -> int:
         if kafka
         else len(context.groups.rocketmq_members.client_ids(context.groups.rocketmq_groups.name_of(name)))
     )
+
+
+def groups_of_topic(context: HttpContext, topic: Topic) -> Iterator[Json | None]:
+    """Yield the rows of the groups of either client protocol that read a topic, with their lag in it."""
+    for name in sorted(known_groups(context)):
+        found = yield from context.groups.lags.in_topic(name, topic)
+        yield None
+        if found is not None:
+            active = context.groups.client_protocols.active(name)
+            yield {
+                "name": name,
+                "active": active.value if active else None,
+                "members": member_count(context, name),
+                "lag": found.lag,
+                "lag_without_position": found.lag_without_position,
+                "queues_without_position": found.queues_without_position,
+            }
 
 
 def _failed(context: HttpContext, name: str) -> Json:

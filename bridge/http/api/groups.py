@@ -1,8 +1,8 @@
 """/api/groups: consumer groups of both client protocols, their offsets and dead letters.
 
     GET    /api/groups, /api/groups/{name}
-    GET    /api/groups/{name}/dead-letters    ?offset=, limit=   with the reason and the origin of each
-    POST   /api/groups/{name}/redrive         {"to": "retry" or "topic"}?   see bridge/rocketmq/retry/redrive.py
+    GET    /api/groups/{name}/dead-letters    ?offset=, limit=, reason=, topic=, key=, tag=
+    POST   /api/groups/{name}/redrive         {"to": "retry" or "topic", "offsets"?}?   `redrive.py`
     POST   /api/groups/{name}/reset           {"to": "earliest" or "latest"; or "time_ms"; or "offset"; then "topics"?,
                                               "execute"?}
     DELETE /api/groups/{name}                 ?execute=true   its committed offsets, its RocketMQ config
@@ -13,13 +13,15 @@ change offsets in retry and dead-letter topics.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
 from duolog.bridge.data.reading.later import Later
+from duolog.bridge.http.access.gate import NotAllowed, check_found, is_seen
 from duolog.bridge.http.answers import (
     Json,
     Listing,
@@ -39,6 +41,8 @@ from duolog.bridge.net.futures import awaited
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.retry.redrive import WAYS
 from duolog.bridge.rocketmq.retry.send_back import EXPIRED_AT, ORIGIN_PLACE, REASON
+from duolog.bridge.security.needs import group
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.names import group_of_rocketmq, rocketmq_group
@@ -63,6 +67,8 @@ LETTERS_BYTES_MAX: Final = 1 << 20
 LETTER_BODY_BYTES_MAX: Final = 1000
 QUEUES_AT_ONCE: Final = 64
 
+LETTER_FILTERS: Final = ("reason", "topic", "key", "tag")  # `topic` is the one that a message came from.
+
 FAILED: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 EARLIEST, LATEST = PLACES = ("earliest", "latest")
@@ -72,6 +78,7 @@ class NewRedrive(msgspec.Struct, forbid_unknown_fields=True):
     """The body of POST .../redrive, which is optional."""
 
     to: str | None = None
+    offsets: list[int] | None = None  # In the dead-letter topic; None: all dead letters that were not redriven.
 
 
 class NewReset(msgspec.Struct, forbid_unknown_fields=True):
@@ -110,7 +117,13 @@ class GroupApi:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._context.state_log.barrier())
-        return Listing(array(group_views.groups(self._context)))
+        context = self._context
+        seen = [
+            name
+            for name in sorted(group_views.known_groups(context))
+            if is_seen(context, request, (group(name, Operation.DESCRIBE),))
+        ]
+        return Listing(array(group_views.groups(context, seen)))
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
@@ -120,7 +133,7 @@ class GroupApi:
         return Listing(group_views.group(self._context, name))
 
     async def _dead_letters(self, request: web.Request) -> web.Response:
-        check_query(request, {"offset", "limit"})
+        check_query(request, {"offset", "limit", *LETTER_FILTERS})
         name = await self._known(request)
         limit = number(request, "limit", 100, LETTERS_MAX, lowest=1)
         topic_name = dead_letter_topic(rocketmq_group(group_of_rocketmq(name)))
@@ -129,20 +142,23 @@ class GroupApi:
             return answer({"group": name, "topic": topic_name, "next": None, "dead_letters": []})
         queue = topic.queues[0]  # A dead-letter topic has one queue (`retry.dead_letters_of`).
         offset = max(queue.start_offset, number(request, "offset", 0, OFFSET_MAX))
-        letters, following = await self._letters(topic, queue, offset, limit)
+        wanted = {key: request.query[key] for key in LETTER_FILTERS if request.query.get(key)}
+        letters, following = await self._letters(topic, queue, offset, limit, wanted)
         redriven = self._context.groups.position_in(group_of_rocketmq(name), queue)
         for each in letters:
             each["is_redriven"] = each["offset"] < redriven
         return answer({"group": name, "topic": topic.name, "next": following, "dead_letters": letters})
 
-    async def _letters(self, topic: Topic, queue: Queue, at: int, limit: int) -> tuple[list[Json], int | None]:
+    async def _letters(
+        self, topic: Topic, queue: Queue, at: int, limit: int, wanted: Mapping[str, str]
+    ) -> tuple[list[Json], int | None]:
         """Read dead letters from an offset on; return them and the next offset, or None if there are no more."""
         end, letters = self._context.messages.isolation.stable_end(queue), list[Json]()
         room = LETTERS_BYTES_MAX
         while at < end and len(letters) < limit and room > 0:
             read = self._context.messages.reader.rocketmq(queue, topic, at, min(limit - len(letters), 64), room, end)
             found = await awaited(read.start) if isinstance(read, Later) else read
-            letters += [_letter(each) for each in found.buffers]
+            letters += [letter for each in found.buffers if _matches(letter := _letter(each), wanted)]
             room -= sum(map(len, found.buffers))
             at = found.next_offset
             await asyncio.sleep(0)
@@ -152,13 +168,23 @@ class GroupApi:
 
     async def _redrive(self, request: web.Request) -> web.Response:
         body = await self._read(request)
-        way = parsed(body, NewRedrive).to if body else None
+        wanted = parsed(body, NewRedrive) if body else NewRedrive()
+        way, offsets = wanted.to, wanted.offsets
         if way is not None and way not in WAYS:
             raise web.HTTPBadRequest(text=f"to: expected retry or topic, got {way[:40]!r}")
+        if offsets is not None and not 0 < len(offsets) <= LETTERS_MAX:
+            raise web.HTTPBadRequest(text=f"offsets: expected 1 to {LETTERS_MAX}, got {len(offsets)}")
         name = await self._known(request)
-        count, promise = await self._context.groups.redrive(name, way)
+        count, promise = await self._context.groups.redrive(name, way, offsets, partial(self._may_write, request))
         await self._kept(promise)
         return answer({"group": name, "redriven": count})
+
+    def _may_write(self, request: web.Request, topic: Topic) -> bool:
+        try:
+            check_found(self._context, request, topic, Operation.WRITE)
+        except NotAllowed:
+            return False
+        return True
 
     async def _reset(self, request: web.Request) -> web.Response:
         wanted = parsed(await self._read(request), NewReset)
@@ -274,6 +300,11 @@ def _letter(record: Buffer) -> Json:
     }
     body = _body(letter)
     return shown | {"value_bytes": len(body)} | value_view(body, LETTER_BODY_BYTES_MAX)
+
+
+def _matches(letter: Json, wanted: Mapping[str, str]) -> bool:
+    shown = letter | {"topic": letter["origin"]["topic"]}
+    return all(shown[name] == value for name, value in wanted.items())
 
 
 def _body(letter: Any) -> bytes:

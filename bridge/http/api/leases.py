@@ -46,7 +46,7 @@ from duolog.bridge.state.leases import (
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.tables.table_format import TableEntry, table_path
 from duolog.delay.tables.tombstones import tombstones_path
-from duolog.store.entry import Promise
+from duolog.store.entry import WRITTEN, Promise
 from duolog.store.log.segment import Segment
 
 
@@ -105,7 +105,7 @@ class LeaseApi:
         segments = [each for each in self._context.store.segments() if each.start < position]
         tables = self._context.delayed.delays.timers.tree.context.tables.manifest
         try:
-            await self._kept(Promise(position, durable=False))
+            await self._kept(Promise(position, WRITTEN))
         except BaseException:
             self._context.leases.release(lease)
             raise

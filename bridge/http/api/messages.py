@@ -1,6 +1,7 @@
 """/api/topics/{name}/messages: messages of either client protocol, read and written as JSON.
 
-    GET    ?queue=0 and offset= or time_ms=, limit=   committed messages of a queue, by default from its log start
+    GET    ?queue=0 and offset= or time_ms=, limit=   committed messages of a queue, by default from its log start;
+           only those that the filters match (`message_filters.py`)
            200 {"queue", "start", "end", "next", "messages": [{"offset", "timestamp_ms", "key", "headers", "tag",
            "value"}]}; `next` is the offset of the next request. Bytes that are not UTF-8 are in `key_base64` and
            `value_base64`.
@@ -31,6 +32,8 @@ from aiohttp import web
 from duolog.bridge.data.publishing.publisher import Publisher, check_record
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import is_hidden
+from duolog.bridge.http import message_filters
+from duolog.bridge.http.access.gate import check_found
 from duolog.bridge.http.answers import (
     Json,
     Listing,
@@ -41,6 +44,7 @@ from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.message_forms import TAG, MessageForm, record_of
 from duolog.bridge.http.requests import check_query, due_ms_of, number, parsed, topic_named
 from duolog.bridge.net.futures import awaited
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.requested_delay import RequestedDelay
 from duolog.protocol.errors import ProtocolError
@@ -114,12 +118,13 @@ class MessageApi:
     # -- Reading
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        check_query(request, {"queue", "offset", "time_ms", "limit"})
+        check_query(request, {"queue", "offset", "time_ms", "limit", *message_filters.NAMES})
         topic = topic_named(self._context, request.match_info["name"])
         queue = topic.queues[number(request, "queue", 0, topic.queue_count - 1)]
         limit = number(request, "limit", 100, LIMIT_MAX, lowest=1)
         end = self._context.messages.isolation.stable_end(queue)
-        found = _Found(await self._start(request, topic, queue, end), end, limit)
+        matches = await message_filters.filter_of(request)
+        found = _Found(await self._start(request, topic, queue, end), end, limit, matches)
         try:
             await self._gather(topic, queue, found)
         except OffsetOutOfRange as error:
@@ -145,6 +150,7 @@ class MessageApi:
         topic = None if place is None else self._context.topics.by_number(place.queue.topic)
         if topic is None:
             raise missing
+        check_found(self._context, request, topic, Operation.READ)
         end = self._context.messages.isolation.stable_end(place.queue)
         found = _Found(place.offset, min(end, place.offset + 1), 1)
         try:
@@ -242,12 +248,12 @@ def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: 
         timer_id, kept = context.messages.publisher.publish_delayed(
             topic, queue_id, record, delay, now_ms, replaces=False
         )
-        promise = _later(promise, kept)
+        promise = promise.and_also(kept)
         written[place] |= {"id": context.delayed.commands.text_ids.text_of(timer_id), "due_ms": delay.due_ms}
     for queue_id, places in by_queue.items():
         for run in _runs([plans[place][1] for place in places], topic.settings.max_message_bytes):
             base_offset, kept = _append_run(context.messages.publisher, topic, queue_id, run, now_ms)
-            promise = _later(promise, kept)
+            promise = promise.and_also(kept)
             for index, place in enumerate(places[: len(run)]):
                 written[place]["offset"] = base_offset + index
             del places[: len(run)]
@@ -278,17 +284,14 @@ def _append_run(
     return published.base_offset, published.promise
 
 
-def _later(one: Promise, other: Promise) -> Promise:
-    return Promise(max(one.end, other.end), one.durable or other.durable)
-
-
 # -- JSON views
 
 
 class _Found:
     """The messages of an answer so far; `at` is the next offset."""
 
-    def __init__(self, at: int, end: int, limit: int) -> None:
+    def __init__(self, at: int, end: int, limit: int, matches: message_filters.Matches | None = None) -> None:
+        self._matches = matches  # None: all messages are wanted.
         self.at = at
         self.messages: list[Any] = []
         self._end, self._limit, self._room = end, limit, ANSWER_BYTES_MAX
@@ -304,6 +307,9 @@ class _Found:
             return
         if record.offset >= self._end:
             self.at = self._end
+            return
+        if self._matches is not None and not self._matches(record):
+            self.at = record.offset + 1
             return
         shown = msgspec.Raw(msgspec.json.encode(message_view(record)))
         if len(shown) > self._room and self.messages:

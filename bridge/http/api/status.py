@@ -3,7 +3,7 @@
 GET  /metrics                   Prometheus text
 GET  /healthz                   200 while the event loop runs
 GET  /readyz                    200 while requests are served
-GET  /api/openapi.json          the OpenAPI document (`openapi/`)
+GET  /openapi.json              the OpenAPI document (`openapi/`), also as /api/openapi.json
 GET  /api/status                the broker and its log
 GET  /api/segments              the files of the log
 GET  /api/poison                records that were set aside
@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import msgspec
 from aiohttp import web
+from msgspec import structs
 
 from duolog.bridge.http.answers import (
     Json,
@@ -34,8 +35,10 @@ from duolog.bridge.http.connections import HttpConnection
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.net.addresses import endpoint
+from duolog.bridge.net.nodes import Nodes
 from duolog.store.entry import Promise
 
+OPEN = "warning: no authentication on {host}: anybody who reaches the ports may do everything (security.enabled)\n"
 DRAIN_MS_MAX = 3_600_000
 _PAGE_BYTES = resource.getpagesize()
 
@@ -76,6 +79,7 @@ class StatusApi:
             web.get("/metrics", self._metrics),
             web.get("/healthz", self._healthz),
             web.get("/readyz", self._readyz),
+            web.get("/openapi.json", self._openapi),
             web.get("/api/openapi.json", self._openapi),
             web.get("/api/status", self._status),
             web.get("/api/segments", self._segments),
@@ -89,7 +93,9 @@ class StatusApi:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         reason = self._context.monitoring.not_ready_reason()
-        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+        open_to = self._context.security.open_to(self._context.monitoring.addresses.listening.values())
+        warning = OPEN.format(host=open_to) if open_to else ""
+        return web.Response(text=f"{reason or 'ready'}\n{warning}", status=503 if reason else 200)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         # A thread imports prometheus-client at the first scrape, because the import takes 100 ms.
@@ -133,6 +139,9 @@ def status_view(context: HttpContext) -> Json:
         "version": _version(),
         "pid": os.getpid(),
         "cluster_id": context.monitoring.cluster_id,
+        "role": "owner",
+        "owner": owner_view(context.monitoring.nodes),
+        "epoch": store.epoch,
         "ready": context.monitoring.not_ready_reason() or "yes",
         "uptime_ms": context.clock.mono_ms() - context.monitoring.started_mono_ms,
         "listeners": {
@@ -149,7 +158,15 @@ def status_view(context: HttpContext) -> Json:
         "groups": len(known_groups(context)),
         "connections": len(server.connections),
         "memory_bytes": resident_bytes(),
+        "disk_bytes": dict(zip(("used", "total"), store.write_state.usage, strict=True)),
     }
+
+
+def owner_view(nodes: Nodes) -> Json | None:
+    """Return the addresses of the owner, by the names of its ports; null while none is known."""
+    if nodes.owner is None:
+        return None
+    return {name: endpoint(*address) for name, address in structs.asdict(nodes.owner.endpoints).items()}
 
 
 @cache

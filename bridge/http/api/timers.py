@@ -19,6 +19,7 @@ from functools import partial
 from aiohttp import web
 
 from duolog.bridge.data.delayed.delay_commands import Decision, DelayCommands, TimerView
+from duolog.bridge.http.access.gate import NotAllowed, check_found
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.messages import bytes_view, headers_view, value_view
 from duolog.bridge.http.context import HttpContext
@@ -26,6 +27,7 @@ from duolog.bridge.http.message_forms import TopicMessageForm, record_of
 from duolog.bridge.http.requests import NewTime, Text, check_query, due_ms_of, parsed, required, text_of, topic_named
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
 from duolog.delay.requested_delay import DelayRefused, RequestedDelay
 from duolog.protocol.kafka import record_reader
@@ -106,11 +108,17 @@ class TimerApi:
         await self._kept(self._context.state_log.barrier())
         if found is None:
             raise web.HTTPNotFound(text=f"no pending message has the id {request.match_info['id'][:80]}")
+        check_found(self._context, request, self._context.topics.get(found.topic), Operation.READ)
         return answer(_timer_view(found))
 
     async def _cancel(self, request: web.Request) -> web.Response:
         commands, text = self._context.delayed.commands, request.match_info["id"]
-        return await self._decided(partial(commands.load, text), lambda: commands.cancel(text, self._now_ms()))
+
+        def cancel() -> Decision:
+            check_found(self._context, request, commands.topic_of(text), Operation.WRITE)
+            return commands.cancel(text, self._now_ms())
+
+        return await self._decided(partial(commands.load, text), cancel)
 
     async def _reschedule(self, request: web.Request) -> web.Response:
         wanted = parsed(await self._read(request), NewTime)
@@ -121,29 +129,32 @@ class TimerApi:
 
     async def _moved(self, request: web.Request, due_ms: int) -> web.Response:
         commands, text = self._context.delayed.commands, request.match_info["id"]
-        return await self._decided(
-            partial(commands.load, text), lambda: commands.reschedule(text, due_ms, self._now_ms())
-        )
+
+        def reschedule() -> Decision:
+            check_found(self._context, request, commands.topic_of(text), Operation.WRITE)
+            return commands.reschedule(text, due_ms, self._now_ms())
+
+        return await self._decided(partial(commands.load, text), reschedule)
 
     async def _decided(
         self, load: Callable[[Callable[[StoreError | None], None]], None], decide: Callable[[], Decision]
     ) -> web.Response:
         """Load the pending message from its sorted table if necessary, then decide in the same turn."""
 
-        def start(done: Callable[[Decision | DelayRefused | StoreError], None]) -> None:
+        def start(done: Callable[[Decision | DelayRefused | NotAllowed | StoreError], None]) -> None:
             def then(error: StoreError | None) -> None:
                 if error is not None:
                     done(error)
                     return
                 try:
                     done(decide())
-                except (DelayRefused, StoreError) as refusal:
+                except (DelayRefused, NotAllowed, StoreError) as refusal:
                     done(refusal)
 
             load(then)
 
-        decision: Decision | DelayRefused = await awaited(start)
-        if isinstance(decision, DelayRefused):
+        decision: Decision | DelayRefused | NotAllowed = await awaited(start)
+        if isinstance(decision, (DelayRefused, NotAllowed)):
             raise decision
         await self._kept(decision.promise)
         counted = {} if decision.messages is None else {"messages": decision.messages}

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.http.answers import Json, Listing, answer, array
-from duolog.bridge.http.api.verdicts import decide_by_id
+from duolog.bridge.http.api.verdicts import decide_by_id, decide_by_offset
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.transactions.kafka_transactions import Transaction
 from duolog.protocol.rocketmq.messages import message, properties
@@ -49,6 +49,7 @@ class TransactionApi:
             web.get("/api/transactions/{id}", self._transaction),
             web.delete("/api/transactions/{id}", self._abort_transaction),
             web.post("/api/transactions/{topic}/{id}", self._decide),
+            web.post("/api/half-messages/{offset}", self._decide_rocketmq),
         ]
 
     async def _transactions(self, request: web.Request) -> web.StreamResponse:
@@ -67,6 +68,14 @@ class TransactionApi:
         body = await self._read(request)
         topic, id = request.match_info["topic"], request.match_info["id"]
         decided, promise = await decide_by_id(self._context.transactions.half_decisions, topic, id, body)
+        await self._kept(promise)
+        return answer(decided)
+
+    async def _decide_rocketmq(self, request: web.Request) -> web.Response:
+        body, offset = await self._read(request), request.match_info["offset"]
+        if not (offset.isascii() and offset.isdecimal() and len(offset) < 19):
+            raise web.HTTPBadRequest(text=f"expected an offset of the half topic, got {offset[:40]!r}")
+        decided, promise = await decide_by_offset(self._context.transactions, int(offset), body)
         await self._kept(promise)
         return answer(decided)
 

@@ -6,7 +6,10 @@
         404    the topic or the half message is unknown, or was forgotten
         409    the half message has another verdict, or its topic was deleted
 
-The answer waits until the verdict is durable. RocketMQ producers send theirs only by END_TRANSACTION.
+    POST /api/half-messages/{offset}      the same for a RocketMQ producer's half message, by its offset in the half
+                                          topic: an operator decides instead of the producer
+
+The answer waits until the verdict is durable. RocketMQ producers send theirs by END_TRANSACTION.
 """
 
 from typing import Final
@@ -16,7 +19,10 @@ from aiohttp import web
 
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading.later import Later
+from duolog.bridge.http.answers import Json
+from duolog.bridge.http.context import TransactionContext
 from duolog.bridge.net.futures import awaited
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.verdict_body import read_verdict
 from duolog.delay.requested_delay import DelayRefused
@@ -64,6 +70,20 @@ def _verdict(body: bytes) -> HalfVerdict:
     if verdict is None:
         raise web.HTTPBadRequest(text='expected {"verdict": "commit"} or {"verdict": "rollback"}')
     return verdict
+
+
+async def decide_by_offset(context: TransactionContext, offset: int, body: bytes) -> tuple[Json, Promise]:
+    """Decide a RocketMQ producer's half message by its offset in the half topic. Raises HTTPException, StoreError."""
+    verdict = _verdict(body)
+    try:
+        promise = await context.decide_rocketmq(offset, verdict)
+    except UnknownHalf as error:
+        raise web.HTTPNotFound(text=str(error)) from error
+    except AlreadyDecided as error:
+        raise web.HTTPConflict(text=f"half message {offset} was {_STATES[error.verdict]}") from error
+    except (DelayRefused, RequestRefused) as error:
+        raise web.HTTPConflict(text=str(error)) from error
+    return {"half_offset": offset, "state": _STATES[verdict]}, promise
 
 
 async def _read(halves: HalfMessageLog, offset: int) -> Stored:

@@ -14,8 +14,8 @@ from duolog.bridge.http.api.group_views import known_groups
 from duolog.bridge.http.api.status import resident_bytes
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.metrics.lines import gauge
+from duolog.bridge.http.metrics.shared_families import shared_families
 from duolog.bridge.http.metrics.topic_families import NODE_LABELS
-from duolog.bridge.kafka.metadata import NODE_ID
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE
@@ -30,6 +30,7 @@ class Buckets(Protocol):
 def broker_families(context: HttpContext) -> Iterator[Metric]:
     """Yield the families with their samples."""
     yield from _requests(context)
+    yield from _security(context)
     yield from _traffic(context)
     yield from _messages(context)
     yield from _transactions(context)
@@ -37,6 +38,33 @@ def broker_families(context: HttpContext) -> Iterator[Metric]:
     yield from _log(context)
     yield from _process(context)
     yield from _compatible(context)
+    durability = context.store.durability
+    yield from shared_families(
+        context.monitoring.metrics,
+        is_owner=True,
+        epoch=context.store.epoch,
+        behind_bytes=durability.written - durability.shared if context.options.shared.url else 0,
+    )
+
+
+def _security(context: HttpContext) -> Iterator[Metric]:
+    audit = context.security.audit
+    yield _labelled("logins", "Logins by mechanism and result.", ("protocol", "mechanism", "result"), audit.logins)
+    yield _labelled(
+        "authorization_refusals", "Resources that access rules refused to requests.", ("protocol",), audit.refusals
+    )
+    yield _labelled(
+        "audit_lines",
+        "Lines of the audit log: written, left out because of its limits, lost because the disk failed.",
+        ("outcome",),
+        audit.counts(),
+    )
+    yield _labelled(
+        "quota_throttles",
+        "Times that a client had to wait, or was refused, because of a quota.",
+        ("protocol", "quota"),
+        context.security.quotas.throttled,
+    )
 
 
 def _requests(context: HttpContext) -> Iterator[Metric]:
@@ -93,11 +121,13 @@ def _messages(context: HttpContext) -> Iterator[Metric]:
     if context.monitoring.hooks is not None:
         skipped = {(why,): count for why, count in context.monitoring.hooks.skipped.items()}
         yield _labelled("hooks_skipped", "Calls of hooks that were skipped, by the reason.", ("reason",), skipped)
+    done = {**metrics.timers, "lost": context.delayed.delays.timers.tree.context.tables.lost}
+    if (spans := context.monitoring.spans) is not None:
+        results = {("exported",): spans.exported, ("failed",): spans.failed, ("dropped",): spans.dropped}
+        doc = "Spans of traced messages: exported, refused by the collector, dropped because too many waited."
+        yield _labelled("spans", doc, ("result",), results)
     yield _labelled(
-        "delayed",
-        "Delayed messages, by what happened to them.",
-        ("done",),
-        {(what,): n for what, n in metrics.timers.items()},
+        "delayed", "Delayed messages, by what happened to them.", ("done",), {(what,): n for what, n in done.items()}
     )
     yield _gauge("delayed_pending", "Delayed messages that are pending.", len(context.delayed.delays.timers))
     yield _histogram(
@@ -141,6 +171,16 @@ def _connections(context: HttpContext) -> Iterator[Metric]:
         "connections_overdue", "Connections that were closed because a time limit was over.", connections.overdue_count
     )
     yield _gauge("connections", "Open connections.", len(connections))
+    tls = context.monitoring.server.tls_counts
+    handshakes = {("completed",): tls.completed, ("failed",): tls.failed, ("without_tls",): tls.plain_refused}
+    doc = "TLS handshakes: completed, failed, and connections without TLS that tls.mode=required refused."
+    yield _labelled("tls_handshakes", doc, ("result",), handshakes)
+    yield _gauge("tls_handshakes_unfinished", "TLS handshakes that have begun and not ended.", tls.unfinished)
+    yield _gauge(
+        "tls_certificate_expires_seconds",
+        "Unix time at which the broker's certificate expires; 0 without one.",
+        tls.certificate_expires_s,
+    )
     yield _gauge("answer_bytes", "Bytes of unsent answers.", connections.answer_bytes)
     yield _gauge("request_bytes", "Bytes of unfinished requests.", connections.request_bytes)
 
@@ -160,6 +200,10 @@ def _log(context: HttpContext) -> Iterator[Metric]:
         "Segments that were removed because no live message was left in them.",
         store.retention.dead_segments.removed_count,
     )
+    sealed = context.monitoring.sealed_data
+    yield _counter("checked_bytes", "Bytes of sealed data that the background check has read.", sealed.read_bytes)
+    doc = "Damaged places in sealed segments, indexes and tables, as the background check found them."
+    yield _gauge("damaged_places", doc, sealed.damaged_places)
     yield _gauge("topics", "Topics.", len(context.topics))
     yield _gauge("groups", "Groups with committed offsets or members.", len(known_groups(context)))
 
@@ -192,9 +236,9 @@ def _process(context: HttpContext) -> Iterator[Metric]:
 
 def _compatible(context: HttpContext) -> Iterator[Metric]:
     """Yield what kafka_exporter and RocketMQ 5 say about the broker."""
-    yield GaugeMetricFamily("kafka_brokers", "Number of brokers; always 1.", value=1)
+    yield GaugeMetricFamily("kafka_brokers", "Number of brokers.", value=len(context.monitoring.nodes.all))
     info = gauge("kafka_broker_info", "The broker's id, and the address that Kafka clients get.", "id", "address")
-    info.add_metric((str(NODE_ID), endpoint(*context.monitoring.addresses.kafka)), 1)
+    info.add_metric((str(context.monitoring.nodes.own.id), endpoint(*context.monitoring.addresses.kafka)), 1)
     yield info
     options, store = context.options.rocketmq, context.store
     node = (options.cluster, "broker", options.broker)

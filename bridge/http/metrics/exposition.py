@@ -13,7 +13,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.metrics.broker_families import broker_families
 from duolog.bridge.http.metrics.group_families import group_families
-from duolog.bridge.http.metrics.lines import Scrape
+from duolog.bridge.http.metrics.lines import FamilyLines, Scrape
+from duolog.bridge.http.metrics.rocketmq_families import client_families, rocketmq_families
 from duolog.bridge.http.metrics.topic_families import topic_families
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -27,26 +28,35 @@ def new_scrape(context: HttpContext) -> Scrape:
 
 def parts(context: HttpContext, scrape: Scrape) -> Iterator[bytes | None]:
     """Yield the parts of the answer. At each None, and after each part, the event loop may run."""
-    for family in broker_families(context):
+    for family in fixed_families(context):
         yield _rendered(family)
-    for found in topic_families(context, scrape):
-        yield _rendered(found.family)
-        yield from found.lines
-    for group_found in group_families(context, scrape):
-        if group_found is None:
+    for found in series_families(context, scrape):
+        if found is None:
             yield None
         else:
-            yield _rendered(group_found.family)
-            yield from group_found.lines
+            yield _rendered(found.family)
+            yield from found.lines
     yield _rendered(scrape.family())
 
 
-def families(context: HttpContext) -> Iterator[Metric]:
-    """Yield all metrics, those of topics and groups without their series."""
+def fixed_families(context: HttpContext) -> Iterator[Metric]:
+    """Yield the families whose number of series is fixed."""
     yield from broker_families(context)
+    yield from rocketmq_families(context)
+
+
+def series_families(context: HttpContext, scrape: Scrape) -> Iterator[FamilyLines | None]:
+    """Yield the families whose series grow with topics, groups and clients, after None between slices."""
+    yield from topic_families(context, scrape)
+    yield from client_families(context, scrape)
+    yield from group_families(context, scrape)
+
+
+def families(context: HttpContext) -> Iterator[Metric]:
+    """Yield all metrics, those of topics, groups and clients without their series."""
+    yield from fixed_families(context)
     scrape = Scrape()
-    yield from (found.family for found in topic_families(context, scrape))
-    yield from (found.family for found in group_families(context, scrape) if found is not None)
+    yield from (found.family for found in series_families(context, scrape) if found is not None)
     yield scrape.family()
 
 

@@ -23,7 +23,6 @@ from duolog.bridge.http.metrics.lines import (
     gauge,
     labelled,
 )
-from duolog.bridge.kafka.metadata import NODE_ID
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.rocketmq.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from duolog.store.index.queue import Queue
@@ -37,7 +36,7 @@ def topic_families(context: HttpContext, scrape: Scrape) -> Iterator[FamilyLines
     """Yield the families of the topics that the scrape's limits allow."""
     topics = _chosen(context.topics.all(), scrape)
     yield from _own_families(topics)
-    yield from _kafka_families(topics)
+    yield from _kafka_families(topics, context.monitoring.nodes.own.id)
     yield from _rocketmq_families(context, topics)
 
 
@@ -68,7 +67,7 @@ def _own_families(topics: Sequence[Topic]) -> Iterator[FamilyLines]:
     yield FamilyLines(gauge(name, doc, "topic"), _topic_lines(name, topics, labels_of, _size_of))
 
 
-def _kafka_families(topics: Sequence[Topic]) -> Iterator[FamilyLines]:
+def _kafka_families(topics: Sequence[Topic], node_id: int) -> Iterator[FamilyLines]:
     name = "kafka_topic_partitions"
     family = gauge(name, "Number of partitions of a topic.", "topic")
     lines = _topic_lines(name, topics, lambda topic: labelled(topic=topic.kafka_name), lambda topic: len(topic.queues))
@@ -76,7 +75,7 @@ def _kafka_families(topics: Sequence[Topic]) -> Iterator[FamilyLines]:
     for name, doc, value in (
         ("current_offset", "High watermark of a partition: the offset of the next message.", attrgetter("visible_end")),
         ("oldest_offset", "Log start offset of a partition.", attrgetter("start_offset")),
-        ("leader", "Broker id of the leader of a partition.", lambda _: NODE_ID),
+        ("leader", "Broker id of the leader of a partition.", lambda _: node_id),
         ("replicas", "Number of replicas of a partition; always 1.", lambda _: 1),
         ("in_sync_replica", "Number of in-sync replicas of a partition; always 1.", lambda _: 1),
         ("leader_is_preferred", "1 if the preferred broker leads a partition; always 1.", lambda _: 1),

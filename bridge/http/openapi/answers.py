@@ -46,10 +46,20 @@ class MemoryBytes(TypedDict):
     anonymous: Annotated[int, _is("Resident memory that no file backs.")]
 
 
+class DiskBytes(TypedDict):
+    """The disk of the data directory, at the last check."""
+
+    used: int
+    total: int
+
+
 class Status(TypedDict):
     version: str
     pid: int
     cluster_id: str
+    role: Annotated[Literal["owner", "standby"], _is("An owner serves; a standby follows an owner's log.")]
+    owner: Annotated[dict[str, str] | None, _is("The owner's address of each port; null while none is known.")]
+    epoch: Annotated[int, _is("The number of the owner's run.")]
     ready: Annotated[str, _is("`yes`, or the reason why the broker is not ready.")]
     uptime_ms: int
     listeners: Annotated[dict[str, str], _is("The address of each port.")]
@@ -59,6 +69,7 @@ class Status(TypedDict):
     groups: int
     connections: int
     memory_bytes: MemoryBytes
+    disk_bytes: DiskBytes
 
 
 class SettingAnswer(TypedDict):
@@ -107,6 +118,7 @@ class TopicSummary(TypedDict):
     queues: Annotated[int, _is("The number of queues.")]
     records: int
     size_bytes: int
+    records_per_second: Annotated[float | None, _is("Over ten seconds; null: it is not known yet.")]
     is_system: bool
 
 
@@ -124,6 +136,7 @@ class TopicAnswer(TypedDict):
     rocketmq_name: str
     records: int
     size_bytes: int
+    records_per_second: Annotated[float | None, _is("Over ten seconds; null: it is not known yet.")]
     is_system: bool
     id: str
     number: int
@@ -320,6 +333,11 @@ class DecidedHalfMessage(TypedDict):
     state: str
 
 
+class DecidedByOffset(TypedDict):
+    half_offset: int
+    state: str
+
+
 # -- Delayed and recurring messages
 
 
@@ -447,3 +465,29 @@ class RenewedLease(TypedDict):
 
 class ReleasedLease(TypedDict):
     released: str
+
+
+class UserAnswer(TypedDict):
+    name: str
+    is_super: Annotated[bool, _is("Whether the user may do everything.")]
+    groups: Annotated[list[str], _is("The groups of principals to which the user belongs.")]
+    mechanisms: Annotated[list[str], _is("The SCRAM mechanisms for which a verifier is stored.")]
+    has_secret_key: Annotated[bool, _is("Whether RocketMQ clients may use the name as access key.")]
+
+
+class RemovedUser(TypedDict):
+    removed: str
+
+
+class QuotaAnswer(TypedDict):
+    user: Annotated[str | None, _is("The user; empty: each without its own quotas; null: any.")]
+    client_id: Annotated[str | None, _is("The client id; empty: each without its own quotas; null: any.")]
+    limits: Annotated[dict[str, float], _is("The quotas by key.")]
+
+
+class AddedRules(TypedDict):
+    added: int
+
+
+class RemovedRules(TypedDict):
+    removed: int

@@ -17,15 +17,24 @@ from aiohttp import web
 
 from duolog.bridge.http.answers import Json
 from duolog.bridge.http.openapi import answers
-from duolog.bridge.http.openapi.operations import OPERATIONS, PLACES, TEXT, Operation, Query
+from duolog.bridge.http.openapi.operation import TEXT, ApiOperation, Query
+from duolog.bridge.http.openapi.operations import OPERATIONS, PLACES
 
 REFERENCE: Final = "#/components/schemas/{name}"
 
 
 def routes(application: web.Application) -> tuple[tuple[str, str], ...]:
-    """Return the method and path of each route. HEAD is omitted, because every GET route also serves HEAD."""
+    """Return the method and path of each route of the API.
+
+    HEAD is omitted, because every GET route also serves HEAD; so are the pages of the console.
+    """
     found = [(route.method, route.resource.canonical) for route in application.router.routes() if route.resource]
-    return tuple(each for each in found if each[0] != "HEAD")
+    return tuple(each for each in found if each[0] != "HEAD" and not is_page(each[1]))
+
+
+def is_page(path: str) -> bool:
+    """Return whether a path belongs to the console."""
+    return path == "/" or path.startswith("/console/")
 
 
 @cache
@@ -55,7 +64,7 @@ def document(routes: tuple[tuple[str, str], ...]) -> Json:
     }
 
 
-def _operation(method: str, path: str, operation: Operation, answer: Json | None, bodies: list[Json]) -> Json:
+def _operation(method: str, path: str, operation: ApiOperation, answer: Json | None, bodies: list[Json]) -> Json:
     found: Json = {"operationId": _operation_id(method, path), "summary": operation.summary}
     if operation.description:
         found["description"] = operation.description
@@ -72,7 +81,7 @@ def _operation(method: str, path: str, operation: Operation, answer: Json | None
     return found
 
 
-def _responses(operation: Operation, answer: Json | None) -> Json:
+def _responses(operation: ApiOperation, answer: Json | None) -> Json:
     """Return the responses: success, the statuses of the operation, and an error for all other statuses."""
     content = {"text/plain": {"schema": TEXT}} if answer is None else {"application/json": {"schema": answer}}
     error = content if answer is None else {"application/json": {"schema": {"$ref": REFERENCE.format(name="Error")}}}
@@ -105,7 +114,7 @@ def _places(path: str) -> list[Json]:
     ]
 
 
-def _bodies(operation: Operation) -> tuple[Any, ...]:
+def _bodies(operation: ApiOperation) -> tuple[Any, ...]:
     if operation.body is None:
         return ()
     return operation.body if isinstance(operation.body, tuple) else (operation.body,)

@@ -3,42 +3,24 @@
 `tests/unit/bridge/http/test_openapi.py` compares the rows with the router and the parameters with the handlers.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from duolog.bridge.http import requests
-from duolog.bridge.http.answers import Json
+from duolog.bridge.http.access import quotas, rules, users
 from duolog.bridge.http.api import groups, leases, messages, pending, schedules, status, timers, topics
 from duolog.bridge.http.openapi import answers
-
-INTEGER: Final = {"type": "integer", "minimum": 0}
-TEXT: Final = {"type": "string"}
-BOOLEAN: Final = {"type": "boolean", "default": False}
-
-
-class Query(NamedTuple):
-    """One parameter of the query string."""
-
-    name: str
-    description: str
-    schema: Json = INTEGER
-    is_required: bool = False
-
-
-class Operation(NamedTuple):
-    """The description of one method of one path. If `answer` is None, the answer is plain text."""
-
-    summary: str
-    answer: Any = None
-    description: str = ""
-    body: Any = None  # A tuple means: one of these types.
-    is_body_optional: bool = False
-    queries: tuple[Query, ...] = ()
-    status: int = 200
-    statuses: Mapping[int, str] = MappingProxyType({})
-    headers: tuple[Query, ...] = ()
-
+from duolog.bridge.http.openapi.observation import OBSERVATION
+from duolog.bridge.http.openapi.operation import (
+    BOOLEAN,
+    INTEGER,
+    NO_GROUP,
+    NO_TOPIC,
+    TEXT,
+    ApiOperation,
+    Query,
+    limit_of,
+)
+from duolog.bridge.security.rule_texts import RuleText
 
 # -- Parameters of several operations
 
@@ -48,13 +30,7 @@ FROM_MS: Final = Query("from_ms", "Only messages that are due at this time or la
 UNTIL_MS: Final = Query("until_ms", "Only messages that are due before this time.")
 
 
-def _limit(highest: int) -> Query:
-    return Query("limit", "The number of rows.", {"type": "integer", "minimum": 1, "maximum": highest, "default": 100})
-
-
 # The usual reasons for statuses of errors.
-NO_TOPIC: Final = {404: "There is no such topic."}
-NO_GROUP: Final = {404: "There is no such group."}
 NO_TIMER: Final = {404: "No pending message has this id."}
 NO_SCHEDULE: Final = {404: "There is no such schedule."}
 NO_TOKEN: Final = {401: "The token is not in `http.readers_file`."}
@@ -62,38 +38,42 @@ LEASE_ENDED: Final = NO_TOKEN | {
     403: "The token may not read the topics of the lease.",
     410: "The lease has ended.",
 }
+NO_USER: Final = {404: "There is no such user."}
+SECURITY_OFF: Final = {409: "`security.enabled` is off."}
 HAS_MEMBERS: Final = {409: "The group has live members."}
 
-OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
-    ("GET", "/metrics"): Operation("Metrics in the text format of Prometheus."),
-    ("GET", "/healthz"): Operation("Whether the event loop runs. The answer is always `ok`."),
-    ("GET", "/readyz"): Operation(
+
+OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
+    ("GET", "/metrics"): ApiOperation("Metrics in the text format of Prometheus."),
+    ("GET", "/healthz"): ApiOperation("Whether the event loop runs. The answer is always `ok`."),
+    ("GET", "/readyz"): ApiOperation(
         "Whether the broker serves all requests.", statuses={503: "Not ready; the text is the reason."}
     ),
-    ("GET", "/api/openapi.json"): Operation("This document.", answer=dict[str, Any]),
-    ("GET", "/api/status"): Operation("The broker, its ports, log, last recovery and memory.", answer=answers.Status),
-    ("GET", "/api/settings"): Operation(
+    ("GET", "/openapi.json"): ApiOperation("This document.", answer=dict[str, Any]),
+    ("GET", "/api/openapi.json"): ApiOperation("The same document.", answer=dict[str, Any]),
+    ("GET", "/api/status"): ApiOperation("The broker, its ports, log, last recovery, memory.", answer=answers.Status),
+    ("GET", "/api/settings"): ApiOperation(
         "The settings in force, each with its source.",
         answer=list[answers.SettingAnswer],
         description="After a reload, the settings that it changed have their new values.",
     ),
-    ("POST", "/api/settings/reload"): Operation(
+    ("POST", "/api/settings/reload"): ApiOperation(
         "Read the settings again, as SIGHUP does.",
         answer=answers.ReloadedSettings,
         statuses={409: "The settings cannot be used; nothing has changed."},
     ),
-    ("GET", "/api/segments"): Operation("The segments of the log.", answer=list[answers.SegmentAnswer]),
-    ("GET", "/api/poison"): Operation(
+    ("GET", "/api/segments"): ApiOperation("The segments of the log.", answer=list[answers.SegmentAnswer]),
+    ("GET", "/api/poison"): ApiOperation(
         "Stored records that could not be processed and were set aside.", answer=answers.SetAsideRecords
     ),
-    ("POST", "/api/poison/acknowledge"): Operation(
+    ("POST", "/api/poison/acknowledge"): ApiOperation(
         "Acknowledge records that were set aside.",
         answer=answers.Acknowledged,
         body=status.NewAcknowledgement,
         is_body_optional=True,
         description="Without `kind` and `place`, all of them. They stay in the list, and are not reported again.",
     ),
-    ("POST", "/api/drain"): Operation(
+    ("POST", "/api/drain"): ApiOperation(
         "Let the clients leave, and stop the broker.",
         answer=answers.Draining,
         body=status.NewDrain,
@@ -104,8 +84,19 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "closed, or after `wait_ms`; until then it serves requests on open connections.",
     ),
     # -- Topics
-    ("GET", "/api/topics"): Operation("All topics.", answer=list[answers.TopicSummary]),
-    ("POST", "/api/topics"): Operation(
+    ("GET", "/api/topics"): ApiOperation(
+        "Topics.",
+        answer=list[answers.TopicSummary],
+        queries=(
+            Query("search", "Only topics whose name contains this text, in upper or lower case.", TEXT),
+            Query("after", "Only topics whose name comes after this one.", TEXT),
+            Query("limit", "The number of topics.", {"type": "integer", "minimum": 1, "maximum": topics.LIST_MAX}),
+            Query("system", "Whether the broker's own topics are listed, too.", {"type": "boolean", "default": True}),
+        ),
+        description="Without `after` and `limit`, all topics in the order of their creation; with one of them, a page "
+        "in the order of names. The next page begins `after` the last name.",
+    ),
+    ("POST", "/api/topics"): ApiOperation(
         "Create a topic.",
         answer=answers.TopicAnswer,
         body=topics.NewTopic,
@@ -113,22 +104,22 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         statuses={409: "The topic exists."},
         description="Values of configs are digits without a unit. `queues` defaults to `topics.queues`.",
     ),
-    ("GET", "/api/topics/{name}"): Operation(
+    ("GET", "/api/topics/{name}"): ApiOperation(
         "One topic with its queues and configs.", answer=answers.TopicAnswer, statuses=NO_TOPIC
     ),
-    ("PATCH", "/api/topics/{name}"): Operation(
+    ("PATCH", "/api/topics/{name}"): ApiOperation(
         "Change configs of a topic.",
         answer=answers.TopicAnswer,
         body=topics.NewConfigs,
         statuses=NO_TOPIC,
         description="A null value sets the default. Configs that are not named stay as they are.",
     ),
-    ("DELETE", "/api/topics/{name}"): Operation(
+    ("DELETE", "/api/topics/{name}"): ApiOperation(
         "Delete a topic with its messages and the groups' offsets in it.",
         answer=answers.DeletedTopic,
         statuses=NO_TOPIC,
     ),
-    ("GET", "/api/topics/{name}/sums"): Operation(
+    ("GET", "/api/topics/{name}/sums"): ApiOperation(
         "Counts and checksums of ranges of a queue, to compare a copy with.",
         answer=answers.QueueSums,
         queries=(
@@ -139,27 +130,31 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         ),
         statuses=NO_TOPIC | {409: "A batch cannot be read.", 410: "Retention removed `start`."},
     ),
-    ("POST", "/api/topics/{name}/pause"): Operation(
+    ("POST", "/api/topics/{name}/pause"): ApiOperation(
         "Pause deliveries of delayed messages to a topic.", answer=answers.PausedTopic, statuses=NO_TOPIC
     ),
-    ("POST", "/api/topics/{name}/resume"): Operation(
+    ("POST", "/api/topics/{name}/resume"): ApiOperation(
         "Resume deliveries of delayed messages to a topic.", answer=answers.PausedTopic, statuses=NO_TOPIC
     ),
     # -- Messages
-    ("GET", "/api/topics/{name}/messages"): Operation(
+    ("GET", "/api/topics/{name}/messages"): ApiOperation(
         "Committed messages of a queue.",
         answer=answers.Messages,
         queries=(
             Query("queue", "The queue.", INTEGER | {"default": 0}),
             Query("offset", "The first offset; by default the log start offset. Not together with `time_ms`."),
             Query("time_ms", "Begin with the first message of this time or later."),
-            _limit(messages.LIMIT_MAX),
+            Query("tag", "Only messages with one of these tags: `paid || sent`.", TEXT),
+            Query("key", "Only messages with this key.", TEXT),
+            Query("header", "Only messages with this header: `NAME`, or `NAME=VALUE`.", TEXT),
+            Query("sql", "Only messages for which this SQL92 condition on headers is true; `KEYS` is the key.", TEXT),
+            limit_of(messages.LIMIT_MAX),
         ),
         statuses=NO_TOPIC | {409: "A batch cannot be read.", 410: "The offset is outside the queue."},
-        description="An answer ends after 1 MiB of JSON; go on at `next`. Of a value over 256 KiB only the beginning "
-        "is shown, and `value_bytes` is its size.",
+        description="An answer ends after 1 MiB of JSON or 16 MiB that were read; go on at `next`. "
+        "Of a value over 256 KiB only the beginning is shown, and `value_bytes` is its size.",
     ),
-    ("POST", "/api/topics/{name}/messages"): Operation(
+    ("POST", "/api/topics/{name}/messages"): ApiOperation(
         "Send one message, or up to 1,000 as `messages`.",
         answer=answers.WrittenMessages,
         body=(messages.NewMessage, messages.NewMessages),
@@ -168,40 +163,49 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         description="All messages are checked before the first one is written. Up to 100 may have a time, which is "
         "`at_ms` or `delay_ms`. A message without a queue goes to the queue of its key, or to any queue.",
     ),
-    ("GET", "/api/messages/{id}"): Operation(
+    ("GET", "/api/messages/{id}"): ApiOperation(
         "One message by RocketMQ's offsetMsgId.",
         answer=answers.PlacedMessage,
         statuses={404: "There is no such message."},
     ),
     # -- Groups
-    ("GET", "/api/groups"): Operation("All consumer groups.", answer=list[answers.GroupSummary]),
-    ("GET", "/api/groups/{name}"): Operation(
+    ("GET", "/api/groups"): ApiOperation("All consumer groups.", answer=list[answers.GroupSummary]),
+    ("GET", "/api/groups/{name}"): ApiOperation(
         "One group with its committed offsets and lag.",
         answer=answers.GroupAnswer,
         statuses=NO_GROUP,
         description="The lag of a queue without a committed offset counts from its log start offset.",
     ),
-    ("DELETE", "/api/groups/{name}"): Operation(
+    ("DELETE", "/api/groups/{name}"): ApiOperation(
         "Delete the committed offsets and the RocketMQ config of a group.",
         answer=answers.DeletedGroup,
         queries=(Query("execute", "Without it, the answer only says what would be deleted.", BOOLEAN),),
         statuses=NO_GROUP | HAS_MEMBERS,
     ),
-    ("GET", "/api/groups/{name}/dead-letters"): Operation(
+    ("GET", "/api/groups/{name}/dead-letters"): ApiOperation(
         "Dead letters of a group, with their reasons and origins.",
         answer=answers.DeadLetters,
-        queries=(Query("offset", "The first offset in the dead-letter topic."), _limit(groups.LETTERS_MAX)),
+        queries=(
+            Query("offset", "The first offset in the dead-letter topic."),
+            limit_of(groups.LETTERS_MAX),
+            Query("reason", "Only dead letters with this reason.", TEXT),
+            Query("topic", "Only dead letters that came from this topic, in RocketMQ's spelling.", TEXT),
+            Query("key", "Only dead letters with this key.", TEXT),
+            Query("tag", "Only dead letters with this tag.", TEXT),
+        ),
         statuses=NO_GROUP,
     ),
-    ("POST", "/api/groups/{name}/redrive"): Operation(
+    ("POST", "/api/groups/{name}/redrive"): ApiOperation(
         "Send the dead letters of a group again.",
         answer=answers.Redriven,
         body=groups.NewRedrive,
         is_body_optional=True,
         statuses=NO_GROUP | {409: "`to` is needed, or the dead letters cannot be sent."},
-        description="`to` is `retry` (the group's retry topic) or `topic` (the topics that the messages came from).",
+        description="`to` is `retry` (the group's retry topic) or `topic` (the topics that the messages came from). "
+        "With `offsets`, only the dead letters at these offsets are sent; a later redrive of all sends them once more, "
+        "unless they were the first ones that had not been redriven.",
     ),
-    ("POST", "/api/groups/{name}/reset"): Operation(
+    ("POST", "/api/groups/{name}/reset"): ApiOperation(
         "Change the committed offsets of a group.",
         answer=answers.Reset,
         body=groups.NewReset,
@@ -211,28 +215,34 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "answer only says what would change.",
     ),
     # -- Transactions
-    ("GET", "/api/transactions"): Operation(
+    ("GET", "/api/transactions"): ApiOperation(
         "Open transactions and half messages, then idle transactional ids; 1,000 at most.",
         answer=list[answers.TransactionRow],
     ),
-    ("GET", "/api/transactions/{id}"): Operation(
+    ("GET", "/api/transactions/{id}"): ApiOperation(
         "One Kafka transaction, or one half message of a Kafka producer.",
         answer=answers.TransactionAnswer,
         statuses={404: "There is no such transactional id."},
     ),
-    ("DELETE", "/api/transactions/{id}"): Operation(
+    ("DELETE", "/api/transactions/{id}"): ApiOperation(
         "Abort a Kafka transaction and fence its producer.",
         answer=answers.AbortedTransaction,
         statuses={404: "There is no such transactional id."},
     ),
-    ("POST", "/api/transactions/{topic}/{id}"): Operation(
+    ("POST", "/api/transactions/{topic}/{id}"): ApiOperation(
         "Commit or roll back a half message of a Kafka producer.",
         answer=answers.DecidedHalfMessage,
         body=answers.HalfMessageVerdict,
         statuses={404: "There is no such half message.", 409: "The half message was decided otherwise."},
     ),
+    ("POST", "/api/half-messages/{offset}"): ApiOperation(
+        "Commit or roll back a half message of a RocketMQ producer, instead of the producer.",
+        answer=answers.DecidedByOffset,
+        body=answers.HalfMessageVerdict,
+        statuses={404: "There is no such half message.", 409: "It was decided otherwise, or its topic was deleted."},
+    ),
     # -- Delayed messages
-    ("POST", "/api/timers"): Operation(
+    ("POST", "/api/timers"): ApiOperation(
         "Send a delayed message.",
         answer=answers.AddedTimer,
         body=timers.NewTimer,
@@ -248,7 +258,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         description="Give `at_ms` or `delay_ms`. With `replace`, the message replaces pending messages of its topic "
         "with its key. Headers that ask for a delay are refused.",
     ),
-    ("GET", "/api/timers"): Operation(
+    ("GET", "/api/timers"): ApiOperation(
         "Pending messages in the order of their due times.",
         answer=answers.TimerList,
         queries=(
@@ -256,13 +266,13 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             KEY,
             FROM_MS,
             UNTIL_MS,
-            _limit(pending.LIST_MAX),
+            limit_of(pending.LIST_MAX),
             Query("after", "The `next` of the answer before.", TEXT),
             Query("content", "Show key, headers and the beginning of the value.", BOOLEAN),
         ),
         statuses=NO_TOPIC,
     ),
-    ("DELETE", "/api/timers"): Operation(
+    ("DELETE", "/api/timers"): ApiOperation(
         "Cancel all pending messages of a topic with a key.",
         answer=answers.TimerCommandAnswer,
         queries=(
@@ -271,13 +281,13 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         ),
         statuses=NO_TOPIC | {409: "Too many messages have this key."},
     ),
-    ("GET", "/api/timers/count"): Operation(
+    ("GET", "/api/timers/count"): ApiOperation(
         "The number of pending messages.",
         answer=answers.TimerCount,
         queries=(TOPIC, KEY, FROM_MS, UNTIL_MS),
         statuses=NO_TOPIC,
     ),
-    ("GET", "/api/timers/histogram"): Operation(
+    ("GET", "/api/timers/histogram"): ApiOperation(
         "The number of pending messages in each of several equal spans of time.",
         answer=answers.TimerHistogram,
         queries=(
@@ -292,24 +302,24 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         ),
         statuses=NO_TOPIC,
     ),
-    ("POST", "/api/timers/reschedule"): Operation(
+    ("POST", "/api/timers/reschedule"): ApiOperation(
         "Change the due time of all pending messages of a topic with a key.",
         answer=answers.TimerCommandAnswer,
         body=timers.NewTimeByKey,
         statuses=NO_TOPIC | {409: "Too many messages have this key."},
     ),
-    ("GET", "/api/timers/{id}"): Operation("One pending message.", answer=answers.TimerAnswer, statuses=NO_TIMER),
-    ("DELETE", "/api/timers/{id}"): Operation(
+    ("GET", "/api/timers/{id}"): ApiOperation("One pending message.", answer=answers.TimerAnswer, statuses=NO_TIMER),
+    ("DELETE", "/api/timers/{id}"): ApiOperation(
         "Cancel a pending message.",
         answer=answers.TimerCommandAnswer,
         description="The status is 200 for each outcome, `not_found` included.",
     ),
-    ("POST", "/api/timers/{id}/reschedule"): Operation(
+    ("POST", "/api/timers/{id}/reschedule"): ApiOperation(
         "Change the due time of a pending message.", answer=answers.TimerCommandAnswer, body=requests.NewTime
     ),
-    ("POST", "/api/timers/{id}/now"): Operation("Deliver a pending message now.", answer=answers.TimerCommandAnswer),
+    ("POST", "/api/timers/{id}/now"): ApiOperation("Deliver a pending message now.", answer=answers.TimerCommandAnswer),
     # -- Recurring messages
-    ("POST", "/api/schedules"): Operation(
+    ("POST", "/api/schedules"): ApiOperation(
         "Register a schedule.",
         answer=answers.RegisteredSchedule,
         body=schedules.NewSchedule,
@@ -318,24 +328,59 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         description="Give `every_ms`, which may have `start_ms`, or `cron`, which may have `zone`. `missed` is `once`, "
         "`all` or `skip`.",
     ),
-    ("GET", "/api/schedules"): Operation("All schedules.", answer=list[answers.ScheduleAnswer]),
-    ("GET", "/api/schedules/{name}"): Operation(
+    ("GET", "/api/schedules"): ApiOperation("All schedules.", answer=list[answers.ScheduleAnswer]),
+    ("GET", "/api/schedules/{name}"): ApiOperation(
         "One schedule with its message.", answer=answers.ScheduleAnswer, statuses=NO_SCHEDULE
     ),
-    ("DELETE", "/api/schedules/{name}"): Operation(
+    ("DELETE", "/api/schedules/{name}"): ApiOperation(
         "Remove a schedule.", answer=answers.RemovedSchedule, statuses=NO_SCHEDULE
     ),
+    # -- Users and access rules
+    ("GET", "/api/users"): ApiOperation("All users.", answer=list[answers.UserAnswer], statuses=SECURITY_OFF),
+    ("POST", "/api/users"): ApiOperation(
+        "Add a user.",
+        answer=answers.UserAnswer,
+        body=users.NewUser,
+        status=201,
+        statuses={409: "There is such a user already, or `security.enabled` is off."},
+    ),
+    ("PATCH", "/api/users/{name}"): ApiOperation(
+        "Change the password, the groups or the rank of a user.",
+        answer=answers.UserAnswer,
+        body=users.UserChange,
+        statuses=NO_USER | SECURITY_OFF,
+        description="A new password ends the sessions of the user.",
+    ),
+    ("DELETE", "/api/users/{name}"): ApiOperation(
+        "Remove a user.", answer=answers.RemovedUser, statuses=NO_USER | SECURITY_OFF
+    ),
+    ("GET", "/api/acls"): ApiOperation("All access rules.", answer=list[RuleText], statuses=SECURITY_OFF),
+    ("POST", "/api/acls"): ApiOperation(
+        "Add access rules.", answer=answers.AddedRules, body=rules.RuleList, statuses=SECURITY_OFF
+    ),
+    ("POST", "/api/acls/remove"): ApiOperation(
+        "Remove access rules.", answer=answers.RemovedRules, body=rules.RuleList, statuses=SECURITY_OFF
+    ),
+    # -- Quotas
+    ("GET", "/api/quotas"): ApiOperation("All quotas.", answer=list[answers.QuotaAnswer]),
+    ("POST", "/api/quotas"): ApiOperation(
+        "Set and remove quotas of a user, of a client id, or of both.",
+        answer=answers.QuotaAnswer,
+        body=quotas.QuotaChange,
+        statuses={409: "`security.quotas_max` is reached."},
+        description="A limit that is null is removed; others that are not named stay. An empty name is the default.",
+    ),
     # -- Leases
-    ("POST", "/api/leases"): Operation(
+    ("POST", "/api/leases"): ApiOperation(
         "Take a lease on the segments of some topics, for a reader of the files.",
         answer=answers.LeaseAnswer,
         body=leases.NewLease,
         status=201,
         statuses=NO_TOKEN | {403: "The token may not read one of the topics."} | NO_TOPIC,
     ),
-    ("POST", "/api/leases/{lease}"): Operation("Renew a lease.", answer=answers.RenewedLease, statuses=LEASE_ENDED),
-    ("DELETE", "/api/leases/{lease}"): Operation("End a lease.", answer=answers.ReleasedLease, statuses=LEASE_ENDED),
-    ("POST", "/api/backups"): Operation(
+    ("POST", "/api/leases/{lease}"): ApiOperation("Renew a lease.", answer=answers.RenewedLease, statuses=LEASE_ENDED),
+    ("DELETE", "/api/leases/{lease}"): ApiOperation("End a lease.", answer=answers.ReleasedLease, statuses=LEASE_ENDED),
+    ("POST", "/api/backups"): ApiOperation(
         "Take a lease on the whole log, and list the files of a backup.",
         answer=answers.BackupAnswer,
         body=leases.NewBackup,
@@ -349,11 +394,13 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
 PLACES: Final = {
     "/api/topics/{name}": "The topic, in Kafka's or RocketMQ's spelling.",
     "/api/groups/{name}": "The group, in Kafka's or RocketMQ's spelling.",
+    "/api/users/{name}": "The name of the user.",
     "/api/schedules/{name}": "The name of the schedule.",
     "/api/messages/{id}": "RocketMQ's offsetMsgId, or the id that a dead letter names.",
     "/api/timers/{id}": "The id of the pending message.",
     "/api/transactions/{id}": "The transactional id, or `topic/id` of a half message.",
     "/api/transactions/{topic}": "The topic of the half message.",
     "/api/transactions/{topic}/{id}": "The id that the producer gave the half message.",
+    "/api/half-messages/{offset}": "The `half_offset` of the row in the list of transactions.",
     "/api/leases/{lease}": "The id of the lease.",
 }

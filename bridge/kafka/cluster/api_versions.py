@@ -1,10 +1,10 @@
-"""ApiVersions 0..4, computed from the table of APIs, and SaslHandshake 0..1, which refuses every mechanism."""
+"""ApiVersions 0..4, computed from the table of APIs."""
 
 import re
 from functools import cache
 from typing import Any
 
-from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.context import Describing
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import NO_THROTTLE, AdvertisedVersions, KafkaRequest
 from duolog.bridge.net.answers import Answer
@@ -19,14 +19,16 @@ from duolog.protocol.kafka.api_messages import (
 
 _TRANSACTION_VERSION, _TRANSACTIONS = "transaction.version", 2
 _FEATURES_FROM = 3
+_CLIENT_ID_CHARACTERS_MAX = 200
 _FEATURES_FROM_ZERO = 4  # Older Java clients cannot read a supported feature whose lowest version is 0 (KAFKA-17492).
 
 # ApiVersionsRequest.java#SOFTWARE_NAME_VERSION_PATTERN
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def api_versions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
+def api_versions(context: Describing, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     """List the APIs of the table, and the feature that lets clients use transactions of version 2 (KIP-890)."""
+    connection.client_id = request.client_id[:_CLIENT_ID_CHARACTERS_MAX]
     error = ErrorCode.none
     if request.version >= 3:
         names = (request.body.client_software_name, request.body.client_software_version)
@@ -67,9 +69,3 @@ def _features(types: ResponseTypes, version: int) -> dict[str, Any]:
         supported = types.SupportedFeatureKey(name=_TRANSACTION_VERSION, min_version=0, max_version=_TRANSACTIONS)
         found["supported_features"] = (supported,)
     return found
-
-
-def sasl_handshake(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
-    """Refuse every mechanism, so that a client with SASL settings reports them as the cause, not a lost connection."""
-    types = request.types
-    return request.answer(types.SaslHandshakeResponse(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=()))

@@ -7,7 +7,6 @@ stand for that log's offsets, and the epoch of the run, which every start raises
 from typing import Any, Final
 
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.metadata import NODE_ID
 from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.repeated_names import by_partition
@@ -29,7 +28,7 @@ def describe_quorum(context: KafkaContext, connection: OrderedConnection, reques
     yield
     is_known = asked == _ONLY
     host, port = context.addresses.kafka
-    node = () if "Node" not in types else _node(types, host, port)
+    node = () if "Node" not in types else _node(types, context.nodes.own.id, host, port)
     partition = _partition if is_known else _unknown
     entity = types.DescribeQuorumResponse(
         error_code=ErrorCode.none,
@@ -43,15 +42,15 @@ def describe_quorum(context: KafkaContext, connection: OrderedConnection, reques
     return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
-def _node(types: Any, host: str, port: int) -> tuple[Any, ...]:
+def _node(types: Any, number: int, host: str, port: int) -> tuple[Any, ...]:
     listener = types.Listener(name=_LISTENER, host=host, port=port)
-    return (types.Node(node_id=NODE_ID, listeners=(listener,)),)
+    return (types.Node(node_id=number, listeners=(listener,)),)
 
 
 def _partition(context: KafkaContext, types: Any, index: int) -> Any:
     end, now_ms = context.store.written, context.clock.now_ms()
     voter = types.ReplicaState(
-        replica_id=NODE_ID,
+        replica_id=context.nodes.own.id,
         replica_directory_id=None,
         log_end_offset=end,
         last_fetch_timestamp=now_ms,
@@ -61,7 +60,7 @@ def _partition(context: KafkaContext, types: Any, index: int) -> Any:
         partition_index=index,
         error_code=ErrorCode.none,
         error_message=None,
-        leader_id=NODE_ID,
+        leader_id=context.nodes.own.id,
         leader_epoch=context.store.epoch,
         high_watermark=context.store.durable,
         current_voters=(voter,),

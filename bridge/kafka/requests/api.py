@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.requests.access import Access
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
@@ -22,6 +23,7 @@ class KafkaApi(NamedTuple):
     min_version: int
     max_version: int
     handler: Handler
+    access: Access
     advertised_from: int | None = None
 
     @property

@@ -4,6 +4,7 @@
     malformed header or body                          the connection is closed
     request larger than `kafka.request_bytes_max`,
     or with more elements than `kafka.elements_max`   the connection is closed before the request is decoded
+    before the login, or refused by access rules      `login.py`, `access.py`; `security.enabled`
     the handler returns an answer                     it leaves after the answers of earlier requests
     the handler returns a slot                        the same, once the slot is filled; later requests are handled
     the handler returns a generator                   it runs in slices (`sliced_requests.py`); later requests wait
@@ -14,16 +15,24 @@ Kafka handles one request of a connection at a time. Here the next request is ha
 only the answers wait for each other. A produced batch is appended before the next request is handled.
 """
 
+import asyncio
 from functools import partial
 from types import GeneratorType
 
 from duolog.bridge.kafka import TABLE, api_versions
 from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.requests.access import ERRORS, decide, is_known, needs_of, remember
+from duolog.bridge.kafka.requests.api import KafkaApi
+from duolog.bridge.kafka.requests.login import Login
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
-from duolog.bridge.kafka.requests.request import KafkaRequest
+from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import TurnIsFull
+from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.bridge.net.server import Server
+from duolog.bridge.security.quotas.entity import REQUEST_TIME
+from duolog.bridge.security.quotas.quotas import Quotas
+from duolog.bridge.security.rights import Rights
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ApiKey, decode_header, decode_request
 from duolog.store.entry import new_tuple
@@ -38,11 +47,29 @@ class KafkaConnection(OrderedConnection):
     __slots__ = ("_context", "_elements_max", "_request_bytes_max")
 
     def __init__(self, server: Server, context: KafkaContext) -> None:
+        super().__init__(server, context.store, context.options.store.directory)
+        self.use(context)
+
+    def use(self, context: KafkaContext) -> None:
+        """Handle requests with this context from now on."""
         options = context.options
-        super().__init__(server, context.store, options.store.directory)
         self._context = context
         self._elements_max = options.kafka.elements_max
         self._request_bytes_max = options.kafka.request_bytes_max
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        security = self._context.security
+        if security.is_enabled:
+            self.login = Login(security, self.peer[0], self.tls)
+            self._frames.limit_bytes = min(self.bounds.frame_bytes_max, security.options.login_bytes_max)
+            self.renew_session()  # A certificate of the client is a login.
+
+    def renew_session(self) -> None:
+        super().renew_session()
+        if self.session is not None:
+            self.rights = Rights(self._context.security, self.session)
+            self._frames.limit_bytes = self.bounds.frame_bytes_max
 
     def received(self, frame: memoryview) -> None:
         header = decode_header(frame)
@@ -54,6 +81,8 @@ class KafkaConnection(OrderedConnection):
                 raise ProtocolError(f"request with key {key} and version {version} of client {client_id[:100]!r}")
             self.outbox.add(api_versions.unsupported(context.advertised_versions, correlation_id))
             return
+        if self.login is not None:
+            self.login.check(key, self.server.clock.mono_ms())
         self.doing = _KINDS[key]
         if len(frame) > self._request_bytes_max and key != ApiKey.PRODUCE:
             raise ProtocolError(
@@ -61,14 +90,21 @@ class KafkaConnection(OrderedConnection):
             )
         body = decode_request(key, version, frame, body_at, self._elements_max)
         context.metrics.requests[_METRICS[key]] += 1
-        request = new_tuple(KafkaRequest, (key, version, correlation_id, client_id, body, len(frame)))
+        request = new_tuple(
+            KafkaRequest, (key, version, correlation_id, client_id, body, len(frame), self.rights, None)
+        )
+        quotas = context.security.quotas
+        begun_s = self._begin_measuring(quotas, key, client_id) if quotas.has_any else None
         reserved_count = self.outbox.reserved_count
         try:
-            answer = api.handler(context, self, request)
+            answer = api.handler(context, self, request) if self.login is None else self._handle(api, request)
             if isinstance(answer, GeneratorType):
                 answer = context.sliced_requests.begin(self, request, answer)
             if isinstance(answer, Answer):
                 self.outbox.add(answer)
+            if begun_s is not None:
+                used_ms = (self.server.watchdog.seconds() - begun_s) * 1000
+                self.throttle(quotas, REQUEST_TIME, used_ms, client_id, self.server.clock.mono_ms())
         except ProtocolError:
             raise
         except TurnIsFull:
@@ -80,3 +116,41 @@ class KafkaConnection(OrderedConnection):
                 self.answer_fault(request, self.outbox.add)
             elif self.outbox.reserved is not None:
                 self.answer_fault(request, partial(self.outbox.fail, self.outbox.reserved))
+
+    def _begin_measuring(self, quotas: Quotas, key: int, client_id: str) -> float | None:
+        """Return the time at which a request begins; None: it is not known yet who the client is."""
+        if key == ApiKey.API_VERSIONS or (self.login is not None and self.session is None):
+            return None
+        self.measure(quotas, client_id, self.server.clock.mono_ms())
+        return self.server.watchdog.seconds()
+
+    def _handle(self, api: KafkaApi, request: KafkaRequest) -> Answer | OutboxSlot | Steps | None:
+        """Decide whether the session may have what the request needs, and handle what it may have."""
+        context, session = self._context, self.session
+        if session is None:
+            return api.handler(context, self, request)  # A request of the login: `Login.check` lets no other pass.
+        security, body = context.security, request.body
+        if not security.authorizer.is_valid(session):
+            raise ProtocolError(f"the user {session.name} was removed, or has another password now")
+        known = None if api.access.known is None else api.access.known(session, body)
+        if known is not None and is_known(known, body.partitions):
+            return api.handler(context, self, request)
+        need, allowed, refused = decide(api.access, security.authorizer, session, context, body)
+        if need is not None:
+            context.metrics.errors["kafka", ERRORS[need.resource_type].name.upper()] += 1
+            security.audit.refused("kafka", session, api.key.name, (need,))
+            answer = self.refuse(request, need)
+            if answer is None:
+                raise ProtocolError(f"{api.key.name} is not allowed: {need}")
+            return answer
+        if refused is not None:
+            security.audit.refused("kafka", session, api.key.name, refused.needs)
+        if api.access.is_change:
+            changes = [*needs_of(api.access, context, body if allowed is None else allowed)]
+            if changes:
+                security.audit.changed("kafka", session, api.key.name, changes)
+        if refused is not None:
+            return api.handler(context, self, request._replace(body=allowed, refused=refused))
+        if known is not None:
+            remember(known, body.partitions, security.resources.is_plain)
+        return api.handler(context, self, request)

@@ -3,7 +3,8 @@
 from collections.abc import Generator
 from typing import Any
 
-from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.context import Describing
+from duolog.bridge.kafka.requests.refused_items import with_refused
 from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.protocol.kafka.api_messages import encode_frame
@@ -11,12 +12,14 @@ from duolog.protocol.kafka.response import AnswerTooLarge, encode_steps
 from duolog.store.entry import Promise
 
 
-def encode_in_steps(context: KafkaContext, request: KafkaRequest, entity: Any) -> Generator[int, None, list[bytes]]:
+def encode_in_steps(context: Describing, request: KafkaRequest, entity: Any) -> Generator[int, None, list[bytes]]:
     """Encode a response whose arrays may be `Elements`; return the pieces of its body.
 
     Raises AnswerTooLarge beyond `kafka.answer_bytes_max`.
     """
     bytes_max = context.options.kafka.answer_bytes_max
+    if request.refused is not None:
+        entity = with_refused(request, entity)
     try:
         return (yield from encode_steps(entity, bytes_max))
     except AnswerTooLarge:

@@ -1,4 +1,7 @@
-"""The answer to a request whose handler raised an unexpected exception: UNKNOWN_SERVER_ERROR.
+"""The answer to a request that cannot be handled: one error for everything that it asks for.
+
+It is UNKNOWN_SERVER_ERROR if the handler raised an unexpected exception. A standby answers with errors that send
+clients to the owner.
 
 Produce, and Fetch below 7     the error for each partition, as there is none for the whole; none for acks=0
 Fetch from 7                   the error, and nothing else
@@ -6,6 +9,7 @@ a response with an error code  the same
 the others                     the error for each thing that the request names, as Apache's `getErrorResponse` does;
                                a request that names nothing, by an empty array, is answered with an empty one
 DescribeLogDirs below 3        the error for the log directory
+AlterUserScramCredentials      the error for each user
 Metadata of all topics         no topic and no broker: clients take that for a failed update, and ask again
 the others for "all" (null)    none: an empty answer would look like success, so the connection is closed
 
@@ -14,6 +18,7 @@ of the request with the same name, or else to the request's only array. The elem
 fields with the same names. An item that is a plain string or number becomes the first field behind the error code.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
@@ -47,46 +52,77 @@ class _NotMirrored(Exception):
     """The response has no field for the errors of the items that the request names."""
 
 
-def answer_of(request: KafkaRequest, log_directory: str) -> Answer | None:
+def answer_of(
+    request: KafkaRequest, log_directory: str, error: ErrorCode = _ERROR, message: str = BUG
+) -> Answer | None:
     """Return the error answer of the request's API and version; None: there is none."""
     key, version, correlation_id = request.api_key, request.version, request.correlation_id
     if key == ApiKey.PRODUCE:
         if request.body.acks == 0:
             return None
         produced = [
-            PartitionProduced(each.topic, each.partition, _ERROR, error_message=BUG) for each in request.body.partitions
+            PartitionProduced(each.topic, each.partition, error, error_message=message)
+            for each in request.body.partitions
         ]
         return Answer(produce.encode_response(version, correlation_id, produced))
     if key == ApiKey.FETCH:
         if version >= _FETCH_ERROR_FROM:
-            return Answer(fetch.encode_response(version, correlation_id, (), error=_ERROR))
-        fetched = [PartitionFetched(each.topic, each.partition, _ERROR) for each in request.body.partitions]
+            return Answer(fetch.encode_response(version, correlation_id, (), error=error))
+        fetched = [PartitionFetched(each.topic, each.partition, error) for each in request.body.partitions]
         return Answer(fetch.encode_response(version, correlation_id, fetched))
     response_type: Any = load_response_schema(key, version)
     asked: Any = (log_directory,) if key == ApiKey.DESCRIBE_LOG_DIRS else request.body
+    if key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
+        asked = tuple(dict.fromkeys(row.name for row in (*asked.deletions, *asked.upsertions)))
     if key == ApiKey.METADATA and asked.topics is None:
         asked = ()
     if key == ApiKey.DESCRIBE_TOPIC_PARTITIONS and not asked.topics:
         return None  # An empty list asks for all topics.
     try:
-        entity = _Mirror().entity(response_type, None if _has_own_error(response_type) else asked)
+        entity = _Mirror(error, message).entity(response_type, None if _has_own_error(response_type) else asked)
     except _NotMirrored:
         return None
     return Answer(encode_response(key, version, correlation_id, entity))
 
 
+def entity_of(request: KafkaRequest, error: ErrorCode) -> Any:
+    """Return a response in which each item of the request has this error, in the array `array_name`."""
+    response_type: Any = load_response_schema(request.api_key, request.version)
+    return _Mirror(error, None).items_entity(response_type, request.body)
+
+
+def array_name(response_type: Any) -> str:
+    """Return the name of the array whose elements belong to the items of the request."""
+    array = _array_with_errors(response_type)
+    assert array is not None, "an API whose items have errors"
+    return array.name
+
+
 class _Mirror:
     """Makes the error response of one request from its schemas."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: ErrorCode, message: str | None) -> None:
+        self._error, self._message = error, message
         self._items_left = ITEMS_MAX
+
+    def items_entity(self, response_type: Any, asked: Any) -> Any:
+        """Make a response in which the items have the error, also if the whole could have one."""
+        self._items_left = sys.maxsize  # The answer is as large as the handler's would be.
+        values = {field.name: self._value(field) for field in fields(response_type)}
+        array = _array_with_errors(response_type)
+        assert array is not None, "an API whose items have errors"
+        values[array.name] = tuple(self._elements(array, asked))
+        return response_type(**values)
 
     def entity(self, response_type: Any, asked: Any) -> Any:
         """Make a response or an element of one, for a request or an item of it; None: the error alone."""
         array = None if _has_own_error(response_type) else _array_with_errors(response_type)
-        values = {field.name: _value(field) for field in fields(response_type)}
+        values = {field.name: self._value(field) for field in fields(response_type)}
         if not isinstance(asked, (str, int)):
             values |= {name: getattr(asked, name) for name in _taken_over(response_type) if hasattr(asked, name)}
+            values |= {
+                field.name: _copied(field, asked) for field in fields(response_type) if field.name in _NAME_PARTS
+            }
         else:
             values[_first_name(response_type)] = asked
         if array is not None:
@@ -107,6 +143,15 @@ class _Mirror:
             raise _NotMirrored
         for item in items:
             yield self.entity(element_type, item)
+
+    def _value(self, field: "Field[Any]") -> Any:
+        """Return the error, its text, or the value of a field that has nothing to say."""
+        if field.type is ErrorCode:
+            return self._error
+        return self._message if field.name == _MESSAGE else _empty(field)
+
+
+# -- The items of a request
 
 
 def _items(asked: Any, name: str) -> Sequence[Any] | None:
@@ -180,6 +225,16 @@ _ASKED: Final = frozenset(
     | {"resource_type", "resource_name"}
 )
 
+# Arrays that together name an item: the entity of a quota is a user and a client id, for example.
+_NAME_PARTS: Final = frozenset({"entity"})
+
+
+def _copied(array: "Field[Any]", asked: Any) -> tuple[Any, ...]:
+    """Return the elements that an item of the request has in the array of this name, for the response."""
+    element_type = _element_of(array)
+    names = [field.name for field in fields(element_type)]
+    return tuple(element_type(**{name: getattr(each, name) for name in names}) for each in getattr(asked, array.name))
+
 
 def _first_name(entity_type: Any) -> str:
     return _names(entity_type)[0]
@@ -194,13 +249,9 @@ def is_nullable_array(field: "Field[Any]") -> bool:
     return _is_array(field) and type(None) in get_args(field.type)
 
 
-def _value(field: "Field[Any]") -> Any:
+def _empty(field: "Field[Any]") -> Any:
     """Return the value of a field of the response that has nothing to say."""
     kind = field.type
-    if kind is ErrorCode:
-        return _ERROR
-    if field.name == _MESSAGE:
-        return BUG
     if field.default is not MISSING:
         return field.default
     if _is_array(field):

@@ -4,6 +4,9 @@ from collections.abc import Generator
 from typing import Any, NamedTuple
 
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.security.needs import AnyOf
+from duolog.bridge.security.rights import Rights
+from duolog.bridge.security.rules import Operation
 from duolog.protocol.kafka.api_messages import (
     NO_THROTTLE,
     ResponseTypes,
@@ -24,6 +27,8 @@ class KafkaRequest(NamedTuple):
     client_id: str
     body: Any
     size: int = 0  # The size of its frame in bytes.
+    rights: Rights | None = None  # None: security is off, and everything is allowed.
+    refused: Any = None  # The items of the request that were refused before the handler: `access.RefusedItems`.
 
     @property
     def held_bytes(self) -> int:
@@ -34,6 +39,14 @@ class KafkaRequest(NamedTuple):
     def without_body(self) -> "KafkaRequest":
         """Return a copy without the body, for a request that waits long; its answer needs only the other fields."""
         return self._replace(body=None, size=0)
+
+    def sees_topic(self, name: str) -> bool:
+        """Whether the session may know of the topic."""
+        return self.rights is None or self.rights.has_topic(name, Operation.DESCRIBE)
+
+    def sees(self, need: AnyOf) -> bool:
+        """Whether the session has what it needs to know of something."""
+        return self.rights is None or self.rights.has(need)
 
     @property
     def types(self) -> ResponseTypes:
@@ -58,4 +71,4 @@ def join_promises(first: Promise | None, second: Promise | None) -> Promise | No
     """Return a promise that is kept when both are."""
     if first is None or second is None:
         return first or second
-    return Promise(max(first.end, second.end), first.durable or second.durable)
+    return first.and_also(second)

@@ -7,7 +7,7 @@ counts are not in the log, and begin at 0 after a restart, as in Apache RocketMQ
 Source: StatsItem.java.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 SLOT_MS: Final = 10_000
 # Pairs of group and topic, of some 600 bytes each. The pair that was read longest ago is dropped for a new one.
@@ -17,6 +17,16 @@ KEYS_MAX: Final = 10_000
 _WINDOWS: Final = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 
 Key = tuple[str, int]  # A group's RocketMQ name and a topic's number.
+
+
+class Total(NamedTuple):
+    """What a group was given of a topic since the broker started."""
+
+    messages: int
+    size: int  # Bytes of the messages in RocketMQ's format.
+
+
+_NOTHING: Final = Total(0, 0)
 
 
 class _Slots:
@@ -48,21 +58,25 @@ class ConsumeCounts:
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
-        self._pending: dict[Key, int] = {}
+        self._pending: dict[Key, list[int]] = {}  # The number and the bytes of the messages.
         self._slots: dict[Key, tuple[_Slots, ...]] = {}  # In the order of the last read.
-        self._totals: dict[Key, int] = {}  # By group and topic. Invariant: the keys of `_slots`.
+        self._totals: dict[Key, Total] = {}  # By group and topic. Invariant: the keys of `_slots`.
         self._all_slots: tuple[_Slots, ...] = ()  # The counts of all groups and topics together.
         self._due_mono_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def add(self, group: str, topic: int, count: int, mono_ms: int) -> None:
-        """Count messages that a group was given. Every pull calls this method, so it only adds to a sum."""
-        key, pending = (group, topic), self._pending
-        pending[key] = pending.get(key, 0) + count
-        if self._due_mono_ms is None:
-            self._due_mono_ms = mono_ms + SLOT_MS
+    def add(self, group: str, topic: int, count: int, size: int, mono_ms: int) -> None:
+        """Count messages of `size` bytes that a group was given. Every pull calls this method, so it only adds."""
+        pending = self._pending.get((group, topic))
+        if pending is None:
+            self._pending[group, topic] = [count, size]
+            if self._due_mono_ms is None:
+                self._due_mono_ms = mono_ms + SLOT_MS
+        else:
+            pending[0] += count
+            pending[1] += size
 
     def of(self, group: str, topic: int, mono_ms: int) -> list[int]:
         """Return the number of messages of a topic that a group was given in the last minute, hour and day."""
@@ -74,10 +88,10 @@ class ConsumeCounts:
         self._settle(mono_ms)
         return _sums(self._all_slots, mono_ms)
 
-    def totals(self, mono_ms: int) -> list[tuple[Key, int]]:
-        """Return the number of messages that each group was given of each topic.
+    def totals(self, mono_ms: int) -> list[tuple[Key, Total]]:
+        """Return what each group was given of each topic.
 
-        It begins at 0 when the broker starts, and again after the pair of group and topic was dropped.
+        The total begins at 0 when the broker starts, and again after the pair of group and topic was dropped.
         """
         self._settle(mono_ms)
         return list(self._totals.items())
@@ -96,14 +110,15 @@ class ConsumeCounts:
         pending, self._pending, self._due_mono_ms = self._pending, {}, None
         self._all_slots = self._all_slots or _new_slots(mono_ms)
         for window in self._all_slots:
-            window.add(sum(pending.values()), mono_ms)
-        for key, count in pending.items():
+            window.add(sum(count for count, _ in pending.values()), mono_ms)
+        for key, (count, size) in pending.items():
             slots = self._slots.pop(key, None) or _new_slots(mono_ms)
             if len(self._slots) >= self._keys_max:
                 dropped = next(iter(self._slots))
                 del self._slots[dropped], self._totals[dropped]
             self._slots[key] = slots
-            self._totals[key] = self._totals.get(key, 0) + count
+            before = self._totals.get(key, _NOTHING)
+            self._totals[key] = Total(before.messages + count, before.size + size)
             for window in slots:
                 window.add(count, mono_ms)
 

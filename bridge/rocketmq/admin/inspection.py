@@ -20,6 +20,7 @@ from typing import Final
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.waiting import UntilCalled, WaitingSteps
+from duolog.bridge.rocketmq.access.gate import Granted
 from duolog.bridge.rocketmq.admin import group_stats
 from duolog.bridge.rocketmq.admin.view_message import find_record
 from duolog.bridge.rocketmq.context import RocketMQContext
@@ -201,14 +202,19 @@ def consume_directly(
     _member(context, request)
     _, position = parse_message_id(request.msg_id or "")
     ext = {**command.ext, "brokerName": context.options.rocketmq.broker}
-    steps = _have_consumed(context, command, request, ext, position)
+    steps = _have_consumed(context, command, request, ext, position, connection.granted)
     return answer_in_steps(connection, command, steps, outlives_connection=True)
 
 
 def _have_consumed(
-    context: RocketMQContext, command: RemotingCommand, request: ConsumerRequest, ext: dict[str, str], position: int
+    context: RocketMQContext,
+    command: RemotingCommand,
+    request: ConsumerRequest,
+    ext: dict[str, str],
+    position: int,
+    granted: Granted | None,
 ) -> WaitingSteps[Answer]:
-    record = yield from find_record(context, position)
+    record = yield from find_record(context, position, granted)
     if record is None:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message has the id {request.msg_id}")
     return (yield from _ask_member(context, command, request, ext, record))

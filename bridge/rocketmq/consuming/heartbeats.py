@@ -60,7 +60,9 @@ def heart_beat(context: RocketMQContext, connection: RocketMQConnection, command
     names = [each.group_name for each in data.consumer_data_set]
     context.groups.members.check(connection, data)
     context.groups.configs.welcome(names, context.clock.now_ms())
-    _join(context, connection, Client(data.client_id, command.language[:NAME_CHARACTERS_MAX], command.version), data)
+    user = "" if connection.session is None else connection.session.name
+    client = Client(data.client_id, command.language[:NAME_CHARACTERS_MAX], command.version, user)
+    _join(context, connection, client, data)
     _make_topics(context, data)
     return answer(command)
 

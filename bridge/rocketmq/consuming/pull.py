@@ -14,6 +14,7 @@ Source: PullMessageProcessor.java, DefaultMessageStore.java#getMessage.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from duolog.bridge.data.reading.later import Later
@@ -31,11 +32,13 @@ from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps, read
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.tracing.tracing import Tracing
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.filters.subscription_filter import Filter, filter_of
 from duolog.protocol.rocketmq.headers import PullRequest
 from duolog.protocol.rocketmq.messages import flags
+from duolog.protocol.rocketmq.messages.message import queue_offset_of
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Buffer, Promise
 from duolog.store.errors import OffsetOutOfRange
@@ -251,9 +254,22 @@ class _Pull:
         if not buffers:
             return self._answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset, (), promise)
         context = self._context
-        group, topic = self._request.consumer_group, self._topic.number
-        context.groups.consume_counts.add(group, topic, len(buffers), context.server.connections.mono_ms)
+        group, groups, size = self._request.consumer_group, context.groups, sum(map(len, buffers))
+        mono_ms = context.server.connections.mono_ms
+        groups.consume_counts.add(group, self._topic.number, len(buffers), size, mono_ms)
+        groups.pulled_offsets.note(group, self._queue.key, next_offset)
+        if context.tracing is not None:
+            self._trace(context.tracing, found)
         return self._answer(ResponseCode.SUCCESS, "FOUND", next_offset, buffers, promise)
+
+    def _trace(self, tracing: Tracing, found: Records) -> None:
+        """Make the spans of the messages in an answer."""
+        attributes: dict[str, str | int] = {
+            "messaging.system": "rocketmq", "messaging.consumer.group.name": self._request.consumer_group
+        }  # fmt: skip
+        begun_ms = self._context.clock.now_ms() - (self._context.clock.mono_ms() - self._command.received_mono_ms)
+        offsets = partial(map, queue_offset_of, found.buffers)
+        tracing.read(self._queue, self._offset, found.next_offset, begun_ms, attributes, offsets)
 
     def _may_expire(self) -> bool:
         return may_expire(self._context, self._request.consumer_group, self._topic, self._queue)

@@ -24,6 +24,7 @@ class Client(NamedTuple):
     client_id: str
     language: str
     version: int
+    user: str = ""  # Who has sent the heartbeat; empty if security is off.
 
 
 class _Member(NamedTuple):

@@ -167,7 +167,7 @@ class GroupMembers(Generic[Channel]):
                 self._membership_count += 1
             self.producers.add(producer.group_name, channel, client)
         if data.producer_data_set:
-            self.producers.note_client(channel, client.client_id)
+            self.producers.note_client(channel, client)
         changed = []
         for consumer in data.consumer_data_set:
             name = consumer.group_name

@@ -13,6 +13,7 @@ class ProducerGroups(Generic[Channel]):
         self.groups: dict[str, dict[Channel, Client]] = {}
         # The connection of each client that has producers, the most recent one if it has two.
         self._channels: dict[str, Channel] = {}
+        self._users: dict[str, str] = {}  # The user of each of these clients.
         self._client_ids: dict[Channel, str] = {}
 
     def channels(self, group: str) -> Sequence[Channel]:
@@ -32,13 +33,18 @@ class ProducerGroups(Generic[Channel]):
         if not channels:
             del self.groups[group]
 
-    def note_client(self, channel: Channel, client_id: str) -> None:
-        """Note the client id of a connection."""
+    def note_client(self, channel: Channel, client: Client) -> None:
+        """Note the client id of a connection, unless it is that of an open connection of another user.
+
+        Replies go to a client by its id alone, so nobody may take over the id of somebody else.
+        """
+        client_id, user = client.client_id, client.user
         self.forget_client(channel)
-        self._channels[client_id], self._client_ids[channel] = channel, client_id
+        if self._users.setdefault(client_id, user) == user:
+            self._channels[client_id], self._client_ids[channel] = channel, client_id
 
     def forget_client(self, channel: Channel) -> None:
         """Forget the client id of a connection, unless the client has a newer connection."""
         client_id = self._client_ids.pop(channel, None)
         if client_id is not None and self._channels.get(client_id) == channel:
-            del self._channels[client_id]
+            del self._channels[client_id], self._users[client_id]

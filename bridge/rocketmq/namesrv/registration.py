@@ -15,6 +15,7 @@ Source: RouteInfoManager.java, BrokerOuterAPI.java#registerBrokerAll.
 
 import asyncio
 import logging
+import ssl
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -53,6 +54,10 @@ _NO_PERM: Final = 0
 log = logging.getLogger("rocketmq")
 
 
+def no_tls() -> None:
+    """Return nothing: name servers are called without TLS."""
+
+
 class BrokerIdentity(NamedTuple):
     """What name servers know the broker by."""
 
@@ -62,7 +67,8 @@ class BrokerIdentity(NamedTuple):
 
 
 class NameServerRegistration:
-    """Keeps this broker registered, with one task for each name server."""
+    """Keeps this broker registered, with one task for each name server; `tls` returns what verifies them,
+    or None for connections without TLS."""
 
     def __init__(
         self,
@@ -71,9 +77,10 @@ class NameServerRegistration:
         broker: BrokerIdentity,
         contain: Callable[[BaseException], object],
         addresses: list[tuple[str, int]],
+        tls: Callable[[], ssl.SSLContext | None] = no_tls,
     ) -> None:
         self._topics, self._clock, self._broker = topics, clock, broker
-        self._contain, self._addresses = contain, addresses
+        self._contain, self._addresses, self._tls = contain, addresses, tls
         self._tasks: list[asyncio.Task[None]] = []
         # Set when there is a newer version of the topics; each version has its own event.
         self._changed = asyncio.Event()
@@ -111,7 +118,7 @@ class NameServerRegistration:
         attempt = 0
         while True:
             try:
-                connection = await asyncio.wait_for(asyncio.open_connection(host, port), ANSWER_S)
+                connection = await asyncio.wait_for(asyncio.open_connection(host, port, ssl=self._tls()), ANSWER_S)
                 channel = _Channel(*connection)
                 try:
                     await self._keep_registered(channel, f"{host}:{port}")

@@ -13,6 +13,7 @@ from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_unit import Popped, PoppedQueue
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.tracing.tracing import Tracing
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.headers import PopAnswer, PopRequest
 from duolog.protocol.rocketmq.messages import message, properties
@@ -29,6 +30,18 @@ from duolog.store.entry import Buffer
 _RECEIPT_NAME: Final = re.compile(properties.POP_CK.encode() + b"\x01")
 
 
+def _trace(
+    context: RocketMQContext, tracing: Tracing, command: RemotingCommand, request: PopRequest, each: PoppedQueue
+) -> None:
+    """Make the spans of the messages that a pop took from one queue."""
+    attributes: dict[str, str | int] = {
+        "messaging.system": "rocketmq", "messaging.consumer.group.name": request.consumer_group
+    }  # fmt: skip
+    begun_ms = context.clock.now_ms() - (context.clock.mono_ms() - command.received_mono_ms)
+    first, end = each.offsets[0], each.offsets[-1] + 1
+    tracing.read(each.source.queue, first, end, begun_ms, attributes, lambda: each.offsets)
+
+
 def found(
     context: RocketMQContext, command: RemotingCommand, request: PopRequest, topic: Topic, popped: Popped
 ) -> Answer:
@@ -42,9 +55,10 @@ def found(
         lists.append(queue_info(retry, queue_id, ",".join(map(str, each.offsets))))
         if request.order:
             counts += _counts(each, request.attempt_id)
-        context.groups.consume_counts.add(
-            request.consumer_group, topic.number, len(each.offsets), context.server.connections.mono_ms
-        )
+        size, mono_ms = sum(map(len, each.buffers)), context.server.connections.mono_ms
+        context.groups.consume_counts.add(request.consumer_group, topic.number, len(each.offsets), size, mono_ms)
+        if context.tracing is not None:
+            _trace(context, context.tracing, command, request, each)
         if each.source.is_retry:
             receipt = Receipt(
                 each.offsets[0], popped.pop_ms, request.invisible_time, revive_queue, retry,

@@ -19,8 +19,8 @@ Source for pops in order: ConsumerOrderInfoManager.java.
 
 import sys
 from array import array
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from duolog.bridge.records.codec import Record
@@ -146,7 +146,7 @@ class PopCheckpoints:
         self._checkpoints: dict[CheckpointName, PopCheckpoint] = {}
         self.find = self._checkpoints.get
         self._ordered: dict[tuple[str, int], PopCheckpoint] = {}  # By group and queue key.
-        self._of_group: dict[str, set[CheckpointName]] = {}
+        self.of_group: dict[str, set[CheckpointName]] = {}  # By the group's Kafka name.
         self._wheel: Wheel[PopCheckpoint] = Wheel()
         self._due: deque[PopCheckpoint] = deque()  # Due, and not taken yet; some may be settled.
         for record_type, replay in (
@@ -290,7 +290,7 @@ class PopCheckpoints:
         self._add(PopCheckpoint(name, (record.offset,), record.due_ms, record.offset + 1))
 
     def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
-        for name in [*self._of_group.get(record.group, ())]:
+        for name in [*self.of_group.get(record.group, ())]:
             self._remove(self._checkpoints[name])
 
     def sweep(self, is_deleted: IsDeleted) -> Iterator[int]:
@@ -304,7 +304,7 @@ class PopCheckpoints:
     def _add(self, checkpoint: PopCheckpoint) -> None:
         name = checkpoint.name
         self._checkpoints[name] = checkpoint
-        self._of_group.setdefault(name.group, set()).add(name)
+        self.of_group.setdefault(name.group, set()).add(name)
         self._count(checkpoint)
         self._schedule(checkpoint)
 
@@ -320,16 +320,31 @@ class PopCheckpoints:
         self._bytes -= checkpoint.counted_bytes
         if checkpoint.timer is not None:
             self._wheel.cancel(checkpoint.timer)
-        names = self._of_group[name.group]
+        names = self.of_group[name.group]
         names.discard(name)
         if not names:
-            del self._of_group[name.group]
+            del self.of_group[name.group]
         if self._ordered.get((name.group, name.key)) is checkpoint:
             del self._ordered[name.group, name.key]
 
 
 def _moved(due_ms: int, pop_ms: int, now_ms: int) -> int:
     return min(due_ms, now_ms + max(0, min(due_ms - pop_ms, INVISIBLE_MS_MAX)))
+
+
+def pending_of(checkpoints: PopCheckpoints, group: str) -> Generator[None, None, Counter[int]]:
+    """Return how many messages of each queue, by key, a group has popped and not acknowledged.
+
+    The loop may turn at each None.
+    """
+    found: Counter[int] = Counter()
+    for names in in_slices(checkpoints.of_group.get(group, ())):
+        for name in names:
+            checkpoint = checkpoints.find(name)
+            if checkpoint is not None:
+                found[name.key] += checkpoint.pending_count
+        yield None
+    return found
 
 
 # -- Records

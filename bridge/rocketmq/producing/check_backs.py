@@ -13,7 +13,7 @@ Source: AbstractTransactionalMessageCheckListener.java, TransactionalMessageServ
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from duolog.bridge.clock import Clock
@@ -23,11 +23,15 @@ from duolog.bridge.data.reading.later import Later
 from duolog.bridge.monitoring.metrics import CheckCounts
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.records import frame_formats
+from duolog.bridge.rocketmq.access.requirements import topic_needs
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.security.needs import first_refused
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks, host_of
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
+from duolog.bridge.transactions.half_properties import sent_properties
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.delay.requested_delay import DelayRefused
 from duolog.protocol.rocketmq.codes import RequestCode
@@ -203,12 +207,21 @@ class CheckBackLoop:
 
 
 class ProducerChecks:
-    """Sends CHECK_TRANSACTION_STATE to the RocketMQ producers of a group, to another one of them each time."""
+    """Sends CHECK_TRANSACTION_STATE to the RocketMQ producers of a group, to another one of them each time.
+
+    A check-back contains the message, and any client may name any producer group. `may_decide` returns whether the
+    client of a connection may write to the topic of the message, whose name is in RocketMQ's spelling.
+    """
 
     def __init__(
-        self, connections: Callable[[str], Sequence[RocketMQConnection]], broker_name: str, unsent_bytes_max: int
+        self,
+        connections: Callable[[str], Sequence[RocketMQConnection]],
+        may_decide: Callable[[RocketMQConnection, str], bool],
+        broker_name: str,
+        unsent_bytes_max: int,
     ) -> None:
-        self._connections, self._broker_name, self._unsent_bytes_max = connections, broker_name, unsent_bytes_max
+        self._connections, self._may_decide = connections, may_decide
+        self._broker_name, self._unsent_bytes_max = broker_name, unsent_bytes_max
         self._request_count = 0
 
     def can_ask(self, group: str) -> bool:
@@ -217,12 +230,12 @@ class ProducerChecks:
 
     def ask(self, half: Half, stored: Stored) -> bool:
         """Ask a producer of the half message's group; false if none of them can be asked."""
-        connection = self._next(half.asker)
+        sent = message.decode(stored.frame)
+        raw, (_, name, _) = sent.properties, sent_properties(sent.properties)
+        connection = self._next(half.asker, name)
         if connection is None:
             return False
-        sent = message.decode(stored.frame)
-        raw = sent.properties
-        sent.topic = properties.get(raw, properties.REAL_TOPIC) or ""
+        sent.topic = name
         sent.queue_id = int(properties.get(raw, properties.REAL_QID) or 0)
         sent.properties = properties.join(raw, _check_times(half.checks + 1))
         unique_key = properties.get(raw, properties.UNIQ_KEY)
@@ -238,11 +251,14 @@ class ProducerChecks:
         connection.calls.notify(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(message.encode(sent)))
         return True
 
-    def _next(self, group: str) -> RocketMQConnection | None:
+    def _next(self, group: str, topic: str) -> RocketMQConnection | None:
         self._request_count += 1
         connections = self._connections(group)
         start = self._request_count % len(connections) if connections else 0
-        return next(filter(self._is_ready, (*connections[start:], *connections[:start])), None)
+        for connection in (*connections[start:], *connections[:start]):
+            if self._is_ready(connection) and self._may_decide(connection, topic):
+                return connection
+        return None
 
     def _is_ready(self, connection: RocketMQConnection) -> bool:
         """Return whether the client is connected and reads its answers."""
@@ -272,7 +288,10 @@ def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callback
     return CheckBackLoop(
         context.messages.halves,
         ProducerChecks(
-            context.groups.members.producers.channels, options.rocketmq.broker, options.limits.unsent_bytes_max
+            context.groups.members.producers.channels,
+            partial(_may_decide, context),
+            options.rocketmq.broker,
+            options.limits.unsent_bytes_max,
         ),
         callbacks,
         decisions,
@@ -281,6 +300,15 @@ def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callback
         context.poison,
         context.metrics.check_backs,
     )
+
+
+def _may_decide(context: RocketMQContext, connection: RocketMQConnection, topic: str) -> bool:
+    """Return whether the user of a connection may decide half messages of a topic, as END_TRANSACTION asks."""
+    security, session = context.security, connection.session
+    if not security.is_enabled:
+        return True
+    needs = topic_needs(context, topic, Operation.WRITE)
+    return session is not None and first_refused(security.authorizer, session, needs) is None
 
 
 def _is_url(asker: str) -> bool:

@@ -19,8 +19,10 @@ from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
+from duolog.bridge.rocketmq.access.gate import Granted
 from duolog.bridge.rocketmq.consuming import heartbeats
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.groups.consumer_group import NAME_CHARACTERS_MAX
@@ -28,6 +30,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_when
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.transactions.half_properties import check_back_of, half_properties, sent_properties
 from duolog.bridge.transactions.op_messages import HalfDecision
@@ -92,7 +95,7 @@ def prepare(
     if connection not in context.groups.members.producers.groups.get(group, ()):
         heartbeats.note_producer(context, connection, command, group)
     slots, promise = context.messages.halves.prepare(sent, group, immunity_ms, now_ms)
-    return Appended(slots, Promise(promise.end, topic.queues[queue_id].durable))
+    return Appended(slots, Promise(promise.end, topic.queues[queue_id].level))
 
 
 # -- Deciding
@@ -109,8 +112,9 @@ def end_transaction(
         return None
     found = context.messages.halves.read(request.tran_state_table_offset)
     if not isinstance(found, Later):
-        return _end(context, command, request, verdict, found, gathers=connection.is_receiving and command.is_oneway)
-    decide = partial(_end, context, command, request, verdict)
+        gathers = connection.is_receiving and command.is_oneway
+        return _end(context, command, request, verdict, connection.granted, found, gathers=gathers)
+    decide = partial(_end, context, command, request, verdict, connection.granted)
     return answer_when(connection, command, found, decide, outlives_connection=True)
 
 
@@ -119,6 +123,7 @@ def _end(
     command: RemotingCommand,
     request: EndTransactionRequest,
     verdict: HalfVerdict,
+    granted: Granted | None,
     stored: Stored,
     *,
     gathers: bool = False,
@@ -131,6 +136,9 @@ def _end(
     raw, name, queue_id = sent_properties(half[outline[-1] :])
     group, immunity_ms = check_back_of(raw)
     _check(request, stored, group)
+    topic = context.topics.by_rocketmq_name(name)
+    if granted is not None and topic is not None:
+        granted.check_topic(topic, Operation.WRITE)
     halves = context.messages.halves
     if not halves.judge(stored.base_offset, verdict, now_ms):
         return _done(command, context.store.promise())  # The half message was decided in the same way before.
@@ -141,19 +149,49 @@ def _end(
     records: Sequence[Record] = ()
     frames: Sequence[Frame] = ()
     if verdict is HalfVerdict.COMMITTED:
-        topic = context.topics.by_rocketmq_name(name)
-        if topic is None:
-            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
-        queue_id %= topic.queue_count  # A topic that was deleted and created again may have fewer queues.
-        born_ms, sent_ms, topic_at, _ = outline
-        committed = HalfMessageOutline(half, born_ms, sent_ms, topic_at, raw)
-        plan = context.messages.publisher.plan_committed_message(topic, queue_id, committed, now_ms)
-        frames, records = plan.frames, plan.records
+        committed = HalfMessageOutline(half, *outline[:3], raw)
+        frames, records = _plan_commit(context, committed, topic, name, queue_id, now_ms)
     if gathers and not records and not (frames and frames[0].extra):
         halves.gather(stored.base_offset, HalfDecision(verdict, name, stored.stored_ms, frames), now_ms)
         return NO_ANSWER
     decision = HalfDecision(verdict, name, stored.stored_ms, frames)
     return _done(command, halves.end(stored.base_offset, decision, now_ms, records))
+
+
+def _plan_commit(
+    context: RocketMQContext, committed: HalfMessageOutline, topic: Topic | None, name: str, queue_id: int, now_ms: int
+) -> tuple[Sequence[Frame], Sequence[Record]]:
+    """Return what makes a committed message visible. Raises RequestRefused if its topic was deleted."""
+    if topic is None:
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+    queue_id %= topic.queue_count  # A topic that was deleted and created again may have fewer queues.
+    plan = context.messages.publisher.plan_committed_message(topic, queue_id, committed, now_ms)
+    return plan.frames, plan.records
+
+
+async def decide(context: RocketMQContext, offset: int, verdict: HalfVerdict) -> Promise:
+    """Append the verdict of an operator on the half message of a RocketMQ producer at an offset of the half topic.
+
+    Raises UnknownHalf, AlreadyDecided, RequestRefused if the topic of the message was deleted, and StoreError.
+    """
+    found = context.messages.halves.read(offset)
+    stored: Stored = await awaited(found.start) if isinstance(found, Later) else found
+    if stored.form != frame_formats.ROCKETMQ:
+        raise UnknownHalf(f"the half message {offset} is not one of a RocketMQ producer")
+    now_ms = context.clock.now_ms()
+    if not context.messages.halves.judge(offset, verdict, now_ms):
+        return context.store.promise()  # It was decided in the same way before.
+    half = bytes(stored.frame)
+    outline = message.outline_of(half)
+    raw, name, queue_id = sent_properties(half[outline[-1] :])
+    records: Sequence[Record] = ()
+    frames: Sequence[Frame] = ()
+    if verdict is HalfVerdict.COMMITTED:
+        committed = HalfMessageOutline(half, *outline[:3], raw)
+        topic = context.topics.by_rocketmq_name(name)
+        frames, records = _plan_commit(context, committed, topic, name, queue_id, now_ms)
+    decision = HalfDecision(verdict, name, stored.stored_ms, frames)
+    return context.messages.halves.end(offset, decision, now_ms, records)
 
 
 def _done(command: RemotingCommand, promise: Promise) -> Answer:

@@ -10,11 +10,13 @@ from typing import Final
 
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.waiting import UntilCalled, WaitingSteps
+from duolog.bridge.rocketmq.access.gate import Granted
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
+from duolog.bridge.security.rules import Operation
 from duolog.delay.cancellations import TimerOutcome
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -40,12 +42,18 @@ def recall_message(context: RocketMQContext, connection: RocketMQConnection, com
     except RequestRefused as refused:
         return answer(command, refused.code, str(refused), ext=_REGION)
 
-    steps = _steps(context, command, handle)
+    steps = _steps(context, command, handle, connection.granted)
     return answer_in_steps(connection, command, steps, outlives_connection=True)
 
 
-def _steps(context: RocketMQContext, command: RemotingCommand, handle: RecallHandle) -> WaitingSteps[Answer]:
+def _steps(
+    context: RocketMQContext, command: RemotingCommand, handle: RecallHandle, granted: Granted | None
+) -> WaitingSteps[Answer]:
     yield UntilCalled(partial(context.messages.delay_commands.load, handle.timer_id))
+    # The client may have written the handle itself, so its topic says nothing about the message.
+    topic = context.messages.delay_commands.topic_of(handle.timer_id)
+    if granted is not None and topic is not None:
+        granted.check_topic(topic, Operation.WRITE)
     return _recall(context, command, handle)
 
 

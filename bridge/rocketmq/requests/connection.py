@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from duolog.bridge.monitoring.histogram import Histogram
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import BUG, Connection, Log
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.net.server import Server
+from duolog.bridge.rocketmq.access.gate import Gate, Granted
 from duolog.bridge.rocketmq.namesrv.expected_topics import RouteMisses
 from duolog.bridge.rocketmq.producing.gathered_decisions import GATHERING, append_gathered
 from duolog.bridge.rocketmq.requests.admission import Admission, Kind
@@ -37,8 +39,11 @@ from duolog.bridge.rocketmq.requests.errors import (
     code_of,
     remark_of,
 )
+from duolog.bridge.rocketmq.requests.quota_check import check_quotas, count_pulled
 from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.security.quotas.quotas import Meter, Quotas
+from duolog.bridge.security.session import Session
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -53,7 +58,9 @@ if TYPE_CHECKING:
     import asyncio
 
 
-Promised = deque[tuple[Promise, Sequence[Buffer], Kind]]
+# Answers that wait for the log: the promise, the frame, the kind of the request, the histogram of its latency, and when
+# it was received.
+Promised = deque[tuple[Promise, Sequence[Buffer], Kind, Histogram, int]]
 
 log = logging.getLogger("rocketmq")
 
@@ -73,6 +80,8 @@ class ConnectionContext:
     background_queues: Mapping[Kind, BackgroundQueue]
     halves: HalfMessageLog
     table: Mapping[int, Row]
+    gate: Gate | None  # None: security is off.
+    quotas: Quotas
     inflate_bytes_max: int  # `convert.inflate_bytes_max`, for hooks.
     handlers: object  # The `RocketMQContext` that the table's handlers get.
 
@@ -86,27 +95,33 @@ class RocketMQConnection(Connection):
     wire = "rocketmq"
 
     __slots__ = (
-        "_durable",
-        "_written",
+        "_promised",
         "calls",
         "context",
+        "granted",
         "is_member",
+        "meter",
         "packed_peer",
         "route_misses",
+        "session",
         "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext) -> None:
         super().__init__(context.server, context.store)
         self.context = context
+        self.granted: Granted | None = None  # What the request in work was allowed; None: security is off.
+        self.meter: Meter | None = None  # How much the client may use; None: no quota was set yet.
+        self.session: Session | None = None  # Who has sent the last request; None: security is off.
         self.route_misses = RouteMisses()  # Topics that the client asked for and that did not exist.
         self.calls = ClientCalls(self, context.purgatory)  # The requests of the broker to this client.
         # The connection belongs to a group, from which `heartbeats` removes it when it is closed.
         self.is_member = False
         self.waiting_bytes = 0  # Bytes of the client's requests in background queues.
         self.packed_peer = NO_HOST  # The packed address of the client, the born host of its messages.
-        self._durable: Promised = deque()  # Answers that wait for the next fsync.
-        self._written: Promised = deque()  # Answers that wait for the next write.
+        # By the level of their promises: answers that wait for the next write, for the next fsync, or for the object
+        # store, to which the list is extended on first use.
+        self._promised: list[Promised] = [deque(), deque()]
 
     def connection_made(self, transport: "asyncio.BaseTransport") -> None:
         super().connection_made(transport)
@@ -116,8 +131,8 @@ class RocketMQConnection(Connection):
     def connection_lost(self, error: Exception | None) -> None:
         self.calls.give_up()
         admission = self.context.admission
-        for waiting in (self._durable, self._written):
-            for _, _, kind in waiting:
+        for waiting in self._promised:
+            for _, _, kind, *_ in waiting:
                 admission.waiting -= 1
                 admission.in_work[kind] -= 1
             waiting.clear()
@@ -130,6 +145,7 @@ class RocketMQConnection(Connection):
         if command.flag & FLAG_RESPONSE:
             self.calls.take_answer(command)
         else:
+            command.received_mono_ms = self.server.clock.mono_ms()
             self.take(command)
 
     def received_all(self) -> None:
@@ -162,7 +178,7 @@ class RocketMQConnection(Connection):
             # The answer needs none of these fields, and each of them may take 16 MiB.
             command.ext, command.body, command.remark, command.language = _NO_FIELDS, b"", None, ""
         elif not command.flag & FLAG_ONEWAY:
-            self.send(given, row.kind)
+            self.send(given, command, row)
 
     def _handle(self, command: RemotingCommand, row: Row) -> Answer | None:
         if self.unanswered >= self.bounds.unanswered_max:
@@ -174,6 +190,10 @@ class RocketMQConnection(Connection):
             append_gathered(context.halves, context.metrics, self.server.clock.now_ms())
         if row.is_limited and not command.flag & FLAG_ONEWAY:
             context.admission.check(row.kind)
+        if context.gate is not None:
+            self.granted = context.gate.admit(self, command, row, context.handlers)
+        if context.quotas.has_any:
+            check_quotas(context.quotas, self, command, row.kind)
         return row.handler(context.handlers, self, command)
 
     def refusal(self, asked: RemotingCommand, error: Exception) -> Answer:
@@ -194,20 +214,28 @@ class RocketMQConnection(Connection):
     def reply(self, asked: RemotingCommand, given: Answer) -> None:
         """Send the answer to a request that waited, unless the request is one-way."""
         if not asked.flag & FLAG_ONEWAY:
-            row = self.context.table.get(asked.code)
-            self.send(given, row.kind if row is not None else Kind.ADMIN)
+            self.send(given, asked, self.context.table.get(asked.code), is_held=True)
 
-    def send(self, answer: Answer, kind: Kind = Kind.ADMIN) -> None:
+    def send(self, answer: Answer, asked: RemotingCommand, row: Row | None, *, is_held: bool = False) -> None:
         """Let the answer go as soon as its promise is kept, whatever else is unanswered.
 
+        `is_held`: the request waited before it was answered. `row` is that of the request; None: its code is unknown.
         The log keeps promises of one kind in the order in which it gave them, so only the first one is awaited.
         """
         promise = answer.promise
+        if self.meter is not None and row is not None and row.kind is Kind.PULL:
+            count_pulled(self.meter, answer.size, self.server.clock.mono_ms())
+        kind, name = (row.kind, row.counter[1]) if row is not None else (Kind.ADMIN, "UNKNOWN")
+        metrics = self.context.metrics
+        latency_ms = (metrics.held_rpc_ms if is_held and kind is Kind.PULL else metrics.rpc_ms)[name]
         if promise is None or self.log.kept(promise):
             self.answers.write(answer.buffers)
+            latency_ms.add(self.server.clock.mono_ms() - asked.received_mono_ms)
             return
-        waiting = self._durable if promise.durable else self._written
-        waiting.append((promise, answer.buffers, kind))
+        if promise.level == len(self._promised):
+            self._promised.append(deque())
+        waiting = self._promised[promise.level]
+        waiting.append((promise, answer.buffers, kind, latency_ms, asked.received_mono_ms))
         self.unanswered += 1
         admission = self.context.admission
         admission.waiting += 1
@@ -220,10 +248,11 @@ class RocketMQConnection(Connection):
             self.close(f"the log cannot keep what an answer promises: {error}")
             return
         kept, leave = self.log.kept, self.answers.write
-        admission = self.context.admission
+        admission, mono_ms = self.context.admission, self.server.clock.mono_ms()
         while waiting and kept(waiting[0][0]):
-            _, buffers, kind = waiting.popleft()
+            _, buffers, kind, latency_ms, received_mono_ms = waiting.popleft()
             leave(buffers)
+            latency_ms.add(mono_ms - received_mono_ms)
             self.unanswered -= 1
             admission.waiting -= 1
             admission.in_work[kind] -= 1

@@ -23,8 +23,8 @@ from duolog.bridge.hooks import (
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX
-from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.connection import ConnectionContext, RocketMQConnection
+from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq import remoting
@@ -98,7 +98,7 @@ class HookedConnection(RocketMQConnection):
         if not isinstance(outcome, Refuse):
             super().take(command)
         elif not command.is_oneway:
-            self.send(answer(command, ResponseCode.NO_PERMISSION, str(outcome)))
+            self.reply(command, answer(command, ResponseCode.NO_PERMISSION, str(outcome)))
 
     def _remember(self, opaque: int, asked: _HookedRequest) -> None:
         """Keep a request until it is answered; a further request with the same opaque replaces it."""
@@ -107,12 +107,12 @@ class HookedConnection(RocketMQConnection):
             del self._requests[next(iter(self._requests))]
         self._requests[opaque] = asked
 
-    def send(self, answer: Answer, kind: Kind = Kind.ADMIN) -> None:
+    def send(self, answer: Answer, asked: RemotingCommand, row: Row | None, *, is_held: bool = False) -> None:
         answered = remoting.decode(memoryview(b"".join(answer.buffers))[_LENGTH_BYTES:])
-        asked = self._requests.pop(answered.opaque, None)
-        if asked is not None and self._hooks.has("after_request", "after_send", "consumed"):
-            self._hooks.after(partial(_call_after_hooks, self._hooks, asked, answered))
-        super().send(answer, kind)
+        hooked = self._requests.pop(answered.opaque, None)
+        if hooked is not None and self._hooks.has("after_request", "after_send", "consumed"):
+            self._hooks.after(partial(_call_after_hooks, self._hooks, hooked, answered))
+        super().send(answer, asked, row, is_held=is_held)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._requests.clear()

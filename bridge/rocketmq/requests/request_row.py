@@ -1,10 +1,11 @@
 """One row of the table of RocketMQ requests (`request_table.py`): its handler, and how the connection treats it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.bridge.security.needs import AnyOf
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 
@@ -19,4 +20,5 @@ class Row(NamedTuple):
     name: str  # The same as text, for reports of faults and of long turns of the loop.
     kind: Kind
     is_limited: bool  # The connection calls `Admission.check` before the handler.
+    needs: Callable[[Any, RemotingCommand], Iterable[AnyOf]]  # What a request needs; `access/requirements.py`.
     is_background: bool  # The request waits for its turn in a `BackgroundQueue`.

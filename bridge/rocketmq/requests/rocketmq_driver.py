@@ -61,7 +61,7 @@ def read(found: T | Later[T]) -> Generator[Wait, Any, T]:
 
 
 class _RocketMQDriver(RequestDriver[RocketMQConnection, Answer]):
-    __slots__ = ("_command", "_is_unanswered")
+    __slots__ = ("_command", "_granted", "_is_unanswered")
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class _RocketMQDriver(RequestDriver[RocketMQConnection, Answer]):
     ) -> None:
         super().__init__(connection, connection.context.purgatory, steps, outlives_connection)
         self._command = command
+        self._granted = connection.granted
         self._is_unanswered = False  # The connection counts the request in `unanswered`.
 
     def _row(self) -> Row:
@@ -94,6 +95,10 @@ class _RocketMQDriver(RequestDriver[RocketMQConnection, Answer]):
     def _take_turn(self) -> None:
         self.connection.server.touch()  # The steps may append, and the end of the turn writes the log.
         self._go_on(None)
+
+    def _check(self) -> None:
+        if self._granted is not None:
+            self._granted.check()
 
     def _finish(self, result: Answer) -> None:
         self.connection.answered()

@@ -13,7 +13,7 @@ it was, and sends nothing twice, unless the group expired with its committed off
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from duolog.bridge.data import expiry
@@ -66,16 +66,31 @@ class _Back(NamedTuple):
 _Target = Callable[[Message], tuple[Topic, int]]
 
 
-async def redrive(context: RocketMQContext, name: str, way: str | None = None) -> tuple[int, Promise]:
-    """Send all present dead letters of a group again; return their number and the promise for the answer.
+def _any_topic(topic: Topic) -> bool:
+    """Let a redrive send messages to any topic."""
+    return True
 
-    `way` is `retry`, `topic` or None. Raises RedriveRefused, TopicError, RequestRefused and StoreError; messages that
-    were sent before the error are not taken back.
+
+async def redrive(
+    context: RocketMQContext,
+    name: str,
+    way: str | None = None,
+    offsets: Sequence[int] | None = None,
+    may_send: Callable[[Topic], bool] = _any_topic,
+) -> tuple[int, Promise]:
+    """Send all present dead letters of a group again, or those at `offsets` of the dead-letter topic.
+
+    Return their number and the promise for the answer.
+    `way` is `retry`, `topic` or None. `may_send` says whether the caller may write to the topic of a dead letter, which
+    is a property that any producer may have set. Raises RedriveRefused, TopicError, RequestRefused and StoreError;
+    messages that were sent before the error are not taken back.
     """
+    if offsets is not None:
+        return await _redrive_some(context, name, way, offsets, may_send)
     group = group_of_rocketmq(name)
     count = 0
     if failed_of(context, group).dead_letters:
-        target = _target(context, name, group, way)
+        target = _target(context, name, group, way, may_send)
         dead = context.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
         assert dead is not None, "it has dead letters"
         for queue in list(dead.queues):
@@ -83,11 +98,46 @@ async def redrive(context: RocketMQContext, name: str, way: str | None = None) -
     return count, context.state_log.barrier()
 
 
-def _target(context: RocketMQContext, name: str, group: str, way: str | None) -> _Target:
+async def _redrive_some(
+    context: RocketMQContext, name: str, way: str | None, offsets: Sequence[int], may_send: Callable[[Topic], bool]
+) -> tuple[int, Promise]:
+    """Send the dead letters at these offsets of the dead-letter topic again; return their number and the promise.
+
+    The group's committed offset moves on over those of them that follow it without a gap. Others stay in front of it,
+    so a redrive of all would send them once more. Raises what `redrive` raises, and RedriveRefused for an offset that
+    has no dead letter.
+    """
+    group = group_of_rocketmq(name)
+    dead = context.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
+    target = _target(context, name, group, way, may_send)
+    wanted = sorted(set(offsets))
+    queue = dead.queues[0] if dead is not None else None  # A dead-letter topic has one queue.
+    if dead is None or queue is None or not _are_within(queue, wanted):
+        raise RedriveRefused(f"the group {name} has no dead letters at all of the offsets {wanted[:10]}")
+    count, until = 0, context.messages.isolation.stable_end(queue)
+    for offset in wanted:
+        found = await _read(context, dead, queue, offset, min(until, offset + 1))
+        again = [each for record in found.buffers for each in _again(context, dead, queue, record, target)]
+        now_ms = context.clock.now_ms()
+        position = position_in(context, group, queue)
+        moved = [CommittedOffset(queue.key, offset + 1)] if position == offset else []
+        _send(context, again, context.groups.group_offsets.records(group, moved, now_ms) if moved else [], now_ms)
+        count += len(again)
+        await asyncio.sleep(0)
+    return count, context.state_log.barrier()
+
+
+def _are_within(queue: Queue, offsets: Sequence[int]) -> bool:
+    return bool(offsets) and queue.start_offset <= offsets[0] and offsets[-1] < queue.visible_end
+
+
+def _target(
+    context: RocketMQContext, name: str, group: str, way: str | None, may_send: Callable[[Topic], bool]
+) -> _Target:
     """Determine the destination of the messages."""
     active = context.groups.client_protocols.active(group)
     if way == TOPIC:
-        return lambda dead: _origin_of(context, dead)
+        return lambda dead: _checked_origin(context, dead, may_send)
     if active is ClientProtocol.KAFKA:
         raise RedriveRefused(
             f"the group {name} is active in Kafka, whose consumers do not read its retry topic; "
@@ -101,6 +151,16 @@ def _target(context: RocketMQContext, name: str, group: str, way: str | None) ->
         )
     retries = retries_of(context, group_config(context, rocketmq_group(group)))
     return lambda dead: (retries, 0)
+
+
+def _checked_origin(context: RocketMQContext, dead: Message, may_send: Callable[[Topic], bool]) -> tuple[Topic, int]:
+    topic, queue_id = _origin_of(context, dead)
+    if not may_send(topic):
+        raise RedriveRefused(
+            f"the dead letter at offset {dead.queue_offset} names the topic {topic.rocketmq_name}, to which the user "
+            "may not write"
+        )
+    return topic, queue_id
 
 
 def _origin_of(context: RocketMQContext, dead: Message) -> tuple[Topic, int]:
@@ -129,18 +189,22 @@ async def _redrive_queue(context: RocketMQContext, group: str, dead: Topic, queu
         again = [each for record in found.buffers for each in _again(context, dead, queue, record, target)]
         now_ms = context.clock.now_ms()
         position = CommittedOffset(queue.key, found.next_offset)
-        records: list[Record] = []
-        frames: list[Frame] = []
-        for topic, queue_id, each in again:
-            plan = context.messages.publisher.plan_messages(topic, queue_id, [each], now_ms)
-            frames += plan.frames
-            records += plan.records
-        context.state_log.commit(
-            [*records, *context.groups.group_offsets.records(group, [position], now_ms)], now_ms, frames
-        )
-        count += len(frames)
+        count += _send(context, again, context.groups.group_offsets.records(group, [position], now_ms), now_ms)
         await asyncio.sleep(0)
     return count
+
+
+def _send(context: RocketMQContext, again: Iterable[_Back], positions: Sequence[Record], now_ms: int) -> int:
+    """Append messages and these records as one unit; return the number of frames."""
+    records: list[Record] = []
+    frames: list[Frame] = []
+    for topic, queue_id, each in again:
+        plan = context.messages.publisher.plan_messages(topic, queue_id, [each], now_ms)
+        frames += plan.frames
+        records += plan.records
+    if records or frames or positions:
+        context.state_log.commit([*records, *positions], now_ms, frames)
+    return len(frames)
 
 
 def _again(context: RocketMQContext, dead: Topic, queue: Queue, record: Buffer, target: _Target) -> list[_Back]:

@@ -24,6 +24,7 @@ from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.waiting import WaitingSteps
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import MessagesExpired
+from duolog.bridge.rocketmq.access.gate import Granted
 from duolog.bridge.rocketmq.admin.view_message import read_record
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
@@ -85,7 +86,7 @@ def send_back(context: RocketMQContext, connection: RocketMQConnection, command:
     if config.retry_queue_nums <= 0:
         return answer(command)  # The group is configured without retries.
     attempts_max = _attempts_max(command, request.max_reconsume_times, config)
-    steps = _steps(context, command, request, config, attempts_max)
+    steps = _steps(context, command, request, config, attempts_max, connection.granted)
     return answer_in_steps(connection, command, steps, outlives_connection=True)
 
 
@@ -95,8 +96,9 @@ def _steps(
     request: SendBackRequest,
     config: SubscriptionGroupConfig,
     attempts_max: int,
+    granted: Granted | None,
 ) -> WaitingSteps[Answer]:
-    record = yield from read_record(context, request.offset)
+    record = yield from read_record(context, request.offset, granted, retry_topic(request.group))
     return _give_back(context, command, request, config, attempts_max, record)
 
 

@@ -30,12 +30,19 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/groups/{name}/redrive"): {"to": "topic"},
     ("POST", "/api/groups/{name}/reset"): {"to": "earliest", "topics": ["orders"], "execute": True},
     ("POST", "/api/transactions/{topic}/{id}"): {"verdict": "commit"},
+    ("POST", "/api/half-messages/{offset}"): {"verdict": "commit"},
     ("POST", "/api/timers"): {**_CONTENT, "delay_ms": 1_000, "replace": True},
     ("POST", "/api/timers/reschedule"): {"topic": "orders", "key": "k", "delay_ms": 1_000},
     ("POST", "/api/timers/{id}/reschedule"): {"delay_ms": 1_000},
     ("POST", "/api/timers/{id}/now"): {},
     ("POST", "/api/topics/{name}/pause"): {},
     ("POST", "/api/topics/{name}/resume"): {},
+    ("POST", "/console/actions/{name}"): {"topic": "orders", "key": "k", "delay": "1s"},
+    ("POST", "/api/users"): {"name": "alice", "password": "secret", "is_super": True, "groups": ["ops"]},
+    ("PATCH", "/api/users/{name}"): {"password": "secret", "is_super": False},
+    ("POST", "/api/acls"): {"rules": [{"principal": "User:a", "resource": "topic", "name": "t", "operation": "read"}]},
+    ("POST", "/api/acls/remove"): {"rules": []},
+    ("POST", "/api/quotas"): {"user": "u", "limits": {"consumer_byte_rate": 1e9}},
     ("POST", "/api/schedules"): {**_CONTENT, "name": "daily", "cron": "0 9 * * *", "zone": "Europe/Berlin", "count": 3},
 }
 
@@ -44,7 +51,9 @@ QUERIES = {
     "bins": b"10", "queue": b"0", "offset": b"0", "from": b"0", "until": b"10", "group": b"billing",
     "content": b"true", "execute": b"true", "time_ms": b"1700000000000", "step": b"1", "start": b"0", "end": b"10",
 }  # fmt: skip
-_PLACES = {"name": b"orders", "lease": b"1", "id": b"0-0", "topic": b"orders", "group": b"billing"}
+# What a place of one path has, where it is not the same as in others.
+_PLACES_OF = {"/console/actions/{name}": b"reschedule-key", "/console/static/{name}": b"console.js"}
+_PLACES = {"name": b"orders", "lease": b"1", "id": b"0-0", "topic": b"orders", "group": b"billing", "offset": b"0"}
 
 
 class Request:
@@ -52,7 +61,7 @@ class Request:
 
     def __init__(self, method: str, path: str) -> None:
         self.method, self.path = method, path
-        self.places = {name: _PLACES.get(name, b"x") for name in re.findall(r"{(\w+)}", path)}
+        self.places = {name: _PLACES_OF.get(path) or _PLACES.get(name, b"x") for name in re.findall(r"{(\w+)}", path)}
         self.query: dict[str, bytes] = {}
         self.body: Any = BODIES.get((method, path))
         self.headers = {"Host": b"127.0.0.1:8080", "Content-Type": b"application/json", "Connection": b"close"}

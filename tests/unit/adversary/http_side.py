@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from duolog.bridge.http.port import HttpPort
+from tests.kit.http import new_port
 from tests.kit.loop import VirtualLoop
 from tests.kit.sockets import FakeTransport, connect
 from tests.unit.adversary import budget, http_requests
@@ -19,7 +19,7 @@ class HttpSide:
 
     def __init__(self, world: "World") -> None:
         self.world = world
-        self.port = HttpPort(world.http_context())
+        self.port = new_port(world)
 
     async def __aenter__(self) -> "HttpSide":
         cast(VirtualLoop, asyncio.get_running_loop()).run_task = budget.uncounted

@@ -81,7 +81,7 @@ class Request:
 
     def encode(self) -> bytes:
         """Return the payload of the frame."""
-        body = self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+        body = encoded_body(self)
         flag = remoting.FLAG_ONEWAY if self.is_oneway else 0
         header = self._binary(flag) if self.is_binary else self._json(flag)
         return struct.pack(">I", self.is_binary << 24 | len(header)) + header + body
@@ -132,6 +132,11 @@ class Request:
             self.ext[name] = b" ".join(parts)
         else:
             self.ext[name] = hostile.text(rng)
+
+
+def encoded_body(request: Request) -> bytes:
+    """Return the bytes of a request's body."""
+    return request.body if isinstance(request.body, bytes) else json.dumps(request.body).encode()
 
 
 def valid(code: int, rng: random.Random, found: Mapping[str, str] | None = None) -> Request:

@@ -32,6 +32,7 @@ import_module("duolog.bridge.http.openapi.document")
 KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]
 ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in request_table.TABLE]
 PAIRS = 4  # Pairs of connections for each row; each connection sends one request.
+HTTP_PAIRS = 2  # Because there are twice as many routes as requests of a client protocol.
 SOAK_REQUESTS = int(os.environ.get("DUOLOG_SOAK_REQUESTS", "3000000"))
 WORLD_REQUESTS = 3_000  # After so many requests the soak makes a new world, because state grows.
 MUTATIONS = (1, 1, 1, 2, 3)
@@ -139,7 +140,7 @@ def test_http_requests(world: World) -> None:
                 has_body = method in ("POST", "PATCH", "PUT")
                 assert not has_body or (method, path) in http_requests.BODIES, f"no valid body of {method} {path}"
                 assert await side.attack(method, path, mutations=0), f"{method} {path} is not answered"
-                for _ in range(PAIRS):
+                for _ in range(HTTP_PAIRS):
                     pair = [side.attack(method, path, world.rng.choice(MUTATIONS)) for _ in range(2)]
                     await asyncio.gather(*pair)
                 world.pass_ms(1_000)

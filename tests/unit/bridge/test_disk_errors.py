@@ -67,7 +67,7 @@ class Struck(ManualCore):
         for run in (self.delays.timers.tree.run, self.delays.run, self.schedules.run, self.maintenance.run):
             attempt(lambda run=run: run(now_ms, mono_ms))
 
-    def history(self, rounds: int) -> None:
+    def go_through(self, rounds: int) -> None:
         for number in range(rounds):
             due_ms = self.clock.now_ms() + (SECOND if number % 2 else 100 * SECOND)
             attempt(lambda number=number: self.send("kept", number))
@@ -131,13 +131,13 @@ def test_an_error_of_the_disk_has_a_decided_outcome(kind: str, error: int) -> No
     for nth in (1, 2, 3, 5, 8, 13):
         disk = FaultyDisk()
         core = Struck(disk)
-        core.history(1)
+        core.go_through(1)
         disk.arm(kind, nth, error)
-        core.history(3)
+        core.go_through(3)
         if not disk.failed:
             break
         core.clock.pass_ms(MINUTE)
-        core.history(2)
+        core.go_through(2)
         if error not in OUTCOMES[kind]:
             assert not core.store.refusal, f"{kind} number {nth}: {core.store.refusal}"
         for again in (disk.after_kill(), disk.after_power_cut(nth)):
@@ -151,11 +151,11 @@ def test_an_error_of_the_disk_has_a_decided_outcome(kind: str, error: int) -> No
 def test_where_all_opens_fail_for_a_while_sends_are_refused_or_taken_and_nothing_is_lost(error: int) -> None:
     disk = FaultyDisk()
     core = Struck(disk)
-    core.history(2)
+    core.go_through(2)
     disk.arm("open", 1, error, failures=None)
-    core.history(3)
+    core.go_through(3)
     disk.heal()
-    core.history(2)
+    core.go_through(2)
     restarted = ManualCore(OPTIONS, disk.after_power_cut(7), SMALL, core.clock.now_ms())
     found = b"".join(bodies(restarted, "kept"))
     assert not [body for body in core.acknowledged["kept"] if body + b";" not in found]

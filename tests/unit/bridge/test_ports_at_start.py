@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from duolog.bridge import broker as broker_module
-from duolog.bridge.broker import ENDING_SIGNALS, Broker, end_while_starting
+from duolog.bridge.broker import Broker
 from duolog.bridge.clock import SystemClock
 from duolog.bridge.config import ConfigError, HttpOptions, KafkaOptions, Options, RocketmqOptions, StoreSection
 from duolog.bridge.net.addresses import StartError, bind
+from duolog.bridge.running.process import ENDING_SIGNALS, end_while_starting
 from duolog.store.entry import Buffer
 from duolog.store.files import RealFiles
+from duolog.store.recovery.format_version import write_format
 
 
 def test_bound_port_refuses_connections_until_it_listens_and_then_another_broker() -> None:
@@ -63,6 +65,7 @@ def test_first_start_on_a_full_disk_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The topics of the broker's own cannot be made. The turn in which that happens ends without a fault."""
+    write_format(RealFiles(str(tmp_path)))
     monkeypatch.setattr(broker_module, "RealFiles", FullDisk)
     options = Options(
         store=StoreSection(directory=str(tmp_path)),

@@ -33,6 +33,7 @@ from duolog.bridge.records.transactions import (
 )
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName
 from duolog.delay.recurring import Missed
+from duolog.store.entry import SYNCED
 from duolog.store.index.queue import Queue, queue_key
 from duolog.txn.half_pages import COLUMN_CODES
 from duolog.txn.half_verdicts import HalfVerdict
@@ -141,7 +142,7 @@ CHANGES: dict[str, Callable[[ManualCore], object]] = {
     "an aborted one": each_queue(lambda core, key, number: core.isolation.add_aborted(key, Aborted(30, 25, 1, 31))),
     "aborted ones expired": each_queue(
         lambda core, key, number: core.isolation.forget_below(
-            Queue(key, core.store.queue(key).index, durable=True, start_offset=9)
+            Queue(key, core.store.queue(key).index, level=SYNCED, start_offset=9)
         )
     ),
     "a queue goes": each_queue(lambda core, key, number: core.isolation.forget(key)),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from duolog.delay.rows import TimerKey
 from duolog.delay.tables.sorted_table import Found, SortedTable
-from duolog.delay.tables.table_format import TableTimer, table_path
+from duolog.delay.tables.table_format import FOOTER_SIZE, TableTimer, table_path
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables import COMPACTION_WIDTH, Manifest, Tables
 from duolog.delay.tables.tables_view import TablesView
@@ -185,6 +185,38 @@ def test_a_damaged_byte_is_reported_wherever_it_lies_and_costs_what_it_held(capl
             assert [each for each in allowed if each in found] == found, "in order, and no other"
             lost.add(len(pending) - len(found))
     assert lost == {-1, 0, BLOCK_TIMERS - 1, BLOCK_TIMERS, len(pending)}, "nothing, a block, or all; or one comes back"
+
+
+def test_lost_counts_the_pending_timers_of_each_damaged_block_once_and_after_its_table_is_gone() -> None:
+    disk = timers_disk()
+    table = write(disk, 1, [timer(ms, ms) for ms in range(20)])
+    table.tombstones.add(1, 1)
+    flush = TombstoneWrite(disk, table.tombstones, 0)
+    flush.run()
+    disk.flip(table.path, 0)
+    tables = Tables(disk)
+    tables.switch((table.entry._replace(tombstone_bytes=flush.end),))
+    tables.open()
+    assert tables.lost == 0, "no read has found the damage yet"
+    for _ in range(2):
+        list(tables.view().scan((0, 0), 100))
+        assert tables.lost == BLOCK_TIMERS - 1, "one timer of the block is deleted"
+    tables.switch(())
+    assert tables.lost == BLOCK_TIMERS - 1
+
+
+def test_check_reads_the_whole_table_and_finds_a_damaged_byte_anywhere_before_the_footer() -> None:
+    disk = timers_disk()
+    table = write(disk, 1, [timer(ms, ms, TOPICS[ms % 4], b"a" if ms % 5 == 0 else b"") for ms in range(20)])
+    end = len(disk.contents()[table.path]) - FOOTER_SIZE
+    assert [*table.check()] == [(size, "") for size, _ in table.check()]
+    assert sum(size for size, _ in table.check()) == end
+    for at in range(0, end, 13):
+        damaged = disk.after_kill()
+        damaged.flip(table.path, at)
+        found = [text for _, text in SortedTable(damaged, table.entry).check() if text]
+        assert found, at
+        assert all(table.path in text for text in found)
 
 
 def scanned(disk: CrashDisk, manifest: Manifest) -> list[TableTimer]:

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from duolog.store.entry import FIRST_FRAME_FORM, Stored
+from duolog.store.entry import FIRST_FRAME_FORM, WRITTEN, Stored
 from duolog.store.errors import DataDirectoryInUse, Fault, StoreError
 from duolog.store.files import RealFiles
 from duolog.store.flusher import BACKGROUND_WAITING_MAX, SEARCHES_WAITING_MAX, Flusher
@@ -131,7 +131,7 @@ def test_a_closed_store_has_kept_what_its_flusher_was_about_to_report(tmp_path: 
 def test_under_async_a_sync_comes_in_the_background_at_intervals(store: Store, loop: Loop) -> None:
     flusher = flusher_of(store, loop)
     queue = store.queue(KEY)
-    queue.durable = False
+    queue.level = WRITTEN
     flusher.advance(10_000)
     assert flusher.next_deadline_ms() == 10_000 + OPTIONS.flush_interval_ms
     store.append([Frame(queue, FIRST_FRAME_FORM, b"x")], 1000)

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from duolog.store.entry import FIRST_FRAME_FORM, Buffer
+from duolog.store.entry import FIRST_FRAME_FORM, SYNCED, WRITTEN, Buffer
 from duolog.store.errors import DiskFull
 from duolog.store.index.queue import Queue, queue_key
 from duolog.store.log.commitlog import SyncTask
@@ -60,7 +60,7 @@ class History:
         self.sync = None
         self.boundaries |= {self.store.recovery.end_position, self.store.next_position}
         for queue in self.store.queues():
-            queue.durable = is_durable(queue)
+            queue.level = SYNCED if is_durable(queue) else WRITTEN
 
     # -- Steps
 
@@ -79,7 +79,7 @@ class History:
     def note(self) -> None:
         self.boundaries.add(self.store.next_position)
         for queue in self.store.queues():
-            if queue.durable:
+            if queue.level:
                 assert queue.visible_end >= self.visible.get(queue.key, 0), "a visible end went back"
                 self.visible[queue.key] = queue.visible_end
 
@@ -104,7 +104,7 @@ class History:
             if error is not None:
                 assert isinstance(error, DiskFull)
                 return
-            if appended.promise.durable:
+            if appended.promise.level == SYNCED:
                 self.kept_durable = max(self.kept_durable, appended.promise.end)
             self.kept_written = max(self.kept_written, appended.promise.end)
 
@@ -124,7 +124,7 @@ class History:
         if self.rng.random() < 0.03:
             return self.store.queue(KEPT)
         queue = self.store.queue(queue_key(self.rng.choice(self.topics), self.rng.randrange(QUEUES_PER_TOPIC)))
-        queue.durable = is_durable(queue)
+        queue.level = SYNCED if is_durable(queue) else WRITTEN
         return queue
 
     def write(self) -> None:

@@ -8,7 +8,7 @@ from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.records.producers import ProducerBatch
 from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.state.topics import TopicError
-from duolog.store.entry import Slot
+from duolog.store.entry import WRITTEN, Slot
 from duolog.store.errors import Corruption
 from duolog.store.unit import Frame
 from tests.kit.memory_log import MemoryLog
@@ -53,7 +53,7 @@ class History:
             case 2:
                 topics.permit(topic, self.random.randrange(8), self.now_ms)
             case _:
-                topics._begin_epochs(self.now_ms)
+                topics._begin_epochs(self.now_ms, WRITTEN)
 
     def delete(self) -> None:
         topic = self.topic()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.store.entry import FIRST_FRAME_FORM, Buffer, Promise, Slot, Stored
+from duolog.store.entry import FIRST_FRAME_FORM, SYNCED, WRITTEN, Buffer, Promise, Slot, Stored
 from duolog.store.errors import (
     NO_SPACE,
     DiskFull,
@@ -69,7 +69,7 @@ def write_and_sync(store: Store) -> None:
 
 def async_queue(store: Store, key: int = KEY) -> Queue:
     queue = store.queue(key)
-    queue.durable = False
+    queue.level = WRITTEN
     return queue
 
 
@@ -192,11 +192,11 @@ def test_a_queue_that_changes_its_durability_never_shows_less_than_before() -> N
     append(store)
     store.write()
     assert queue.visible_end == 1
-    queue.durable = True
+    queue.level = SYNCED
     append(store)
     store.write()
     assert queue.visible_end == 1
-    queue.durable = False
+    queue.level = WRITTEN
     append(store)
     store.write()
     assert queue.visible_end == 3
@@ -207,13 +207,16 @@ def test_a_queue_that_changes_its_durability_never_shows_less_than_before() -> N
 def test_a_promise_asks_for_what_its_queues_promise() -> None:
     store = opened()
     lazy = async_queue(store, OTHER_KEY)
-    assert append(store).durable
-    assert not append(store, key=OTHER_KEY).durable
-    assert store.append([StateRecord(b"set=a=1")], 1000).promise.durable
-    assert store.append([Frame(lazy, FIRST_FRAME_FORM, b""), StateRecord(b"set=a=1")], 1000).promise.durable is False
-    assert store.append([Frame(lazy, FIRST_FRAME_FORM, b""), Frame(store.queue(KEY), 2, b"")], 1000).promise.durable
-    assert store.promise() == Promise(store.next_position, durable=True)
-    assert not opened(options=replace(OPTIONS, flush="async")).promise().durable
+    assert append(store).level
+    assert not append(store, key=OTHER_KEY).level
+    assert store.append([StateRecord(b"set=a=1")], 1000).promise.level == SYNCED
+    assert store.append([Frame(lazy, FIRST_FRAME_FORM, b""), StateRecord(b"set=a=1")], 1000).promise.level == WRITTEN
+    assert (
+        store.append([Frame(lazy, FIRST_FRAME_FORM, b""), Frame(store.queue(KEY), 2, b"")], 1000).promise.level
+        == SYNCED
+    )
+    assert store.promise() == Promise(store.next_position, SYNCED)
+    assert not opened(options=replace(OPTIONS, flush="async")).promise().level
 
 
 def test_promises_are_kept_in_the_order_of_their_positions() -> None:
@@ -222,7 +225,7 @@ def test_promises_are_kept_in_the_order_of_their_positions() -> None:
     kept.when(store, late, "late")
     kept.when(store, early, "early")
     kept.when(store, late, "late again")
-    kept.when(store, early._replace(durable=False), "written")
+    kept.when(store, early._replace(level=WRITTEN), "written")
     store.write()
     assert kept.names == ["written"]
     sync(store)

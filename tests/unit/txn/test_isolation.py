@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duolog.store.entry import WRITTEN
 from duolog.store.index.queue import Queue
 from duolog.txn.isolation import Aborted, Isolation, QueueIsolation
 
@@ -163,7 +164,7 @@ def test_snapshot_restores_a_queue_and_the_total_stays_the_sum(
 
 
 def test_queue_without_transactions_ends_where_it_is_visible() -> None:
-    isolation, queue = Isolation(), Queue(KEY, None, durable=False)  # type: ignore[arg-type]
+    isolation, queue = Isolation(), Queue(KEY, None, level=WRITTEN)  # type: ignore[arg-type]
     queue.visible_end = queue.end_offset = 5
     assert isolation.stable_end(queue) == 5
     isolation.begin(KEY, A, 2)

@@ -15,15 +15,19 @@ GO = Path(__file__).parent.parent / "go"
 BUILD_WITHIN_S = 600
 
 
-def go_agent() -> Agent:
-    """Build and start it; the test is left out where there is no Go, and fails where nothing may be lacking."""
+def go_agent(*, with_tls: bool = False) -> Agent:
+    """Build and start it; the test is left out where there is no Go, and fails where nothing may be lacking.
+
+    The client with TLS is built from a later commit than the last release (go/tls.mod).
+    """
     go = shutil.which("go")
     if go is None:
         skip_or_fail("no Go tool chain: go is not on the path")
-    binary = GO / "target" / "agent"
+    binary = GO / "target" / ("agent-tls" if with_tls else "agent")
+    build = ["-modfile=tls.mod", "-tags=tls"] if with_tls else []
     environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
     built = subprocess.run(
-        [go, "build", "-o", str(binary), "."],
+        [go, "build", *build, "-o", str(binary), "."],
         cwd=GO, env=environment, capture_output=True, text=True, check=False, timeout=BUILD_WITHIN_S,
     )  # fmt: skip
     if built.returncode != 0:

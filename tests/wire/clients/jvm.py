@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from tests.kit.certificates import Authority, Files
 from tests.kit.lacking import skip_or_fail
 from tests.wire.clients.agent import Agent
 
@@ -41,8 +42,19 @@ class Agents:
         self._killed = 0
         self._home = Path(tempfile.mkdtemp(prefix="duolog-agents-"))
 
+    @property
+    def token_file(self) -> Path:
+        """The file with the bearer token of Kafka's clients, the only one that they may use."""
+        return self._home / "token.jwt"
+
     def kafka(self, version: str) -> Agent:
-        return self._agent(f"kafka-{version}", "KafkaAgent", "KafkaAgent.java", [])
+        options = [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.token_file.as_uri()}"]
+        return self._agent(f"kafka-{version}", "KafkaAgent", "KafkaAgent.java", options)
+
+    def kafka_tools(self) -> Agent:
+        """Kafka's command-line tools."""
+        options = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        return self._agent("kafka-tools-4.3", "KafkaToolsAgent", "KafkaToolsAgent.java", options)
 
     def rocketmq(self, version: str, header: str = "json", name: str = "") -> Agent:
         """`header` is the form of the remoting header: json or binary. One with a `name` is apart, to be killed."""
@@ -57,6 +69,20 @@ class Agents:
         self._killed += 1
         name = f"rocketmq-{version}-{self._killed}"
         return self._start(name, f"rocketmq-{version}", "RocketmqAgent", "RocketmqAgent.java", options)
+
+    def rocketmq_with_tls(self, version: str, authority: Authority, files: Files) -> Agent:
+        """A client with `tls.enable`, which verifies the broker's certificate and has one of its own."""
+        options = [
+            "-Drocketmq.serialize.type=JSON",
+            f"-Duser.home={self._home}",
+            "-Dtls.enable=true",
+            "-Dtls.test.mode.enable=false",
+            "-Dtls.client.authServer=true",
+            f"-Dtls.client.trustCertPath={authority.file}",
+            f"-Dtls.client.certPath={files.certificate}",
+            f"-Dtls.client.keyPath={files.key}",
+        ]
+        return self._agent(f"rocketmq-{version}", "RocketmqAgent", "RocketmqAgent.java", options, "-tls")
 
     def admin(self) -> Agent:
         """RocketMQ's admin command line."""

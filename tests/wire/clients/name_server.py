@@ -19,8 +19,8 @@ READY_WITHIN_S = 60
 class NameServer:
     """One name server on a port of its own; it may be ended and started again there."""
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
+    def __init__(self, home: Path, *options: str) -> None:
+        self._home, self._options = home, options  # Options of its JVM.
         (self._port,) = free_ports(1)
         self.address = f"127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -29,7 +29,7 @@ class NameServer:
         self._home.mkdir(parents=True, exist_ok=True)
         config = self._home / "namesrv.conf"
         config.write_text(f"listenPort={self._port}\n")
-        options = [*JVM_OPTIONS, f"-Duser.home={self._home}", f"-Drocketmq.home.dir={self._home}"]
+        options = [*JVM_OPTIONS, f"-Duser.home={self._home}", f"-Drocketmq.home.dir={self._home}", *self._options]
         main = ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config)]
         with (self._home / "namesrv.log").open("ab") as log:
             self._process = subprocess.Popen(

@@ -40,6 +40,13 @@ type command struct {
 	Selector string            `json:"selector"`
 	Orderly  bool              `json:"orderly"`
 	Failures int32             `json:"failures"`
+	Access   string            `json:"access_key"`
+	Secret   string            `json:"secret_key"`
+}
+
+// credentials sign each request, unless the access key is empty.
+func (asked command) credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: asked.Access, SecretKey: asked.Secret}
 }
 
 // seen is one message as a listener got it.
@@ -108,12 +115,13 @@ func run(asked command) (any, error) {
 
 // send answers [[queue, offset, message id], ...]; one-way sends have none.
 func send(asked command) (any, error) {
-	sender, err := rocketmq.NewProducer(
+	sender, err := rocketmq.NewProducer(append([]producer.Option{
 		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{asked.Namesrv})),
-		producer.WithGroupName("go-"+asked.Topic),
+		producer.WithGroupName("go-" + asked.Topic),
 		producer.WithSendMsgTimeout(sendWithin),
 		producer.WithRetry(2),
-	)
+		producer.WithCredentials(asked.credentials()),
+	}, producerOptions...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -201,13 +209,14 @@ func message(asked command, body string) *primitive.Message {
 // open starts a push consumer that fails each message so many times before it takes it.
 func open(asked command) (any, error) {
 	opened := &push{}
-	started, err := rocketmq.NewPushConsumer(
+	started, err := rocketmq.NewPushConsumer(append([]consumer.Option{
 		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{asked.Namesrv})),
 		consumer.WithGroupName(asked.Group),
 		consumer.WithInstance(asked.Name),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumerOrder(asked.Orderly),
-	)
+		consumer.WithCredentials(asked.credentials()),
+	}, consumerOptions...)...)
 	if err != nil {
 		return nil, err
 	}

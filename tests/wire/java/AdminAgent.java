@@ -8,6 +8,9 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
@@ -67,6 +70,15 @@ final class AdminAgent {
         return found;
     }
 
+    /** Signs each request with the access key that the arguments name; null without one. */
+    private static RPCHook signing(JsonObject args) {
+        if (!Agent.has(args, "access_key")) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(
+                args.get("access_key").getAsString(), args.get("secret_key").getAsString()));
+    }
+
     /** One at a time: what is printed goes to the one standard output that a process has. */
     private static synchronized Object run(JsonObject args) {
         List<String> words = new ArrayList<>();
@@ -80,7 +92,7 @@ final class AdminAgent {
         System.setOut(capture);
         System.setErr(capture);
         try {
-            MQAdminStartup.main0(words.toArray(new String[0]), null);
+            MQAdminStartup.main0(words.toArray(new String[0]), signing(args));
         } finally {
             System.setOut(out);
             System.setErr(err);

@@ -8,6 +8,7 @@ import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
@@ -42,6 +43,8 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.Metric;
+import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
@@ -140,6 +143,9 @@ final class KafkaAgent {
                         new TopicPartition(topic(args), Integer.parseInt(queue)),
                         new OffsetAndMetadata(offset.getAsLong())));
                 producer.sendOffsetsToTransaction(offsets, new ConsumerGroupMetadata(args.get("group").getAsString()));
+            }
+            case "metrics" -> {
+                return metrics(producer.metrics());
             }
             case "commit" -> producer.commitTransaction();
             case "abort" -> producer.abortTransaction();
@@ -363,6 +369,9 @@ final class KafkaAgent {
             String action = args.get("action").getAsString();
             if (action.equals("seen")) {
                 return drain();
+            }
+            if (action.equals("metrics")) {
+                return metrics(consumer.metrics());
             }
             return onThread(switch (action) {
                 case "assignment" -> () -> partitions(consumer.assignment());
@@ -661,6 +670,17 @@ final class KafkaAgent {
         config.putIfAbsent("auto.offset.reset", "earliest");
         config.putIfAbsent("enable.auto.commit", "false");
         return new KafkaConsumer<>(config);
+    }
+
+    /** The client's totals over all its connections, by name. */
+    private static Map<String, Object> metrics(Map<MetricName, ? extends Metric> metrics) {
+        Map<String, Object> totals = new TreeMap<>();
+        metrics.forEach((name, metric) -> {
+            if (name.name().endsWith("-total") && name.tags().keySet().equals(Set.of("client-id"))) {
+                totals.put(name.name(), metric.metricValue());
+            }
+        });
+        return totals;
     }
 
     private static List<String> partitions(Collection<TopicPartition> partitions) {

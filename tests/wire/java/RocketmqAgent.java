@@ -18,6 +18,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.zip.CRC32;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -28,6 +30,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -44,6 +47,7 @@ import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** Apache RocketMQ's own Java client behind JSON lines. The header form is the client's system property, one for each JVM. */
 final class RocketmqAgent {
@@ -224,7 +228,7 @@ final class RocketmqAgent {
 
         Transactional(JsonObject args) throws Exception {
             check = Agent.text(args, "check", "");
-            producer = new TransactionMQProducer(Agent.text(args, "group", unique("transaction")));
+            producer = new TransactionMQProducer(Agent.text(args, "group", unique("transaction")), signing(args));
             producer.setInstanceName(unique("transaction"));
             producer.setNamesrvAddr(args.get("namesrv").getAsString());
             producer.setSendMsgTimeout(10_000);
@@ -423,11 +427,12 @@ final class RocketmqAgent {
         String namesrv = args.get("namesrv").getAsString();
         String codec = Agent.text(args, "compress", "none");
         boolean trace = Agent.flag(args, "trace");
-        String key = namesrv + " " + codec + (trace ? " trace" : "");
+        String key = namesrv + " " + codec + (trace ? " trace" : "") + " " + Agent.text(args, "access_key", "")
+                + " " + Agent.text(args, "secret_key", "");
         if (!PRODUCERS.containsKey(key)) {
             System.setProperty("rocketmq.message.compressType", codec.equals("none") ? "ZLIB" : codec.toUpperCase());
             System.setProperty("com.rocketmq.recall.default.trace.enable", "true"); // Where messages are traced at all.
-            DefaultMQProducer producer = new DefaultMQProducer(unique("producer"), null, trace, null);
+            DefaultMQProducer producer = new DefaultMQProducer(unique("producer"), signing(args), trace, null);
             producer.setInstanceName(unique("producer"));
             producer.setNamesrvAddr(namesrv);
             producer.setSendMsgTimeout(10_000);
@@ -437,6 +442,15 @@ final class RocketmqAgent {
             PRODUCERS.put(key, producer);
         }
         return PRODUCERS.get(key);
+    }
+
+    /** Signs each request with the access key that the arguments name; null without one. */
+    private static RPCHook signing(JsonObject args) {
+        if (!Agent.has(args, "access_key")) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(
+                args.get("access_key").getAsString(), args.get("secret_key").getAsString()));
     }
 
     private static synchronized Object forget(String namesrv) {
@@ -465,7 +479,8 @@ final class RocketmqAgent {
             failures = (int) Agent.number(args, "failures", 0);
             retryLevel = (int) Agent.number(args, "retry_level", 0);
             replier = Agent.flag(args, "replies") ? producer(args) : null;
-            consumer = new DefaultMQPushConsumer(Agent.text(args, "group", unique("push")));
+            consumer = new DefaultMQPushConsumer(
+                    Agent.text(args, "group", unique("push")), signing(args), new AllocateMessageQueueAveragely());
             consumer.setInstanceName(unique("push"));
             if (Agent.has(args, "attempts")) {
                 consumer.setMaxReconsumeTimes(args.get("attempts").getAsInt());

@@ -3,18 +3,31 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer
 
+from duolog.bridge.cli.commands import JOBS
 from duolog.bridge.cli.common import moved_behind, show_table
-from duolog.bridge.cli.main import JOBS, app, main
+from duolog.bridge.cli.main import main, program
 from duolog.bridge.cli.timers import _tell
 from tests.kit.command import DUOLOG
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_signals_are_restored() -> Iterator[None]:
+    """`serve` sets signal handlers before it reads its settings, and here it runs in the process of the tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -30,7 +43,7 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
         ("serve --nonsense", "No such option: --nonsense"),
         ("serve --kafka-port x", "kafka.port: expected `int`, got 'x'"),
         ("serve --http-port 99999", "http.port: expected `int` <= 65535, got '99999'"),
-        ("serve --set store.flush=perhaps", "store.flush: expected one of sync, async, got 'perhaps'"),
+        ("serve --set store.flush=perhaps", "store.flush: expected one of sync, async, shared, got 'perhaps'"),
         ("serve --set no.such=1", "no.such: no such setting; `duolog settings` lists them"),
         ("serve --set store.flush", "--set store.flush: expected KEY=VALUE"),
         ("serve --config /nonexistent.toml", "/nonexistent.toml: No such file or directory"),
@@ -42,7 +55,10 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
         ),
         ("topic create", "Missing argument 'name'."),
         ("topic create t --config x", "--config x: expected KEY=VALUE"),
-        ("--http nowhere topic list", "Invalid value: --http: expected HOST:PORT, got 'nowhere'"),
+        (
+            "--http nowhere topic list",
+            "Invalid value: --http: expected HOST:PORT, or https://HOST:PORT for TLS, got 'nowhere'",
+        ),
         ("serve --set flush=async", "flush: no such setting; did you mean store.flush? `duolog settings` lists them"),
         ("serve --set retention.ms=7y", "retention.ms: expected `int` or a number with ms, s, m, h, d or w, got '7y'"),
         ("timer now", "Invalid value: expected either an ID, or --topic and --key"),
@@ -79,9 +95,18 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
         ("schedule add s t v", "Invalid value: expected either --every or --cron"),
         ("schedule add s t v --cron @daily --start 2030-01-01", "Invalid value: --start goes with --every"),
         ("schedule add s t v --every 10s --zone UTC", "Invalid value: --zone goes with --cron"),
-        ("topic list --http nowhere", "Invalid value: --http: expected HOST:PORT, got 'nowhere'"),
-        ("topic list --http https://a:9644", "Invalid value: --http: expected HOST:PORT, got 'https://a:9644'"),
-        ("topic list --http a:99999", "Invalid value: --http: expected HOST:PORT, got 'a:99999'"),
+        (
+            "topic list --http nowhere",
+            "Invalid value: --http: expected HOST:PORT, or https://HOST:PORT for TLS, got 'nowhere'",
+        ),
+        (
+            "topic list --http ftp://a:9644",
+            "Invalid value: --http: expected HOST:PORT, or https://HOST:PORT for TLS, got 'ftp://a:9644'",
+        ),
+        (
+            "topic list --http a:99999",
+            "Invalid value: --http: expected HOST:PORT, or https://HOST:PORT for TLS, got 'a:99999'",
+        ),
     ],
 )
 def test_bad_command_line_is_one_line_with_status_2(
@@ -113,9 +138,19 @@ def test_port_that_closes_the_connection_is_said_to_be_another(capsys: pytest.Ca
     assert (status, out) == (1, "")
     assert re.fullmatch(
         r"duolog: 127\.0\.0\.1:\d+ has closed the connection without an answer: it is not the HTTP port of a Duolog "
-        r"broker, or the broker is stopping \(--http names its HTTP port\)\n",
+        r"broker, or the broker is stopping, or requires TLS \(--http names its HTTP port, with https:// for TLS\)\n",
         err,
     )
+
+
+def test_serve_does_not_load_the_other_commands() -> None:
+    program = "from duolog.bridge.cli.main import main; main(['serve', '-h'])"
+    loaded = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "Usage: duolog serve" in loaded.stdout
+    assert "duolog.bridge.cli.main" in loaded.stderr
+    assert "duolog.bridge.cli.commands" not in loaded.stderr
 
 
 def test_jobs_named_without_pyspark_are_those_of_the_pipeline() -> None:
@@ -163,17 +198,22 @@ def test_help_has_a_short_form_and_answers_a_group_without_a_command(
     assert (status, out.startswith("Usage: duolog"), err) == (0, True, "")
 
 
-def test_every_listing_can_be_json() -> None:
-    """A command that lists or shows has --json; one that changes something may."""
-    command = typer.main.get_command(app)
+# `serve` and `demo` print for people, `dashboard` prints files for other programs, and Spark prints for `pipeline run`.
+WITHOUT_JSON = {("serve",), ("demo",), ("dashboard", "grafana"), ("dashboard", "alerts"), ("pipeline", "run")}
+
+
+def test_every_command_can_print_json_and_names_its_broker() -> None:
+    command = typer.main.get_command(program())
+    without = set()
     for group_name, group in command.commands.items():
         for name, each in getattr(group, "commands", {group_name: group}).items():
             options = {option for parameter in each.params for option in parameter.opts}
-            if name in ("list", "describe", "show", "status", "settings", "histogram", "dead-letters", "consume"):
-                assert "--json" in options, (group_name, name)
+            if "--json" not in options:
+                without.add((group_name, name) if group is not each else (name,))
             without_http = ("serve", "settings", "version", "pipeline", "log", "dashboard", "restore", "doctor")
             if group_name not in without_http and name != "check":
                 assert {"--http", "--url"} <= options, (group_name, name)
+    assert without == WITHOUT_JSON
 
 
 def test_shell_completion_names_commands_and_options() -> None:
@@ -226,6 +266,6 @@ def test_flags_of_serve_are_those_that_scripts_rely_on(capsys: pytest.CaptureFix
 )
 def test_outcome_that_was_not_asked_for_says_so(outcome: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
-        _tell({"outcome": outcome, "messages": 0}, "rescheduled")
+        _tell({"outcome": outcome, "messages": 0}, "rescheduled", as_json=False)
     out, err = capsys.readouterr()
     assert (out, err) == (f"{outcome.replace('_', ' ')}\n", f"duolog: not rescheduled: {said}\n")

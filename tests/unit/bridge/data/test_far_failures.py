@@ -177,7 +177,7 @@ def test_a_damaged_table_costs_what_it_held_and_the_broker_starts(
     assert first in caplog.text
     assert "timers=1" in caplog.text
     if damage != "a byte of a message":
-        assert bench.core.metrics.timers["lost"] == 1
+        assert bench.core.delays.timers.tree.context.tables.lost == 1
         assert (first + ".damaged" in bench.core.disk.paths()) == (damage != "removed")
     caplog.clear()
     bench = bench.restarted()

@@ -59,6 +59,7 @@ class Bench:
 
     def call(self, name: str, body: object = None, match: str = "", **query: object) -> Any:
         request = SimpleNamespace(
+            get={}.get,  # No security, so no session.
             headers=CIMultiDict(),
             body=json.dumps(body).encode(),
             query={key: str(value) for key, value in query.items() if value is not None},

@@ -14,10 +14,11 @@ from duolog.bridge.http.answers import (
     answer,
     array,
 )
-from duolog.bridge.http.connections import HttpConnection
+from duolog.bridge.http.connections import LINGER_S, HttpConnection
 from duolog.bridge.http.port import HttpPort
 from tests.kit.core import ManualCore
 from tests.kit.http import HEADERS, HttpBench, HttpDialogue, encoded
+from tests.kit.loop import run
 
 KEEP = HEADERS | {"Connection": "keep-alive"}
 BIG = "x" * 300_000
@@ -27,20 +28,28 @@ OPTIONS = Options(
 )
 
 
-def serving(talk: Callable[[ManualCore, HttpPort], Awaitable[None]], options: Options = OPTIONS) -> ManualCore:
-    """Run a talk with a port that has two more routes, for answers of any size; nothing may be left of it."""
+def serving(
+    talk: Callable[[ManualCore, HttpPort], Awaitable[None]], options: Options = OPTIONS, *, is_virtual: bool = False
+) -> ManualCore:
+    """Run a talk with a port that has two more routes, for answers of any size; nothing may be left of it.
+
+    With `is_virtual`, the timers of the loop use the core's clock, and a talk that sleeps takes no time.
+    """
     core = ManualCore(options)
 
-    async def run() -> None:
+    async def served() -> None:
         port = HttpBench(core).port()
-        port.application.router.add_get("/body", _body)
-        port.application.router.add_get("/rows", _rows)
+        port.add_pages([web.get("/body", _body)])
+        port.add_pages([web.get("/rows", _rows)])
         await port.start()
         await talk(core, port)
         assert port.connections.held_bytes == 0
         await port.stop()
 
-    asyncio.run(run())
+    if is_virtual:
+        run(served(), core.clock)
+    else:
+        asyncio.run(served())
     assert not core.faults.counts
     return core
 
@@ -118,9 +127,15 @@ def test_body_that_does_not_come_is_answered_in_time() -> None:
     async def talk(core: ManualCore, port: HttpPort) -> None:
         dialogue = HttpDialogue(core, port)
         dialogue.send(POST + b"Content-Length: 10\r\n\r\n{")
-        assert b"400" in (await dialogue.answers(10_000_000))[:20]
+        await dialogue.turn(20)
+        await asyncio.sleep(0.9)
+        assert not dialogue.transport.taken
+        await asyncio.sleep(0.2)
+        assert b"400" in dialogue.transport.taken[:20]
+        await asyncio.sleep(LINGER_S + 1)
+        assert dialogue.transport.closing
 
-    serving(talk, Options(limits=LimitsOptions(first_request_ms=20)))
+    serving(talk, is_virtual=True)
 
 
 def test_answer_that_nobody_takes_is_counted_and_its_connection_closed() -> None:
@@ -212,7 +227,7 @@ def test_fault_in_an_answer_that_has_begun_closes_its_connection_only() -> None:
     async def run() -> None:
         core = ManualCore()
         port = HttpBench(core).port()
-        port.application.router.add_get("/broken", broken)
+        port.add_pages([web.get("/broken", broken)])
         await port.start()
         dialogue = HttpDialogue(core, port)
         dialogue.send(encoded("GET", "/broken", b"", KEEP))
@@ -242,7 +257,7 @@ def test_listings_of_many_connections_have_one_slice_in_a_turn_of_the_loop() -> 
     async def run() -> None:
         core = ManualCore()
         port = HttpBench(core).port()
-        port.application.router.add_get("/counted", counted)
+        port.add_pages([web.get("/counted", counted)])
         await port.start()
         asking = [HttpDialogue(core, port) for _ in range(20)]
         for each in asking:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from duolog.bridge.http.openapi.document import document, routes
+from duolog.bridge.http.openapi.document import document, is_page, routes
 from duolog.bridge.http.openapi.operations import OPERATIONS
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.protocol.rocketmq.codes import RequestCode
@@ -73,7 +73,7 @@ def test_parameters_are_those_that_the_handler_takes(method: str, path: str) -> 
     assert answer["error"].endswith("expected one of " + ", ".join(names))
 
 
-@pytest.mark.parametrize(("method", "path"), BODIES)
+@pytest.mark.parametrize(("method", "path"), [row for row in BODIES if not is_page(row[1])])
 def test_a_valid_body_has_the_type_of_its_operation(method: str, path: str) -> None:
     kind = OPERATIONS[method, path].body
     if kind is None:

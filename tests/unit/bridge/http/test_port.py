@@ -12,6 +12,7 @@ from duolog.bridge.http.port import HttpPort
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.security.security import Security
 from duolog.store.errors import DiskFull
 from tests.kit.clock import ManualClock
 from tests.kit.http import HEADERS, encoded, parsed
@@ -46,6 +47,7 @@ class Bench:
             store=SimpleNamespace(kept=lambda promise: True),
             state_log=state.state_log,
             topics=state.topics,
+            security=Security(state.state_log, Options(), ManualClock()),
             leases=None,
             messages=None,
             delayed=SimpleNamespace(
@@ -62,6 +64,7 @@ class Bench:
                 rocketmq_groups=SimpleNamespace(name_of=lambda group: group),
             ),
             monitoring=SimpleNamespace(
+                topic_rates=SimpleNamespace(per_second=lambda number: None),
                 addresses=Addresses("here", {}),
                 not_ready_reason=lambda: self.ready_reason,
                 watchdog=Watchdog(),
@@ -141,7 +144,13 @@ def test_topic_is_found_by_either_spelling() -> None:
         ("POST", "/api/topics", b'{"name": "TBW102"}', 409, "exists"),
         ("POST", "/api/topics", b'"' + b"x" * (1 << 20), 413, "exceeded"),
         ("PATCH", "/api/topics/TBW102", b'{"configs": {"message.ttl.ms": "0"}}', 400, "allowed are 1 to 315360000000"),
-        ("PATCH", "/api/topics/TBW102", b'{"configs": {"flush.mode": "syncc"}}', 400, "allowed are sync, async"),
+        (
+            "PATCH",
+            "/api/topics/TBW102",
+            b'{"configs": {"flush.mode": "syncc"}}',
+            400,
+            "are async, sync, shared",
+        ),
         ("PATCH", "/api/topics/TBW102", b'{"configs": {"retention.ms": "7days"}}', 400, "(long); allowed are -1 to 92"),
         ("DELETE", "/api/topics/TBW102", b"", 400, "broker's own"),
         ("DELETE", "/api/topics/none", b"", 404, "there is no topic none; `duolog topic list` shows all"),

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from duolog.bridge.config import GroupsOptions, KafkaOptions, Options
+from duolog.bridge.config import GroupsOptions, KafkaOptions, Options, SecurityOptions
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.topic_table import Topic
@@ -37,9 +37,11 @@ SMALL_STORE = StoreOptions(segment_bytes=4 << 20, reserve_bytes=0, tail_bytes=64
 class KafkaBench(ManualCore):
     """A broker core (`tests/kit/core.py`) with Kafka clients. `groups` are settings of the group coordinator."""
 
-    def __init__(self, kafka: KafkaOptions | None = None, **groups: int) -> None:
+    def __init__(
+        self, kafka: KafkaOptions | None = None, security: SecurityOptions | None = None, **groups: int
+    ) -> None:
         of_groups = GroupsOptions(**({"initial_rebalance_delay_ms": 0} | groups))
-        options = Options(groups=of_groups, kafka=kafka or KafkaOptions())
+        options = Options(groups=of_groups, kafka=kafka or KafkaOptions(), security=security or SecurityOptions())
         super().__init__(options, store=SMALL_STORE)
         self.rocketmq_groups_with_members = Members()
         self.client_protocols = ClientProtocols(self.kafka_groups, self.rocketmq_groups_with_members)

@@ -8,6 +8,7 @@ from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topic_table import EPOCHS_MAX, Topic
 from duolog.bridge.state.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists
 from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE
+from duolog.store.entry import SHARED, SYNCED, WRITTEN
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.replayed_state import NOW, State, new_state, open_state
 
@@ -177,12 +178,21 @@ def test_config_comes_from_topic_then_broker_then_table() -> None:
 def test_settings_follow_the_configs() -> None:
     topics = opened().topics
     topic, _ = topics.create("orders", 1, {"flush.mode": "async", "cleanup.policy": "compact,delete"}, NOW)
-    assert (topic.settings.durable, topic.queues[0].durable) == (False, False)
+    assert (topic.settings.level, topic.queues[0].level) == (WRITTEN, WRITTEN)
     assert (topic.settings.compact, topic.settings.delete) == (True, True)
     topics.configure(topic, {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"}, NOW)
-    assert (topic.settings.durable, topic.queues[0].durable) == (True, True)
+    assert (topic.settings.level, topic.queues[0].level) == (SYNCED, SYNCED)
     assert (topic.settings.compact, topic.settings.delete, topic.settings.log_append_time) == (True, False, True)
     assert topic.settings.max_message_bytes == 4 * (1 << 20) + (1 << 16)
+
+
+def test_flush_mode_shared_needs_an_object_store() -> None:
+    bench = opened()
+    with pytest.raises(topic_configs.InvalidConfig, match="start the broker with --shared"):
+        bench.topics.create("orders", 1, {"flush.mode": "shared"}, NOW)
+    bench.topics.store.level_max = SHARED
+    topic, _ = bench.topics.create("orders", 1, {"flush.mode": "shared"}, NOW)
+    assert topic.queues[0].level == SHARED
 
 
 @pytest.mark.parametrize("name", topic_configs.TABLE)
@@ -196,7 +206,7 @@ def test_default_of_every_config_passes_its_own_check(name: str) -> None:
 def epochs(state: State, topic: Topic, *ends: int) -> None:
     for end in ends:
         topic.queues[0].end_offset = topic.queues[0].visible_end = end
-        state.topics._begin_epochs(NOW)
+        state.topics._begin_epochs(NOW, WRITTEN)
 
 
 def test_epoch_history_answers_where_each_epoch_ended() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.store.entry import CONTROL_FORM, FIRST_FRAME_FORM, STATE_FORM, Slot
+from duolog.store.entry import CONTROL_FORM, FIRST_FRAME_FORM, STATE_FORM, SYNCED, Slot
 from duolog.store.errors import EntryTooLarge
 from duolog.store.files import Files
 from duolog.store.index.queue import Queue
@@ -40,7 +40,7 @@ U64 = st.integers(0, (1 << 63) - 1)
 
 
 def queue(key: int, files: Files | None = None) -> Queue:
-    return Queue(key, QueueIndex(IndexFiles(files or CrashDisk()), 0, 0), durable=True)
+    return Queue(key, QueueIndex(IndexFiles(files or CrashDisk()), 0, 0), level=SYNCED)
 
 
 def encoded(entries: list[Frame | StateRecord], *, slots: list[Slot] | None = None, flags: int = 0) -> Chunk:

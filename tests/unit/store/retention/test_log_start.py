@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duolog.store.entry import SYNCED
 from duolog.store.index.index_files import IndexFiles
 from duolog.store.index.queue import Queue
 from duolog.store.index.queue_index import QueueIndex
@@ -43,7 +44,7 @@ def queue_of(entries: list[Entry], disk: CrashDisk, *, hidden: int = 0, start_of
     index = QueueIndex(IndexFiles(disk), 1, 0)
     for number, entry in enumerate(entries):
         index.append(entry.base_offset, number * 100, entry.size, entry.count, -1, entry.stored_ms, 0, FORM)
-    queue = Queue(1 << 16, index, durable=True)
+    queue = Queue(1 << 16, index, level=SYNCED)
     queue.end_offset = index.end_offset
     seen = entries[: len(entries) - hidden]
     queue.visible_end = seen[-1].base_offset + seen[-1].count if seen else 0

@@ -66,7 +66,7 @@ def test_answer_waits_for_what_the_topic_promises() -> None:
     for flush, durable in (("sync", True), ("async", False)):
         topic = bench.topic(flush, flush_mode=flush)
         published = bench.publisher.publish_batch(topic, 0, batch([b"a"]), NOW)
-        assert published.promise.durable is durable
+        assert published.promise.level == durable
         assert not bench.store.kept(published.promise)
         bench.store.write()
         assert bench.store.kept(published.promise) is not durable

@@ -75,6 +75,32 @@ def test_redriven_letters_are_marked(broker: RocketMQBroker, bench: HttpBench) -
     assert [each["is_redriven"] for each in found["dead_letters"]] == [True]
 
 
+def test_some_letters_are_redriven_and_the_position_moves_over_those_without_a_gap(
+    broker: RocketMQBroker, bench: HttpBench
+) -> None:
+    for body in (b"a", b"b", b"c", b"d"):
+        fail(broker, body)
+    path = "/api/groups/billing/redrive"
+    assert bench.ask("POST", path, {"to": "topic", "offsets": [2, 0, 2]}) == (200, {"group": "billing", "redriven": 2})
+    _, found = bench.ask("GET", "/api/groups/billing/dead-letters")
+    assert [each["is_redriven"] for each in found["dead_letters"]] == [True, False, False, False]
+    values = [bench.ask("GET", f"/api/topics/orders/messages?queue={queue}")[1]["messages"] for queue in (0, 1)]
+    assert [row["value"] for rows in values for row in rows][-2:] == ["a", "c"]
+    for offsets in ([4], [0, 9], [-1]):
+        status, refused = bench.ask("POST", path, {"to": "topic", "offsets": offsets})
+        assert (status, "no dead letters at all of the offsets" in refused["error"]) == (409, True)
+    assert bench.ask("POST", path, {"to": "topic", "offsets": []})[0] == 400
+    assert bench.ask("POST", path, {"to": "topic"}) == (200, {"group": "billing", "redriven": 3})  # b, c, d
+
+
+def test_letters_are_filtered(broker: RocketMQBroker, bench: HttpBench) -> None:
+    fail(broker, b"a")
+    path = "/api/groups/billing/dead-letters"
+    assert len(bench.ask("GET", f"{path}?reason=attempts&topic=orders")[1]["dead_letters"]) == 1
+    for query in ("reason=expired", "topic=audit", "key=none", "tag=none"):
+        assert bench.ask("GET", f"{path}?{query}")[1]["dead_letters"] == [], query
+
+
 @pytest.mark.parametrize("number", ["0", "1", "-1", "7" * 30, "f" * 32, "0" * 32, "g" * 32])
 def test_unknown_ids_are_not_found(bench: HttpBench, number: str) -> None:
     status, answer = bench.ask("GET", f"/api/messages/{number}")

@@ -18,8 +18,15 @@ from tests.kit.core import ManualCore
 from tests.kit.http import TimerHandlers
 
 
+class Asked(SimpleNamespace):
+    """The members of a request that the handlers use; nobody has logged in."""
+
+    def get(self, key: object) -> None:
+        return None
+
+
 def asked(body: object = None, **query: str) -> Any:
-    return SimpleNamespace(body=json.dumps(body).encode(), query=query, headers=CIMultiDict[str]())
+    return Asked(body=json.dumps(body).encode(), query=query, headers=CIMultiDict[str]())
 
 
 async def read(request: Any) -> bytes:
@@ -182,7 +189,7 @@ def test_timer_and_schedule_whose_messages_expire() -> None:
     core.settle()
     assert [queue.key in core.expiring_queues for queue in topic.queues] == [False, True]
     id = json.loads(cast(bytes, made.body))["id"]
-    shown = json.loads(cast(bytes, asyncio.run(api._view(SimpleNamespace(match_info={"id": id}))).body))
+    shown = json.loads(cast(bytes, asyncio.run(api._view(Asked(match_info={"id": id}))).body))
     assert shown["headers"]["EXPIRE_AT_MS"] == str(expires_ms)
     wanted = {"topic": "orders", "name": "tick", "value": "v", "every_ms": 1000, "queue": 0, "headers": headers}
     asyncio.run(api._register(asked(wanted)))

@@ -22,7 +22,6 @@ ROWS = [pytest.param(api, id=api.key.name) for api in TABLE.values()]
 ABSENT = (
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.SHARE_FETCH,
-    ApiKey.SASL_AUTHENTICATE,
 )
 TELEMETRY = (71, 72)
 

@@ -271,14 +271,14 @@ def test_what_a_group_was_given_is_counted(broker: RocketMQBroker, client: Clien
 def test_counts_of_windows_end_with_them() -> None:
     counts = ConsumeCounts(keys_max=2)
     for minute in range(26 * 60):
-        counts.add("g", 1, 1, minute * 60_000)
+        counts.add("g", 1, 1, 100, minute * 60_000)
         counts.advance(minute * 60_000 + SLOT_MS)
     now_ms = counts.next_deadline_mono_ms() or minute * 60_000 + SLOT_MS
     assert counts.of("g", 1, now_ms) == [1, 60, 24 * 60]
     assert counts.of("g", 1, now_ms + 3 * 3600_000) == [0, 0, 21 * 60]
     assert counts.of("g", 1, now_ms + 48 * 3600_000) == [0, 0, 0]
     for topic in (2, 3):
-        counts.add("g", topic, 1, now_ms)
+        counts.add("g", topic, 1, 100, now_ms)
     assert counts.of_all(now_ms)[0] == 2
     assert len(counts) == 2  # The one that was read longest ago made room.
 

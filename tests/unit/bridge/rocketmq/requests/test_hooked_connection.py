@@ -177,8 +177,8 @@ def test_requests_that_nobody_answers_are_not_kept_for_ever() -> None:
         assert hooked.worked() is None
     auditor.calls.clear()
     for opaque in (1, 2):
-        reply = remoting.response(remoting.request(RequestCode.END_TRANSACTION, opaque, {}))
-        hooked.client.connection.send(Answer(remoting.encode(reply)))
+        asked = remoting.request(RequestCode.END_TRANSACTION, opaque, {})
+        hooked.client.connection.reply(asked, Answer(remoting.encode(remoting.response(asked))))
         hooked.threads.run()
     assert auditor.calls == [("after", "END_TRANSACTION", 0)]
     assert hooked.send(b"one").code == 0

@@ -1,0 +1,134 @@
+"""What it costs that a broker is observed: `python -m benchmarks.observed`.
+
+    rounds    a load by librdkafka without, with, without, with observation ...; the median ratio of the pairs
+    share     the broker's CPU time of one scrape and one view of the console, measured while nothing else runs,
+              divided by their interval: the share of the one core that the broker's event loop has
+
+Observation is a Prometheus that scrapes `/metrics`, and a browser that shows the console's overview, each at its
+interval. The broker has TOPICS topics of QUEUES queues, and a group that reads all of them. The share is the figure to
+trust: two rounds of the same load differ by more than two percent on most machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from benchmarks import librdkafka
+from benchmarks.contenders import Duolog, admin, cpu_s, create_topic, settle
+
+TOPICS, QUEUES = 100, 10
+SCRAPE_S, PAGE_S = 15.0, 5.0  # Prometheus scrapes every minute by default, most installations every 15 s.
+GOAL = 0.02
+MESSAGE_BYTES = 1024
+SINGLE_REQUESTS = 40  # Of each kind, to measure the CPU time of one.
+
+
+def main() -> int:
+    asked = _arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        broker = Duolog(Path(folder), "async")
+        broker.start()
+        try:
+            _fill(broker)
+            costs = {path: _cost_s(broker, path) for path in ("/metrics", "/")}
+            share = costs["/metrics"] / SCRAPE_S + costs["/"] / PAGE_S
+            for path, cost in costs.items():
+                print(f"GET {path:10} {cost * 1000:6.1f} ms of CPU time each")
+            print(f"share of a core {share:6.2%}   goal < {GOAL:.0%}: {'yes' if share < GOAL else 'no'}")
+            ratios = _rounds(broker, asked.rounds, asked.seconds)
+        finally:
+            broker.end()
+    print(f"throughput, observed / not observed, median of {asked.rounds} pairs: {statistics.median(ratios):.3f}")
+    return 0
+
+
+def _fill(broker: Duolog) -> None:
+    """Make the topics, and a group with an offset in each of their queues."""
+    names = [f"topic-{number}" for number in range(TOPICS)]
+    client = admin(broker)  # Its topics are made only as long as it exists.
+    for made in client.create_topics([NewTopic(name, QUEUES, 1) for name in names]).values():
+        made.result(60)
+    group = Consumer({"bootstrap.servers": broker.kafka, "group.id": "readers"})
+    places = [TopicPartition(name, queue, 0) for name in names for queue in range(QUEUES)]
+    group.commit(offsets=places, asynchronous=False)
+    group.close()
+    settle(broker)
+
+
+def _cost_s(broker: Duolog, path: str) -> float:
+    """Return the broker's CPU time of one request."""
+    _get(broker, path)
+    before_s = cpu_s(broker)
+    for _ in range(SINGLE_REQUESTS):
+        _get(broker, path)
+    return (cpu_s(broker) - before_s) / SINGLE_REQUESTS
+
+
+def _rounds(broker: Duolog, count: int, seconds: float) -> list[float]:
+    """Return the ratio of each pair of rounds."""
+    topic = create_topic(broker, "load")
+    librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds)
+    ratios = []
+    for _ in range(count):
+        plain = _rate(librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds))
+        with _observed(broker):
+            observed = _rate(librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds))
+        ratios.append(observed / plain)
+        print(f"{plain:10,.0f} messages/s, observed {observed:10,.0f}")
+    return ratios
+
+
+def _rate(ran: librdkafka.Ran) -> float:
+    return ran.messages / ran.seconds
+
+
+@contextmanager
+def _observed(broker: Duolog) -> Iterator[None]:
+    """Scrape and show the console until the block ends; each begins at once."""
+    ended = threading.Event()
+    threads = [
+        threading.Thread(target=_repeat, args=(broker, path, interval_s, ended))
+        for path, interval_s in (("/metrics", SCRAPE_S), ("/", PAGE_S))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def _repeat(broker: Duolog, path: str, interval_s: float, ended: threading.Event) -> None:
+    next_s = time.monotonic()
+    while not ended.wait(max(0.0, next_s - time.monotonic())):
+        _get(broker, path)
+        next_s += interval_s
+
+
+def _get(broker: Duolog, path: str) -> None:
+    with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=60) as answer:
+        answer.read()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.observed", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=4, metavar="N", help="pairs of rounds [4]")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="length of a round [10]")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

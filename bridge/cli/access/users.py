@@ -1,0 +1,160 @@
+"""`duolog user`: the users of a broker. With --data they are changed in a data directory that no broker uses."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duolog.bridge.cli.common import (
+    AsJson,
+    BadOption,
+    ConfigFile,
+    Http,
+    Refused,
+    new_app,
+    reading,
+    show_done,
+    show_json,
+    show_table,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from duolog.bridge.core import Core
+
+user_app = new_app("Users, who log in to Kafka, RocketMQ and HTTP with one name and one password.")
+
+OfflineData = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="change this data directory, which no broker uses"),
+]
+FromInput = Annotated[
+    bool, typer.Option("--password-stdin", help="read the password from standard input, which must be a line")
+]
+Groups = Annotated[list[str] | None, typer.Option("--in-group", metavar="GROUP", help="a group of users; repeatable")]
+
+
+@contextmanager
+def offline(data: str, config: Any) -> Iterator["Core"]:
+    """Open a data directory, or make one and say so: its name may be misspelled. Raises BadOption and Refused."""
+    from duolog.bridge.config import ConfigError, load
+    from duolog.bridge.net.addresses import StartError
+    from duolog.bridge.offline import open_offline
+    from duolog.bridge.security.acls import TooManyRules
+    from duolog.bridge.security.users import UserError
+
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]  # As `duolog serve` does.
+    if not Path(data).exists():
+        typer.echo(f"duolog: --data {data} did not exist: a new data directory was made", err=True)
+    try:
+        with open_offline(load(config, {"store.directory": data}, os.environ)) as core:
+            yield core
+    except ConfigError as error:
+        raise BadOption(str(error)) from error
+    except (StartError, UserError, TooManyRules) as error:
+        raise Refused(str(error)) from error
+
+
+def password_of(is_from_input: bool) -> str:
+    """Read a password: from standard input, or twice from the terminal. Raises BadOption."""
+    if is_from_input:
+        password = sys.stdin.readline().rstrip("\r\n")
+    elif sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        raise BadOption("the password: expected --password-stdin, or a terminal")
+    if not password:
+        raise BadOption("the password is empty")
+    return password
+
+
+@user_app.command("add", epilog="Example: echo secret | duolog user add alice --super --password-stdin --data DIR")
+def user_add(
+    name: str,
+    is_super: Annotated[bool, typer.Option("--super", help="the user may do everything")] = False,
+    is_from_input: FromInput = False,
+    groups: Groups = None,
+    data: OfflineData = None,
+    config: ConfigFile = None,
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a user."""
+    password = password_of(is_from_input)
+    if data is None:
+        body = {"name": name, "password": password, "is_super": is_super, "groups": groups or []}
+        writing(http).post("/api/users", body)
+    else:
+        from duolog.bridge.security.logins import new_record
+
+        with offline(data, config) as core:
+            security, now_ms = core.security, core.clock.now_ms()
+            record = new_record(
+                name, password, security.box, security.options, now_ms, is_super=is_super, groups=tuple(groups or ())
+            )
+            security.users.set(record, now_ms, is_new=True)
+    show_done({"added": name}, f"added {name}", as_json=as_json)
+
+
+@user_app.command("list")
+def user_list(data: OfflineData = None, config: ConfigFile = None, http: Http = None, as_json: AsJson = False) -> None:
+    """List the users."""
+    if data is None:
+        rows = reading(http).get("/api/users")
+    else:
+        with offline(data, config) as core:
+            rows = [
+                {"name": user.name, "is_super": user.is_super, "groups": list(user.record.groups)}
+                for user in core.security.users.all()
+            ]
+    if as_json:
+        show_json(rows)
+        return
+    show_table(
+        ("user", "super", "groups"),
+        [[row["name"], "yes" if row["is_super"] else "", " ".join(row["groups"])] for row in rows],
+    )
+
+
+@user_app.command("password")
+def user_password(
+    name: str,
+    is_from_input: FromInput = False,
+    data: OfflineData = None,
+    config: ConfigFile = None,
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the password of a user, which ends the user's sessions."""
+    password = password_of(is_from_input)
+    if data is None:
+        writing(http).patch("/api/users", name, body={"password": password})
+    else:
+        from duolog.bridge.security.logins import new_record
+
+        with offline(data, config) as core:
+            security, now_ms = core.security, core.clock.now_ms()
+            user = security.users.get(name)
+            record = new_record(
+                name, password, security.box, security.options, now_ms,
+                is_super=user is not None and user.is_super, groups=tuple(user.record.groups) if user else (),
+            )  # fmt: skip
+            security.users.set(record, now_ms, is_new=False)
+    show_done({"changed": name}, f"changed the password of {name}", as_json=as_json)
+
+
+@user_app.command("remove")
+def user_remove(
+    name: str, data: OfflineData = None, config: ConfigFile = None, http: Http = None, as_json: AsJson = False
+) -> None:
+    """Remove a user, which ends the user's sessions. Rules that name the user stay."""
+    if data is None:
+        writing(http).delete("/api/users", name)
+    else:
+        with offline(data, config) as core:
+            core.security.users.remove(name, core.clock.now_ms())
+    show_done({"removed": name}, f"removed {name}", as_json=as_json)

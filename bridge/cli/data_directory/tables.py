@@ -1,0 +1,68 @@
+"""Checks sorted tables of delayed messages for `duolog log verify`: those that the last manifest in the log names."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from duolog.bridge.records import codec
+from duolog.bridge.records.timers import TimerTablesChanged
+from duolog.delay.tables.sorted_table import SortedTable
+from duolog.delay.tables.table_format import TableEntry, table_path
+from duolog.store.errors import Corruption
+from duolog.store.files import ReadableFiles
+
+
+class DamagedTable(NamedTuple):
+    """A table with damage; `damaged_places` counts its damaged blocks and pages, `reason` is that of the first."""
+
+    path: str
+    damaged_places: int
+    reason: str
+
+
+class ManifestReader:
+    """Finds the last manifest among state records, which are passed in the order of the log."""
+
+    def __init__(self) -> None:
+        self.tables: Sequence[TableEntry] = ()
+
+    def note(self, payload: bytes) -> None:
+        """Take a state record."""
+        if codec.tag_of(payload) != TimerTablesChanged.__struct_config__.tag:
+            return
+        try:
+            record = codec.decode(payload)
+        except codec.Undecodable:
+            return
+        assert isinstance(record, TimerTablesChanged)
+        self.tables = [TableEntry(*fields) for fields in record.manifest]
+
+
+def check_tables(
+    files: ReadableFiles, tables: Sequence[TableEntry], note_bytes: Callable[[int], None], *, is_served: bool
+) -> list[DamagedTable]:
+    """Read these tables and return the damaged ones. A running broker may have removed a table meanwhile."""
+    damaged: list[DamagedTable] = []
+    for entry in tables:
+        path = table_path(entry.number)
+        if is_served and path.rpartition("/")[2] not in files.list("timers"):
+            continue
+        try:
+            table = SortedTable(files, entry)
+        except Corruption as error:
+            damaged.append(DamagedTable(path, 1, str(error)))
+            continue
+        try:
+            reasons = [text for text in _texts(table, note_bytes) if text]
+        finally:
+            table.close()
+        if reasons:
+            damaged.append(DamagedTable(path, len(reasons), reasons[0]))
+    return damaged
+
+
+def _texts(table: SortedTable, note_bytes: Callable[[int], None]) -> list[str]:
+    texts = []
+    for size, text in table.check():
+        note_bytes(size)
+        texts.append(text)
+    return texts

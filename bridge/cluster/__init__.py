@@ -1,0 +1,9 @@
+"""A broker that shares its log with others: the numbers of the brokers, and what a standby answers.
+
+members.py             each broker's number and addresses, in the object store
+membership.py          this broker's part in the stream: it joins, follows, takes over, uploads
+standby_context.py     what the answers of a standby are made of
+standby_kafka.py       Kafka clients of a standby: Metadata and coordinators name the owner, all else is refused
+standby_rocketmq.py    RocketMQ clients of a standby: routes name the owner, all else is refused
+standby_http.py        health and status of a standby; all else leads to the owner
+"""

@@ -1,0 +1,193 @@
+"""The class StreamMembership: one broker's part in a stream, from the object store's URL to the replica of the log.
+
+membership = StreamMembership(options, clock, own endpoints, ...)
+await membership.join(files, lock)      # the store is tested, this broker has its number, the log is compared
+store = membership.open(...)            # the log is recovered
+membership.watch()                      # which brokers there are, and who owns the stream, is kept up to date
+await membership.replica.follow()       # returns when this broker owns the stream
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import chain, repeat
+from typing import Final, TypeVar
+
+from duolog.bridge.clock import Clock
+from duolog.bridge.cluster.members import Members
+from duolog.bridge.config import Options
+from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.net.nodes import Endpoints, Nodes
+from duolog.store.files import Files
+from duolog.store.objects.counted import CountedObjects
+from duolog.store.objects.errors import ObjectStoreError, StoreRetry, StoreUnknown
+from duolog.store.objects.opening import open_objects
+from duolog.store.objects.options import ObjectStoreOptions
+from duolog.store.objects.self_test import check_creates
+from duolog.store.shared.events import Deposed, Event, StoreAnswers, StoreTrouble
+from duolog.store.shared.options import SharedOptions
+from duolog.store.shared.replica import Replica
+
+REFRESH_S: Final = (1.0, 1.0, 2.0, 4.0, 20.0)  # Between two looks at which brokers there are; the last one repeats.
+RETRY_S: Final = 0.5
+ID_BYTES: Final = 16
+NUMBER_BYTES: Final = 4  # At the end of a writer's id: the number of the broker.
+
+T = TypeVar("T")
+log = logging.getLogger("cluster")
+
+
+class OwnershipLost(Exception):
+    """Another broker owns the stream. This process must begin again, because its state has what the log lacks."""
+
+
+class StreamMembership:
+    """The object store, the other brokers, and the replica of this broker."""
+
+    def __init__(
+        self,
+        options: Options,
+        clock: Clock,
+        own: Endpoints,
+        metrics: Metrics,
+        on_deposed: Callable[[OwnershipLost], None],
+        on_progress: Callable[[], None],
+    ) -> None:
+        """Open the object store; nothing is sent yet. Raises StoreRefused."""
+        shared = options.shared
+        self.objects = CountedObjects(
+            open_objects(
+                ObjectStoreOptions(
+                    shared.url,
+                    shared.endpoint,
+                    shared.region,
+                    shared.connect_timeout_ms,
+                    shared.request_timeout_ms,
+                )
+            ),
+            metrics.object_requests,
+            metrics.object_bytes,
+        )
+        self.replica: Replica
+        self.nodes: Nodes
+        self._options, self._clock, self._own = options, clock, own
+        self._on_deposed, self._on_progress = on_deposed, on_progress
+        self._members = Members(self.objects)
+        self._watching: asyncio.Task[None] | None = None
+        self._is_in_trouble = False
+
+    # -- The start
+
+    async def join(self, files: Files, lock: int) -> None:
+        """Test the store, register this broker, and prepare the data directory, whose lock is given.
+
+        Waits as long as the store does not answer. Raises ObjectStoreError, StoreError and OSError.
+        """
+        await self.check_store()
+        own = await self._persist(lambda: self._members.register(self._own))
+        await self._persist(self._members.refresh)
+        self.nodes = Nodes(own, None)
+        shared = self._options.shared
+        self.replica = await Replica.join(
+            self.objects,
+            files,
+            lock,
+            writer=secrets.token_bytes(ID_BYTES - NUMBER_BYTES) + own.id.to_bytes(NUMBER_BYTES),
+            new_stream=secrets.token_bytes(ID_BYTES),
+            claim=self._own.encode(),
+            options=SharedOptions(
+                flush_interval_ms=shared.flush_interval_ms,
+                object_bytes=shared.object_bytes,
+                in_flight_bytes=shared.in_flight_bytes,
+                behind_bytes_max=shared.behind_bytes_max,
+                takeover_ms=self._options.cluster.takeover_ms,
+            ),
+            mono_ms=self._clock.mono_ms,
+            on_event=self._on_event,
+            on_progress=self._on_replica_progress,
+        )
+        self.update_nodes()
+
+    async def check_store(self) -> None:
+        """Test that the store creates each object once. Raises UnreliableStore, and StoreRefused."""
+        await self._persist(lambda: check_creates(self.objects, secrets.token_hex(ID_BYTES)))
+
+    async def _persist(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Send requests again until the store answers."""
+        while True:
+            try:
+                return await request()
+            except (StoreRetry, StoreUnknown) as error:
+                self._note_trouble(str(error))
+            await asyncio.sleep(RETRY_S)
+
+    # -- The other brokers
+
+    def watch(self) -> None:
+        """Begin to look at times which brokers there are."""
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        for pause_s in chain(REFRESH_S, repeat(REFRESH_S[-1])):
+            await asyncio.sleep(pause_s)
+            with suppress(StoreRetry, StoreUnknown):
+                try:
+                    await self._members.refresh()
+                except ObjectStoreError as error:
+                    self._note_trouble(str(error))
+            self.update_nodes()
+
+    def update_nodes(self) -> None:
+        """Take over which brokers there are, and who owns the stream, as far as this broker has read its log."""
+        others = {number: each for number, each in self._members.known.items() if number != self.nodes.own.id}
+        self.nodes.set(others, self._owner())
+
+    def _owner(self) -> Endpoints | None:
+        if self.replica.is_owner:
+            return self._own
+        identity = self.replica.joined.cursor.owner
+        number = int.from_bytes(identity.writer[-NUMBER_BYTES:])
+        if not identity.epoch or number == self.nodes.own.id:
+            return None  # Nobody has begun to write, or this broker has before it was started again.
+        return self._members.known.get(number)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the owner whose log was read last."""
+        return self.replica.joined.cursor.owner.epoch
+
+    # -- What the replica reports
+
+    def _on_replica_progress(self) -> None:
+        if not self.replica.is_owner:
+            self.update_nodes()
+        self._on_progress()
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Deposed(reason):
+                self._on_deposed(OwnershipLost(reason))
+            case StoreTrouble(reason):
+                self._note_trouble(reason)
+            case StoreAnswers():
+                self._is_in_trouble = False
+                log.info("object store answers again")
+
+    def _note_trouble(self, reason: str) -> None:
+        """Log the first failure of several in a row."""
+        if not self._is_in_trouble:
+            self._is_in_trouble = True
+            log.warning("object store request failed, it is repeated: %s", reason)
+
+    # -- The end
+
+    async def stop(self, wait_s: float) -> None:
+        """Upload the rest, for at most this time, and send no further request."""
+        if self._watching is not None:
+            self._watching.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self.replica.end()
+        self.replica.stop()

@@ -1,0 +1,111 @@
+"""The HTTP port of a standby.
+
+GET /healthz        200 while the event loop runs
+GET /readyz         503, for this broker serves no messages; 200 with `?role=any`
+GET /metrics        requests to the object store, role, epoch
+GET /api/status     role, owner, epoch, positions
+any other           307 to the owner; 503 while no owner is known
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import version as installed_version
+from typing import Any, Final
+
+from aiohttp import web
+from msgspec import structs
+
+from duolog.bridge.cluster.standby_context import StandbyContext
+from duolog.bridge.http.answers import answer, failure
+from duolog.bridge.http.connections import HttpConnections
+from duolog.bridge.http.guard import Guard
+from duolog.bridge.net.addresses import Addresses, endpoint
+
+STOP_S: Final = 0.5
+
+
+class StandbyHttpPort:
+    """The HTTP port of one standby. `position` returns where the copied log ends, and `epoch` the owner's epoch."""
+
+    def __init__(
+        self, context: StandbyContext, addresses: Addresses, position: Callable[[], int], epoch: Callable[[], int]
+    ) -> None:
+        self._context, self._addresses = context, addresses
+        self._position, self._epoch = position, epoch
+        self._guard = Guard(context.options, addresses.advertised_host)
+        self._connections = HttpConnections(context.options, context.clock)
+        application = web.Application(middlewares=[self._guarded])
+        application.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                web.get("/api/status", self._status),
+                web.route("*", "/{path:.*}", self._elsewhere),
+            ]
+        )
+        self._runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=STOP_S)
+
+    async def start(self) -> None:
+        await self._runner.setup()
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    def connection(self) -> asyncio.BaseProtocol:
+        """Return the protocol for an accepted socket."""
+        server = self._runner.server
+        assert server is not None, "the HTTP port is not started"
+        return self._connections.accept(server)
+
+    @web.middleware
+    async def _guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        try:
+            self._guard.check(request)
+        except web.HTTPException as error:
+            return failure(error.text or error.reason, error.status)
+        found: web.StreamResponse = await handler(request)
+        return found
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        is_enough = request.query.get("role") == "any"
+        return web.Response(text="ready\n" if is_enough else "standby\n", status=200 if is_enough else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        # A thread imports prometheus-client at the first scrape, because the import takes 100 ms.
+        module = await asyncio.to_thread(import_module, "duolog.bridge.cluster.standby_metrics")
+        body = module.exposition(self._context.metrics, self._epoch())
+        return web.Response(body=body, headers={"Content-Type": module.CONTENT_TYPE})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        context, owner = self._context, self._context.nodes.owner
+        addresses = None if owner is None else structs.asdict(owner.endpoints)
+        return answer(
+            {
+                "version": installed_version("duolog"),
+                "pid": os.getpid(),
+                "cluster_id": context.cluster_id,
+                "role": "standby",
+                "owner": addresses and {name: endpoint(*each) for name, each in addresses.items()},
+                "epoch": self._epoch(),
+                "ready": "standby",
+                "listeners": {name: endpoint(*each) for name, each in self._addresses.listening.items()},
+                "log": {"next_position": self._position()},
+                "topics": len(context.topics),
+                "connections": len(context.server.connections),
+            }
+        )
+
+    async def _elsewhere(self, request: web.Request) -> web.Response:
+        owner = self._context.nodes.owner
+        if owner is None:
+            return failure("this broker is a standby, and the stream has no owner at present: try again", 503)
+        location = f"{request.scheme}://{endpoint(*owner.endpoints.http)}{request.rel_url}"
+        redirect = failure(f"this broker is a standby; the owner is {endpoint(*owner.endpoints.http)}", 307)
+        redirect.headers["Location"] = location
+        return redirect

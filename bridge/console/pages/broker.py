@@ -1,0 +1,36 @@
+"""The broker itself: its settings, its clients, its log lines."""
+
+from duolog.bridge.console.commands import duolog, option
+from duolog.bridge.console.pages.page import ROWS, Page, PageApi
+
+LEVELS = ("debug", "info", "warning", "error")
+LINES = 200
+
+
+async def settings(api: PageApi) -> Page:
+    search = api.query.optional("search") or ""
+    found = await api.get("/api/settings", words=duolog("config", "show", "--http", api.host))
+    rows = [row for row in found if search in row["name"]]
+    return Page("settings.html", "Settings", {"rows": rows, "search": search}, api.commands)
+
+
+async def clients(api: PageApi) -> Page:
+    found = await api.get("/api/clients", words=duolog("clients", "--limit", ROWS), limit=ROWS)
+    return Page("clients.html", "Clients", {"found": found}, api.commands)
+
+
+async def log(api: PageApi) -> Page:
+    level, component, search = (api.query.optional(name) for name in ("level", "component", "search"))
+    words = duolog(
+        "lines", "--limit", LINES, *option("--level", level), *option("--component", component),
+        *option("--search", search),
+    )  # fmt: skip
+    lines = await api.get("/api/log", words=words, limit=LINES, level=level, component=component, search=search)
+    values = {
+        "lines": lines[::-1],
+        "level": level or "",
+        "levels": ("", *LEVELS),
+        "component": component or "",
+        "search": search or "",
+    }
+    return Page("log.html", "Log", values, api.commands)

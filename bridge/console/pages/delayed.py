@@ -1,0 +1,96 @@
+"""Pending messages: how many are due when, a list, one of them; and recurring schedules."""
+
+from typing import Any, Final
+
+from duolog.bridge.console.commands import duolog, option
+from duolog.bridge.console.forms import moment
+from duolog.bridge.console.pages.page import ROWS, Page, PageApi
+from duolog.bridge.http.local_api import path_of
+
+DAY_MS: Final = 86_400_000
+DAYS: Final = 28  # Of the calendar.
+WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+# The spans of the histogram, by name: the length of all bars, and the number of bars.
+SPANS: Final = {
+    "hour": (3_600_000, 60),
+    "day": (DAY_MS, 48),
+    "week": (7 * DAY_MS, 56),
+    "month": (30 * DAY_MS, 60),
+}
+
+
+async def delayed(api: PageApi) -> Page:
+    query = api.query
+    topic, key, span = query.optional("topic"), query.optional("key"), query.optional("span") or "hour"
+    from_ms, until_ms = query.moment_ms("from"), query.moment_ms("until")
+    length_ms, bins = SPANS.get(span, SPANS["hour"])
+    histogram = await api.get(
+        "/api/timers/histogram", topic=topic, from_ms=api.now_ms, until_ms=api.now_ms + length_ms, bins=bins
+    )
+    words = duolog(
+        "timer", "list", *option("--topic", topic), *option("--key", key),
+        *option("--from", None if from_ms is None else moment(from_ms)),
+        *option("--until", None if until_ms is None else moment(until_ms)),
+    )  # fmt: skip
+    found = await api.get(
+        "/api/timers", words=words, topic=topic, key=key, from_ms=from_ms, until_ms=until_ms, limit=ROWS,
+        after=query.optional("after"), content=True,
+    )  # fmt: skip
+    found["timers"] = [api.masking.masked(row["topic"], row) for row in found["timers"]]
+    count = await api.get("/api/timers/count", topic=topic, key=key, from_ms=from_ms, until_ms=until_ms)
+    values = {
+        "topic": topic or "", "key": key or "", "span": span, "spans": tuple(SPANS), "found": found,
+        "count": count["count"], "histogram": _chart(histogram), "weeks": await _calendar(api, topic),
+        "from_text": query.optional("from") or "", "until_text": query.optional("until") or "",
+    }  # fmt: skip
+    return Page("delayed.html", "Delayed messages", values, api.commands)
+
+
+async def timer(api: PageApi) -> Page:
+    id = api.query.text("id")
+    found = await api.get(path_of("/api/timers/{}", id), words=duolog("timer", "show", id))
+    return Page("timer.html", "A delayed message", {"timer": api.masking.masked(found["topic"], found)}, api.commands)
+
+
+async def schedules(api: PageApi) -> Page:
+    found = await api.get("/api/schedules", words=duolog("schedule", "list"))
+    start = api.query.number("row") or 0
+    rows = found[start : start + ROWS]
+    following = start + ROWS if len(found) > start + ROWS else None
+    expression, zone = api.query.optional("cron"), api.query.optional("zone") or "UTC"
+    preview = None
+    if expression is not None:
+        words = duolog("schedule", "preview", expression, *option("--zone", zone))
+        preview = await api.get("/api/cron", words=words, expression=expression, zone=zone)
+    values = {"rows": rows, "following": following, "expression": expression or "", "zone": zone, "preview": preview}
+    return Page("schedules.html", "Schedules", values, api.commands)
+
+
+def _chart(histogram: dict[str, Any]) -> dict[str, Any]:
+    """Return the bars of a chart: the begin of each in seconds, and its number."""
+    begins_s = [(histogram["from_ms"] + at * histogram["step_ms"]) / 1000 for at in range(len(histogram["counts"]))]
+    return {
+        "kind": "bars",
+        "label": "Pending messages by the time at which they are due",
+        "x": begins_s,
+        "series": [{"label": "due", "values": histogram["counts"]}],
+    }
+
+
+async def _calendar(api: PageApi, topic: str | None) -> list[list[dict[str, Any]]]:
+    """Return weeks of days, from today in UTC: begin, date, weekday, number of messages, and shade from 0 to 4."""
+    today_ms = api.now_ms - api.now_ms % DAY_MS
+    found = await api.get(
+        "/api/timers/histogram", topic=topic, from_ms=today_ms, until_ms=today_ms + DAYS * DAY_MS, bins=DAYS
+    )
+    counts: list[int] = found["counts"]
+    most = max(counts)
+    days = []
+    for number, count in enumerate(counts):
+        begin_ms = today_ms + number * DAY_MS
+        date = moment(begin_ms)[:10]
+        days.append({
+            "begin_ms": begin_ms, "date": date, "name": WEEKDAYS[(begin_ms // DAY_MS + 3) % 7], "count": count,
+            "heat": 0 if not count else 1 + 3 * count // most,
+        })  # fmt: skip
+    return [days[at : at + 7] for at in range(0, DAYS, 7)]

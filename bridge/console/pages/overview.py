@@ -1,0 +1,58 @@
+"""The first page: whether the broker is well, and what it does."""
+
+from typing import Any
+
+from duolog.bridge.console.commands import duolog
+from duolog.bridge.console.pages.page import Page, PageApi
+
+WIRES = ("kafka", "rocketmq")
+# The page that shows more about a warning.
+PAGES_OF = {
+    "set_aside": "/#set-aside", "faults": "/console/log?level=error", "slow_turns": "/console/log?level=warning",
+    "late": "/console/delayed", "paused": "/console/delayed", "dead_letters": "/console/dead-letters",
+    "given_up": "/console/transactions", "hanging": "/console/transactions",
+    "damaged": "/console/log?level=error", "lost": "/console/log?level=error",
+}  # fmt: skip
+
+
+async def overview(api: PageApi) -> Page:
+    status = await api.get("/api/status", words=duolog("status"))
+    warnings = await api.get("/api/warnings", words=duolog("warnings"))
+    history = await api.get("/api/history", words=duolog("history"))
+    set_aside = await api.get("/api/poison", words=duolog("poison", "list"))
+    pending = await api.get("/api/timers/count")
+    intervals = history["intervals"]
+    return Page(
+        "overview.html",
+        "Overview",
+        {
+            "status": status,
+            "warnings": [row | {"page": PAGES_OF.get(row["kind"])} for row in warnings],
+            "set_aside": [row for row in set_aside["records"] if not row["is_acknowledged"]],
+            "pending": pending["count"],
+            "last": intervals[-1] if intervals else None,
+            "charts": _charts(intervals),
+            "wires": WIRES,
+            "slow_turns": sum(row["long_turns"] for row in intervals),
+        },
+        api.commands,
+    )
+
+
+def _charts(intervals: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    times_s = [row["at_ms"] // 1000 for row in intervals]
+
+    def chart(label: str, **series: list[Any]) -> dict[str, Any]:
+        named = [{"label": name.replace("_", " "), "values": values} for name, values in series.items()]
+        return {"kind": "lines", "label": label, "x": times_s, "series": named}
+
+    return [
+        chart("Records in, by second", **{wire: [row["records_in"][wire] for row in intervals] for wire in WIRES}),
+        chart("Frames out, by second", **{wire: [row["frames_out"][wire] for row in intervals] for wire in WIRES}),
+        chart(
+            "Lateness of delayed messages, in milliseconds",
+            half=[row["late_p50_ms"] for row in intervals],
+            of_99_percent=[row["late_p99_ms"] for row in intervals],
+        ),
+        chart("Time of an fsync, in milliseconds", mean=[row["fsync_ms"] for row in intervals]),
+    ]

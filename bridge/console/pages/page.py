@@ -1,0 +1,72 @@
+"""What a page is made of, and the API as a page uses it."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+
+from duolog.bridge.console.commands import Commands, commands
+from duolog.bridge.console.forms import Form
+from duolog.bridge.console.masking import Masking
+from duolog.bridge.http.local_api import LocalApi
+
+ROWS: Final = 100  # The number of rows of a table on one page.
+
+
+class PageRefused(Exception):
+    """The API refused what a page asked for."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+
+
+class Display(NamedTuple):
+    """How messages are shown."""
+
+    masking: Masking
+    schemas_directory: str
+
+
+class Page(NamedTuple):
+    """A template with its values; `commands` are those that show the same."""
+
+    template: str
+    title: str
+    values: Mapping[str, Any]
+    commands: list[Commands]
+
+
+class PageApi:
+    """The API for one request of a browser. `now_ms` is the time at which the page is made."""
+
+    def __init__(self, local: LocalApi, request: web.Request, display: Display, now_ms: int) -> None:
+        self._local, self._request, self.now_ms = local, request, now_ms
+        self.masking, self.schemas_directory = display
+        self.query = Form(request.query, now_ms)
+        self.host = request.host
+        self.origin = f"{request.scheme}://{request.host}"
+        self.commands: list[Commands] = []  # Of what the page asked for.
+
+    def place(self, name: str) -> str:
+        """Return a part of the page's path."""
+        return self._request.match_info[name]
+
+    async def get(self, path: str, *, words: tuple[str, ...] = (), **query: object) -> Any:
+        """Return the answer to a GET. Raises PageRefused. `words` are the same as a command, which the page shows."""
+        given = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in query.items()
+            if value is not None
+        }
+        if words:
+            self.commands.append(commands(words, self.origin, "GET", path, given))
+        status, content = await self._local.call(self._request, "GET", path, given)
+        if status >= 400:
+            raise PageRefused(status, error_of(content))
+        return content
+
+
+def error_of(content: Any) -> str:
+    """Return the text of an error answer."""
+    return str(content["error"]) if isinstance(content, dict) and "error" in content else str(content)

@@ -1,0 +1,168 @@
+// The console's script: forms as JSON, charts, copying, and the switch for live parts.
+"use strict";
+
+// -- Forms are sent as JSON, which another web page cannot send.
+
+htmx.defineExtension("json-fields", {
+  onEvent(name, event) {
+    if (name === "htmx:configRequest" && event.detail.verb === "post") {
+      event.detail.headers["Content-Type"] = "application/json";
+    }
+    return true;
+  },
+  encodeParameters(request, parameters) {
+    const fields = {};
+    parameters.forEach((value, name) => {
+      fields[name] = name in fields ? fields[name] + "\n" + value : String(value);
+    });
+    return JSON.stringify(fields);
+  },
+});
+
+// -- Live parts are loaded again, unless the switch is off, the page is hidden, or somebody is at work in the part.
+
+const SWITCH = "duolog-live";
+const live = document.getElementById("live-switch");
+const lost = document.getElementById("lost");
+try {
+  live.checked = localStorage.getItem(SWITCH) !== "off";
+} catch { /* the browser keeps nothing for this page */ }
+live.addEventListener("change", () => {
+  try {
+    localStorage.setItem(SWITCH, live.checked ? "on" : "off");
+  } catch { /* the switch holds for this page only */ }
+});
+
+function isAtWorkIn(part) {
+  const selection = document.getSelection();
+  if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return true;
+  if ([...part.querySelectorAll("details")].some((each) => each.open)) return true;
+  return part.contains(document.activeElement) && !document.activeElement.id;
+}
+
+document.body.addEventListener("htmx:beforeRequest", (event) => {
+  const part = event.detail.elt;
+  if (!part.classList.contains("refresh")) return;
+  const cause = event.detail.requestConfig.triggeringEvent;
+  const isOwn = cause && cause.type === "changed";
+  if (!isOwn && (document.hidden || !live.checked || isAtWorkIn(part))) event.preventDefault();
+});
+
+document.body.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.requestConfig.verb !== "get") return;
+  const isGood = event.detail.xhr.status === 200;
+  event.detail.shouldSwap = isGood;
+  lost.hidden = isGood;
+  lost.textContent = `What is shown is old: the broker answers status ${event.detail.xhr.status}.`;
+});
+document.body.addEventListener("htmx:sendError", () => {
+  lost.hidden = false;
+  lost.textContent = "What is shown is old: the broker does not answer.";
+});
+
+// -- Results of actions and copying
+
+document.body.addEventListener("click", async (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.classList.contains("close")) {
+    button.closest(".notice").remove();
+    document.getElementById("main").focus();
+  }
+  if (button.dataset.copy !== undefined) {
+    const before = button.textContent;
+    button.textContent = (await copied(button.dataset.copy)) ? "Copied" : "Not copied; select the text";
+    setTimeout(() => { button.textContent = before; }, 2000);
+  }
+});
+
+document.body.addEventListener("change", (event) => {
+  if (!event.target.classList.contains("all")) return;
+  for (const box of event.target.closest("table").querySelectorAll("tbody input[type=checkbox]")) {
+    box.checked = event.target.checked;
+  }
+});
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);  // Only on https and localhost.
+    return true;
+  } catch {
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+// -- Charts
+
+const COLOURS = ["--link", "--bad", "--good", "--dim"];
+const drawn = new Map();
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function timeTicks(plot, ticks, axis, space, step) {
+  return ticks.map((each) => {
+    const text = new Date(each * 1000).toISOString();
+    return step >= 86400 ? text.slice(5, 10) : step >= 60 ? text.slice(11, 16) : text.slice(11, 19);
+  });
+}
+
+function draw(place) {
+  const found = JSON.parse(place.dataset.chart);
+  const axis = { stroke: colour("--text"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+  const series = found.series.map((each, at) => ({
+    label: each.label,
+    stroke: colour(COLOURS[at % COLOURS.length]),
+    width: found.kind === "bars" ? 1 : 2,
+    dash: at > 0 && found.kind !== "bars" ? [6, 2 * at] : undefined,
+    fill: found.kind === "bars" ? colour("--heat3") : undefined,
+    paths: found.kind === "bars" ? uPlot.paths.bars({ size: [0.9, 60] }) : undefined,
+    points: { show: false },
+    spanGaps: false,
+  }));
+  const options = {
+    width: Math.max(200, place.clientWidth),
+    height: 220,
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+    scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
+    axes: [{ ...axis, values: timeTicks }, { ...axis, size: 65, values: (_, ticks) => ticks.map((each) => each === null ? "" : each.toLocaleString("en")) }],
+    series: [{ label: "time (UTC)", value: (_, each) => each == null ? "-" : new Date(each * 1000).toISOString().slice(0, 19) }, ...series],
+    legend: { live: true },
+  };
+  place.replaceChildren();
+  drawn.set(place, new uPlot(options, [found.x, ...found.series.map((each) => each.values)], place));
+}
+
+function drawAll() {
+  for (const [place, plot] of drawn) {
+    if (!place.isConnected) {
+      plot.destroy();
+      drawn.delete(place);
+    }
+  }
+  for (const place of document.querySelectorAll(".chart")) if (!drawn.has(place)) draw(place);
+}
+
+function drawAgain() {
+  for (const [place, plot] of drawn) {
+    plot.destroy();
+    drawn.delete(place);
+  }
+  drawAll();
+}
+
+let resized;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(drawAgain, 150);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAgain);
+document.body.addEventListener("htmx:afterSettle", drawAll);
+drawAll();

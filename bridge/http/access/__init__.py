@@ -1,0 +1,1 @@
+"""Who sent an HTTP request, what its route needs, and the routes about users and access rules."""

@@ -1,0 +1,168 @@
+"""The decision before an HTTP handler runs: who has sent the request, and whether that principal has what it needs.
+
+    no or wrong credentials    401, with WWW-Authenticate
+    no right                   403
+
+Credentials are `Authorization: Basic`, with a user's name and password, or `Bearer`, with a token (JWT). A
+password that was checked is known again without its hash being computed again, until the user changes. A request
+without the header belongs to the user of the client's certificate, if the connection has one.
+"""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from aiohttp import web
+
+from duolog.bridge.http.access.requirements import RouteAccess, access_of
+from duolog.bridge.http.connections import HttpConnection
+from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.local_api import BODY
+from duolog.bridge.monitoring.repeated_lines import RepeatedLines
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.security.logins import PASSWORD_BYTES_MAX, WRONG
+from duolog.bridge.security.needs import AnyOf, first_refused
+from duolog.bridge.security.rules import Operation
+from duolog.bridge.security.scram import LoginFailed
+from duolog.bridge.security.session import Session
+from duolog.bridge.state.topic_table import Topic
+
+if TYPE_CHECKING:
+    from duolog.bridge.security.oauth.tokens import TokenUser
+
+BASIC: Final = "basic"
+BEARER: Final = "bearer"
+SESSION: Final = web.RequestKey("session", Session)
+
+
+class NotLoggedIn(Exception):
+    """The request does not prove who has sent it; status 401."""
+
+
+class NotAllowed(Exception):
+    """The user may not do this; status 403."""
+
+
+class HttpGate:
+    """Asks for each request. `table` has a row for each route."""
+
+    def __init__(self, context: HttpContext, table: Mapping[tuple[str, str], RouteAccess]) -> None:
+        self._context, self._table = context, table
+        self._security = context.security
+        self._bearers = RepeatedLines()
+
+    async def admit(self, request: web.Request, read: Callable[[web.Request], Awaitable[bytes]]) -> None:
+        """Let a request pass, or raise NotLoggedIn or NotAllowed; `read` reads its body."""
+        access = access_of(self._table, request)
+        if access is not None and access.is_open:
+            return
+        session = await self._session(request, access)
+        if access is None or session is None:
+            return
+        body = b""
+        if access.reads_body:
+            body = request[BODY] = await read(request)  # The handler gets it again.
+        request[SESSION] = session
+        self._check(request, access, session, body)
+        if request.method not in ("GET", "HEAD") and not access.is_data:
+            needs = access.needs(self._context, request, body)
+            self._security.audit.changed("http", session, _name_of(request), (each[0] for each in needs))
+
+    async def _session(self, request: web.Request, access: RouteAccess | None) -> Session | None:
+        """Return who has sent a request; None: its handler checks the token. Raises NotLoggedIn."""
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if (
+            scheme.lower() == BEARER
+            and access is not None
+            and access.has_readers
+            and self._context.options.http.readers_file
+        ):
+            return None
+        if scheme.lower() == BEARER and self._security.tokens is not None:
+            return await self._bearer(given.strip(), request.remote or "")
+        if not scheme and (user := _user_of_certificate(request)):
+            return Session(user, request.remote or "")
+        if scheme.lower() != BASIC:
+            raise NotLoggedIn("security.enabled: expected Authorization: Basic, with the name and password of a user")
+        name, password = _credentials(given)
+        try:
+            return await self._login(name, password, request.remote or "")
+        except LoginFailed as failure:
+            raise NotLoggedIn(str(failure)) from failure
+
+    async def _bearer(self, token: str, host: str) -> Session:
+        clock = self._context.clock
+        check = self._security.check_token(token, clock.now_ms(), clock.mono_ms())
+        user: TokenUser | LoginFailed = await awaited(partial(self._security.executor.submit, check))
+        mechanism, audit = "bearer", self._security.audit
+        if isinstance(user, LoginFailed):
+            audit.login("http", mechanism, "", host, str(user))
+            raise NotLoggedIn(str(user))
+        # A token comes with each request; one login a minute is noted.
+        if self._bearers.take((user.name, host), clock.mono_ms()) is not None:
+            audit.login("http", mechanism, user.name, host)
+        return Session(user.name, host, groups=user.groups)
+
+    async def _login(self, name: str, password: str, host: str) -> Session:
+        logins, user = self._security.logins, self._security.users.get(name)
+        if user is not None and logins.recall(name, password):
+            return logins.session_of_password(user, host)
+        submit = partial(self._security.executor.submit, partial(logins.check, user, name, password))
+        fits: bool = await awaited(submit)
+        if fits is not True or user is None:
+            self._security.audit.login("http", BASIC, name, host, WRONG)
+            raise LoginFailed(WRONG)
+        session = logins.session_of_password(user, host)
+        self._security.audit.login("http", BASIC, name, host)
+        logins.remember(user, password)
+        return session
+
+    def _check(self, request: web.Request, access: RouteAccess, session: Session, body: bytes) -> None:
+        """Raise NotAllowed unless the session has what the request needs."""
+        need = first_refused(self._security.authorizer, session, access.needs(self._context, request, body))
+        if need is not None:
+            self._security.audit.refused("http", session, _name_of(request), (need,))
+            raise NotAllowed(f"{session.principal} may not {need}")
+
+
+def _user_of_certificate(request: web.Request) -> str | None:
+    """Return the user that `tls.principal_rule` gives for the client's certificate; None: it has none."""
+    peer = cast(HttpConnection, request.protocol).tls
+    return None if peer is None else peer.principal
+
+
+def is_seen(context: HttpContext, request: web.Request, needs: Iterable[AnyOf]) -> bool:
+    """Whether a list may show something that needs this: also to those who may describe the cluster."""
+    session = request.get(SESSION)
+    if session is None:
+        return True
+    authorizer = context.security.authorizer
+    return authorizer.allows_cluster(session, Operation.DESCRIBE) or first_refused(authorizer, session, needs) is None
+
+
+def check_found(context: HttpContext, request: web.Request, topic: Topic | None, operation: Operation) -> None:
+    """Raise NotAllowed unless the request may do an operation on the topic of what its handler has found."""
+    session = request.get(SESSION)
+    if session is not None and topic is not None:
+        security = context.security
+        need = first_refused(security.authorizer, session, security.resources.topic(topic.kafka_name, operation))
+        if need is not None:
+            security.audit.refused("http", session, _name_of(request), (need,))
+            raise NotAllowed(f"{session.principal} may not {need}")
+
+
+def _name_of(request: web.Request) -> str:
+    """Return the method and the path; the query may hold what the audit log must not have."""
+    return f"{request.method} {request.path}"
+
+
+def _credentials(given: str) -> tuple[str, str]:
+    try:
+        name, colon, password = base64.b64decode(given.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        raise NotLoggedIn("Authorization: expected NAME:PASSWORD in base64") from None
+    if not colon or len(password.encode()) > PASSWORD_BYTES_MAX:
+        raise NotLoggedIn("Authorization: expected NAME:PASSWORD in base64")
+    return name, password

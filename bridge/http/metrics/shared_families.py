@@ -1,0 +1,36 @@
+"""The metrics of a broker that shares its log: requests to the object store, its role. A standby has them, too."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from duolog.bridge.http.metrics.lines import gauge
+from duolog.bridge.monitoring.metrics import Metrics
+
+
+def shared_families(metrics: Metrics, *, is_owner: bool, epoch: int, behind_bytes: int) -> Iterator[Metric]:
+    """Yield the families with their samples. `behind_bytes` is how much of the log the object store lacks."""
+    requests = CounterMetricFamily(
+        "duolog_object_requests", "Requests to the object store.", labels=("operation", "outcome")
+    )
+    for names, count in metrics.object_requests.items():
+        requests.add_metric(names, count)
+    yield requests
+    content = CounterMetricFamily(
+        "duolog_object_bytes", "Bytes of objects that were written and read.", labels=("operation",)
+    )
+    for name, count in metrics.object_bytes.items():
+        content.add_metric((name,), count)
+    yield content
+    for name, doc, value in (
+        ("duolog_owner", "1 if this broker owns its log, 0 if it is a standby.", int(is_owner)),
+        ("duolog_epoch", "Number of the owner's run.", epoch),
+        (
+            "duolog_shared_behind_bytes",
+            "Bytes of the log that the object store lacks, which are lost with the machine.",
+            behind_bytes,
+        ),
+    ):
+        family = gauge(name, doc)
+        family.add_metric((), value)
+        yield family

@@ -1,0 +1,66 @@
+"""GET /api/clients: the open connections of clients, with the groups of RocketMQ's clients; ?limit=, the oldest first.
+
+`idle_ms` counts from the last byte in either direction.
+"""
+
+from heapq import nsmallest
+from operator import attrgetter
+from typing import Any, Final
+
+from aiohttp import web
+
+from duolog.bridge.http.answers import Json, Listing, object_with
+from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.requests import check_query, number
+from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
+from duolog.bridge.net.addresses import endpoint
+from duolog.bridge.net.connection import Connection
+
+CLIENTS_MAX: Final = 1000
+
+
+class ClientApi:
+    """The route."""
+
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/api/clients", self._clients)]
+
+    async def _clients(self, request: web.Request) -> web.StreamResponse:
+        check_query(request, {"limit"})
+        limit = number(request, "limit", 100, CLIENTS_MAX, lowest=1)
+        connections = self._context.monitoring.server.connections
+        found = [each for each in connections if isinstance(each, Connection)]
+        by_channel = _clients_by_channel(self._context)
+        mono_ms = self._context.clock.mono_ms()
+        oldest = nsmallest(limit, found, key=attrgetter("made_mono_ms"))
+        rows = (_row(each, by_channel, mono_ms) for each in oldest)
+        return Listing(object_with({"count": len(connections)}, "clients", rows))
+
+
+def _clients_by_channel(context: HttpContext) -> dict[Any, tuple[str, str, list[str]]]:
+    """Return the client id, the language and the groups of each connection of a RocketMQ client."""
+    found: dict[Any, tuple[str, str, list[str]]] = {}
+    for name, group in context.groups.rocketmq_members.consumers.items():
+        for channel, client in group.channels.items():
+            found.setdefault(channel, (client.client_id, client.language, []))[2].append(name)
+    return found
+
+
+def _row(connection: Connection, by_channel: dict[Any, tuple[str, str, list[str]]], mono_ms: int) -> Json:
+    named = connection.client_id if isinstance(connection, OrderedConnection) else ""
+    client_id, language, groups = by_channel.get(connection, (named, "", []))
+    return {
+        "wire": connection.wire,
+        "peer": endpoint(*connection.peer[:2]),
+        "client_id": client_id,
+        "language": language,
+        "groups": groups,
+        "age_ms": mono_ms - connection.made_mono_ms,
+        "idle_ms": max(0, mono_ms - connection.active_mono_ms),
+        "last_request": connection.doing,
+        "waiting_requests": len(connection.held),
+        "unsent_bytes": connection.answers.pending_bytes,
+    }

@@ -1,0 +1,125 @@
+"""Figures of the last hour: samples of the counters, from which rates and lateness are computed when somebody asks.
+
+A sample is taken every INTERVAL_MS; SAMPLES_MAX of them are kept, which take less than 1 MiB.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from duolog.bridge.monitoring.metrics import WIRES, Metrics
+from duolog.bridge.monitoring.watchdog import Watchdog
+
+INTERVAL_MS: Final = 10_000
+SAMPLES_MAX: Final = 361  # One hour has as many ends of intervals.
+
+
+class Sample(NamedTuple):
+    """Counters since the start, at one time. Counters by client protocol are in the order of WIRES."""
+
+    at_ms: int
+    mono_ms: int
+    records_in: tuple[int, ...]
+    bytes_in: tuple[int, ...]
+    frames_out: tuple[int, ...]
+    bytes_out: tuple[int, ...]
+    lateness: tuple[int, ...]  # The number of deliveries up to each bound of the histogram.
+    lateness_bounds: tuple[str, ...]
+    fsync_count: int
+    fsync_s: float
+    long_turns: int
+    dead_letters: int
+    given_up: int
+
+
+class Interval(NamedTuple):
+    """What happened between two samples. Rates are numbers in a second, by client protocol."""
+
+    at_ms: int  # Its end.
+    records_in: dict[str, float]
+    bytes_in: dict[str, float]
+    frames_out: dict[str, float]
+    bytes_out: dict[str, float]
+    delivered: int  # Delayed messages.
+    # The least bound of the histogram that half, or 99 % of them, were not later than; None: none was delivered.
+    late_p50_ms: float | None
+    late_p99_ms: float | None
+    fsync_ms: float | None  # The mean; None: there was no fsync.
+    long_turns: int
+    dead_letters: int
+    given_up: int
+
+
+class History:
+    """The samples of the last hour."""
+
+    def __init__(self, metrics: Metrics, watchdog: Watchdog) -> None:
+        self._metrics, self._watchdog = metrics, watchdog
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+
+    def next_deadline_ms(self) -> int:
+        """Return the monotonic time of the next sample."""
+        return self._samples[-1].mono_ms + INTERVAL_MS if self._samples else 0
+
+    def sample(self, mono_ms: int, now_ms: int) -> None:
+        """Take a sample."""
+        metrics = self._metrics
+        late, fsyncs = metrics.timer_lateness_s.buckets(), metrics.fsync_s
+        self._samples.append(
+            Sample(
+                at_ms=now_ms,
+                mono_ms=mono_ms,
+                records_in=_of_wires(metrics.records_in),
+                bytes_in=_of_wires(metrics.bytes_in),
+                frames_out=_of_wires(metrics.frames_out),
+                bytes_out=_of_wires(metrics.bytes_out),
+                lateness=tuple(count for _, count in late),
+                lateness_bounds=tuple(bound for bound, _ in late),
+                fsync_count=fsyncs.buckets()[-1][1],
+                fsync_s=fsyncs.total,
+                long_turns=sum(self._watchdog.long.values()),
+                dead_letters=metrics.dead_letters,
+                given_up=metrics.check_backs.given_up,
+            )
+        )
+
+    def intervals(self) -> Iterator[Interval]:
+        """Yield what happened between the samples, the oldest first."""
+        return (_between(before, after) for before, after in pairwise(list(self._samples)))
+
+
+def _of_wires(counts: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(counts[wire] for wire in WIRES)
+
+
+def _between(before: Sample, after: Sample) -> Interval:
+    seconds = max(1, after.mono_ms - before.mono_ms) / 1000
+
+    def rates(one: tuple[int, ...], other: tuple[int, ...]) -> dict[str, float]:
+        return {wire: round((end - start) / seconds, 3) for wire, start, end in zip(WIRES, one, other, strict=True)}
+
+    late = [end - start for start, end in zip(before.lateness, after.lateness, strict=True)]
+    fsyncs = after.fsync_count - before.fsync_count
+    return Interval(
+        after.at_ms,
+        rates(before.records_in, after.records_in),
+        rates(before.bytes_in, after.bytes_in),
+        rates(before.frames_out, after.frames_out),
+        rates(before.bytes_out, after.bytes_out),
+        late[-1],
+        _quantile_ms(late, after.lateness_bounds, 0.5),
+        _quantile_ms(late, after.lateness_bounds, 0.99),
+        round(1000 * (after.fsync_s - before.fsync_s) / fsyncs, 3) if fsyncs else None,
+        after.long_turns - before.long_turns,
+        after.dead_letters - before.dead_letters,
+        after.given_up - before.given_up,
+    )
+
+
+def _quantile_ms(below: list[int], bounds: tuple[str, ...], part: float) -> float | None:
+    """Return the least bound that this part of the values does not exceed; above all bounds, the greatest bound."""
+    if not below[-1]:
+        return None
+    finite = [1000 * float(bound) for bound in bounds[:-1]]
+    return next((bound for bound, count in zip(finite, below, strict=False) if count >= part * below[-1]), finite[-1])

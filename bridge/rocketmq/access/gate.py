@@ -1,0 +1,85 @@
+"""The decision before a handler runs: who has sent the request, and whether that principal has what the row declares.
+
+A refusal is NO_PERMISSION, also where Apache RocketMQ would answer "does not exist": nobody learns of names. A request
+that waits is asked again when it goes on, so a right that is taken away counts at once.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.bridge.rocketmq.requests.errors import RequestRefused
+from duolog.bridge.rocketmq.requests.request_row import Row
+from duolog.bridge.security.audit.audit_log import CHANGES
+from duolog.bridge.security.needs import AnyOf, first_refused
+from duolog.bridge.security.rules import Operation
+from duolog.bridge.security.security import Security
+from duolog.bridge.security.session import Session
+from duolog.bridge.state.topic_table import Topic
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+
+# Requests of tools that need other operations than `CHANGES`.
+_CHANGES: Final = frozenset({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET})
+
+
+class Authenticator(Protocol):
+    """Finds out who has sent a request."""
+
+    def session_of(self, connection: Any, command: RemotingCommand) -> Session:
+        """Return the session of a request. Raises RequestRefused if it does not prove who has sent it."""
+
+
+class Granted:
+    """What a request was allowed, to be asked again when it goes on after it has waited."""
+
+    __slots__ = ("_gate", "_needs", "_request", "_session")
+
+    def __init__(self, gate: "Gate", session: Session, request: str, needs: tuple[AnyOf, ...]) -> None:
+        self._gate, self._session, self._request, self._needs = gate, session, request, needs
+
+    def check(self) -> None:
+        """Raise RequestRefused if the session does not have all of it any more."""
+        self._gate.decide(self._session, self._request, self._needs)
+
+    def check_topic(self, topic: Topic, operation: Operation) -> None:
+        """Raise RequestRefused unless the session may do the operation on a topic that the handler has found."""
+        needs = self._gate.resources.topic(topic.kafka_name, operation)
+        self._gate.decide(self._session, self._request, needs)
+
+
+class Gate:
+    """Asks for each request of the RocketMQ port and the name server's port."""
+
+    def __init__(self, security: Security, authenticator: Authenticator) -> None:
+        self._security = security
+        self.resources = security.resources
+        self.authenticator = authenticator
+
+    def admit(self, connection: Any, command: RemotingCommand, row: Row, context: Any) -> Granted:
+        """Decide about a request. Raises RequestRefused, and ProtocolError if its fields cannot be read."""
+        session = self.authenticator.session_of(connection, command)
+        needs, request = tuple(row.needs(context, command)), row.counter[1]
+        self.decide(session, request, needs)
+        if row.kind is Kind.ADMIN:  # All administrative requests are of this kind.
+            self._note_change(session, command, request, needs)
+        return Granted(self, session, request, needs)
+
+    def _note_change(self, session: Session, command: RemotingCommand, request: str, needs: tuple[AnyOf, ...]) -> None:
+        if command.code in _CHANGES or any(alternatives[0].operation in CHANGES for alternatives in needs):
+            self._security.audit.changed("rocketmq", session, request, (each[0] for each in needs))
+
+    def decide(self, session: Session, request: str, needs: Iterable[AnyOf]) -> None:
+        """Raise RequestRefused unless the session has all needs."""
+        authorizer = self._security.authorizer
+        if not authorizer.is_valid(session):
+            raise no_permission(f"the user {session.name} was removed, or has another password now")
+        need = first_refused(authorizer, session, needs)
+        if need is not None:
+            self._security.audit.refused("rocketmq", session, request, (need,))
+            raise no_permission(f"{session.principal} may not {need}")
+
+
+def no_permission(reason: str) -> RequestRefused:
+    """Return the refusal of a request that is not allowed."""
+    return RequestRefused(ResponseCode.NO_PERMISSION, reason)

@@ -1,0 +1,79 @@
+"""Who has sent a RocketMQ request: the user whose secret key has signed it, or the user of the TLS certificate.
+
+The password of a user is its secret key. A request of an unknown user takes the same work as one with a wrong
+signature, and has the same answer.
+"""
+
+from typing import Final
+
+from duolog.bridge.rocketmq.access.gate import no_permission
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.security.logins import session_of
+from duolog.bridge.security.secret_box import CannotUnseal
+from duolog.bridge.security.security import Security
+from duolog.bridge.security.session import Session
+from duolog.bridge.security.users import User
+from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, is_signed_with
+from duolog.protocol.rocketmq.remoting import RemotingCommand
+
+UNSIGNED: Final = "security.enabled: the request is not signed with an access key"
+WRONG: Final = "the access key is unknown, or the signature does not fit the request"
+ACCESS_KEY_LOGIN: Final = "access-key"
+_NO_KEY: Final = (0, b"")
+
+
+class SignedRequests:
+    """An `Authenticator` by the signature of each request. Secret keys are decrypted once for each change of a user."""
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._secret_keys: dict[str, tuple[int, bytes]] = {}  # By user: `User.login` and the secret key.
+
+    def session_of(self, connection: RocketMQConnection, command: RemotingCommand) -> Session:
+        """Return the session of a request. Raises RequestRefused."""
+        name = command.ext.get(ACCESS_KEY)
+        if name is None:
+            return self._session_of_certificate(connection)
+        user = self._security.users.get(name)
+        known, other = (
+            self._secret_key(user),
+            self._security.box.derive(b"access key " + name.encode("utf-8", "replace")),
+        )
+        body = command.body
+        assert isinstance(body, bytes | bytearray | memoryview), "the body of a received request is one buffer"
+        is_fitting = is_signed_with(command.ext, body, known or other)
+        if user is None or not known or not is_fitting:
+            self._security.audit.login("rocketmq", ACCESS_KEY_LOGIN, name, connection.peer[0], WRONG)
+            raise no_permission(WRONG)
+        session = connection.session
+        if session is None or session.name != name or session.login != user.login:
+            session = connection.session = session_of(user, connection.peer[0])
+            self._security.audit.login("rocketmq", ACCESS_KEY_LOGIN, name, connection.peer[0])
+        return session
+
+    def _session_of_certificate(self, connection: RocketMQConnection) -> Session:
+        """Return the session of a client that has shown a certificate, and does not sign."""
+        name = None if connection.tls is None else connection.tls.principal
+        if name is None:
+            self._security.audit.login("rocketmq", ACCESS_KEY_LOGIN, "", connection.peer[0], UNSIGNED)
+            raise no_permission(UNSIGNED)
+        session = connection.session
+        if session is None or session.name != name or session.login:
+            session = connection.session = Session(name, connection.peer[0])
+            self._security.audit.login("rocketmq", "certificate", name, connection.peer[0])
+        return session
+
+    def _secret_key(self, user: User | None) -> bytes:
+        """Return the secret key of a user; empty if there is no user, or its key cannot be decrypted."""
+        if user is None:
+            return b""
+        login, secret_key = self._secret_keys.get(user.name, _NO_KEY)
+        if login != user.login:
+            try:
+                secret_key = self._security.box.unseal(user.record.sealed_secret, user.name).encode()
+            except CannotUnseal:
+                secret_key = b""
+            if len(self._secret_keys) > len(self._security.users):
+                self._secret_keys.clear()  # Some of them are those of removed users.
+            self._secret_keys[user.name] = (user.login, secret_key)
+        return secret_key

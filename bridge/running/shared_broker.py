@@ -1,0 +1,257 @@
+"""The class SharedBroker: a broker whose log is in an object store, with other brokers that may take over.
+
+    start      ports bound ── store tested ── log recovered ── ports opened: a standby ── ready
+    follow     the owner's slots are copied and replayed; when none come, this broker fences the stream
+    own        parts that append are made ── clients are served ── store tested again
+    deposed    all connections are aborted ── the process begins again as a standby (`OwnershipLost`)
+
+While this broker owns the stream, no answer leaves unless its lease says that nobody else can be the owner.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from duolog.bridge.broker import CLOSE_MS, BeginAgain, Broker, collect_garbage_less, raise_file_limit
+from duolog.bridge.cluster.membership import OwnershipLost, StreamMembership
+from duolog.bridge.cluster.owner_requests import OwnerRequests
+from duolog.bridge.cluster.standby_context import StandbyContext
+from duolog.bridge.cluster.standby_http import StandbyHttpPort
+from duolog.bridge.cluster.standby_kafka import StandbyKafkaConnection
+from duolog.bridge.cluster.standby_rocketmq import StandbyRocketMQConnection
+from duolog.bridge.config import store_options
+from duolog.bridge.kafka import ADVERTISED_VERSIONS
+from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
+from duolog.bridge.net.addresses import StartError
+from duolog.bridge.net.nodes import Endpoints
+from duolog.bridge.security_start import start_security
+from duolog.bridge.tracing.export import start_export
+from duolog.store.errors import DataDirectoryInUse, StoreError
+from duolog.store.files import RealFiles
+from duolog.store.objects.errors import StoreRefused, UnreliableStore
+from duolog.store.shared.requests import RequestsStopped
+from duolog.store.store import lock_directory
+
+log = logging.getLogger("bridge")
+
+ABORT_MS = 200  # Between two times at which connections are aborted while another broker may be the owner.
+
+
+class SharedBroker(Broker):
+    """A broker of a stream: a standby until it owns the stream."""
+
+    membership: StreamMembership
+    _standby_http: StandbyHttpPort
+    _following: asyncio.Task[None]
+    _aborted_mono_ms = 0  # When the lease was last checked.
+
+    # -- Starting
+
+    async def start(self) -> None:
+        """Join the stream and open the ports, as a standby. Raises ConfigError and StartError."""
+        self.prepare()
+        bound = self._bind()
+        if self.tracing is not None:
+            self._spans = start_export(self.tracing.spans, self.options.tracing)
+        await self._join()
+        context = StandbyContext(
+            server=self.server,
+            clock=self.clock,
+            options=self.options,
+            metrics=self.metrics,
+            nodes=self.nodes,
+            topics=self.topics,
+            log=self.store,
+            advertised_versions=ADVERTISED_VERSIONS,
+            cluster_id_now=lambda: self.cluster_id,
+        )
+        self._standby_http = StandbyHttpPort(
+            context, self.addresses, lambda: self.store.next_position, lambda: self.membership.epoch
+        )
+        await self._standby_http.start()
+        await self._listen_as_standby(bound, context)
+        self._start_standby_time()
+        self.membership.watch()
+        self._following = self.loop.create_task(self._follow())
+        collect_garbage_less(self.metrics)
+
+    async def _join(self) -> None:
+        """Join the stream and recover the local log."""
+        section, now_ms = self.options.store, self.clock.now_ms()
+        try:
+            self.membership = StreamMembership(
+                self.options,
+                self.clock,
+                Endpoints.of(self.addresses),
+                self.metrics,
+                self._deposed,
+                self._on_progress,
+            )
+            files = RealFiles(section.directory)
+            lock = lock_directory(files)  # Before the store is asked: a mistaken second start must change nothing.
+            try:
+                await self.membership.join(files, lock)
+            except BaseException:
+                files.close(lock)
+                raise
+            self.prepare_log(files, now_ms, self.server, self.addresses)
+            self.nodes = self.membership.nodes
+            self.store = self.membership.replica.open(store_options(section, is_shared=True), self.state_log)
+        except DataDirectoryInUse as error:
+            raise StartError(f"store.directory: {section.directory}: {error}") from error
+        except StoreError as error:
+            raise StartError(f"{self.options.shared.url}: {error}") from error
+        except OSError as error:
+            raise StartError(f"store.directory: {section.directory}: {error.strerror or error}") from error
+        self.topics.attach_store(self.store)
+        self._login_workers = start_security(self.security, self.addresses, self.tls.outgoing, self._post)
+        self.start_store_threads()
+
+    async def _listen_as_standby(self, bound: dict[str, socket.socket], context: StandbyContext) -> None:
+        self.server.connections.count_max = raise_file_limit(self.options.limits.connections_max)
+        sliced_requests = SlicedRequests()
+        owner_requests = OwnerRequests(self.options.kafka.answer_bytes_max, self.tls.between_brokers)
+        as_standby: dict[str, Callable[[], asyncio.BaseProtocol]] = {
+            "kafka": lambda: StandbyKafkaConnection(
+                context, sliced_requests, owner_requests, lambda: self.kafka_context if self._is_serving else None
+            ),
+            "rocketmq": lambda: StandbyRocketMQConnection(context),
+            "namesrv": lambda: StandbyRocketMQConnection(context),
+            "http": self._standby_http.connection,
+        }
+        await self.listen(bound, {name: self._by_role(name, factory) for name, factory in as_standby.items()})
+
+    def _by_role(self, name: str, standby: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.BaseProtocol]:
+        """Return a factory of the connections of a port: those of a standby until this broker serves."""
+        return lambda: self.factories[name]() if self._is_serving else standby()
+
+    def _start_standby_time(self) -> None:
+        replica, connections = self.membership.replica, self.server.connections
+        add = self.ticker.add
+        add("lease", self._next_abort_mono_ms, lambda now_ms, mono_ms: self._abort_without_lease(mono_ms))
+        add("shared log", replica.next_deadline_ms, lambda now_ms, mono_ms: replica.advance(mono_ms))
+        super()._add_flusher()
+        add(
+            "standby's connections",
+            lambda: None if self._is_serving else connections.next_deadline_ms(),
+            lambda now_ms, mono_ms: connections.sweep(mono_ms),
+        )
+        self.ticker.arm(self.clock.mono_ms())
+
+    def _add_flusher(self) -> None:
+        """Do nothing, because the duty was added when this broker was a standby."""
+
+    # -- Taking over
+
+    async def _follow(self) -> None:
+        """Follow the owner until this broker is the owner, and then serve."""
+        try:
+            await self.membership.replica.follow()
+            await self._own()
+        except RequestsStopped:
+            return
+        except OwnershipLost as lost:
+            self._deposed(lost)
+        except Exception as error:  # noqa: BLE001 - ends the process
+            self.fail(error)
+
+    async def _own(self) -> None:
+        """Make the parts that append, and serve clients."""
+        begun_mono_ms = self.clock.mono_ms()
+        replica = self.membership.replica
+        await replica.begin(self.clock.now_ms())
+        self.serve_log(self.store, self.clock.now_ms(), self.clock.mono_ms(), self._store_host(), is_takeover=True)
+        self._is_open = True
+        await self.serve_clients()
+        self.membership.update_nodes()
+        self.server.may_answer = self.http.may_answer = self.may_answer
+        self._is_serving = True
+        for connection in [*self.server.connections]:
+            if isinstance(connection, StandbyRocketMQConnection):
+                connection.close("this broker is the owner now")
+        await self._standby_http.stop()
+        self.server.touch()
+        log.info("owner of the stream epoch=%d in_ms=%d", self.store.epoch, self.clock.mono_ms() - begun_mono_ms)
+        self.on_open()
+        await self._check_store()
+
+    async def _check_store(self) -> None:
+        """Test the store again, since it may have changed since this broker was started. Raises UnreliableStore."""
+        try:
+            await self.membership.check_store()
+        except UnreliableStore:
+            raise
+        except StoreRefused as error:
+            log.warning("object store not tested: %s", error)
+
+    def may_answer(self) -> bool:
+        """Whether nobody else can be the owner at this moment."""
+        return self.membership.replica.may_answer(self.clock.mono_ms())
+
+    def not_ready_reason(self) -> str:
+        """Return why requests may fail now; an empty string means that the broker serves requests."""
+        if self._is_serving and not self.may_answer():
+            return "the object store does not answer, so another broker may be the owner"
+        return super().not_ready_reason()
+
+    def _next_abort_mono_ms(self) -> int | None:
+        """Return when the lease ends, and from then on every ABORT_MS."""
+        uploader = self.membership.replica.uploader
+        if not self._is_serving or uploader is None:
+            return None
+        return max(uploader.lease.until_mono_ms, self._aborted_mono_ms + ABORT_MS)
+
+    def _abort_without_lease(self, mono_ms: int) -> None:
+        """Abort all connections, since clients would wait for answers that cannot leave instead of asking others."""
+        self._aborted_mono_ms = mono_ms
+        if not self.may_answer():
+            self.server.abort_all()
+
+    def _deposed(self, lost: OwnershipLost) -> None:
+        self._is_serving = False
+        self.server.may_answer = _never
+        self.server.abort_all()
+        log.warning("another broker owns the stream, this one begins again as a standby reason=%r", str(lost))
+        if not self.ended.done():
+            self.ended.set_exception(BeginAgain(str(lost)))
+
+    # -- Running
+
+    def _end_turn(self) -> None:
+        if self._is_open:
+            super()._end_turn()
+            self.membership.replica.pump(self.clock.mono_ms())
+        else:
+            self._flusher.wake()
+        self.ticker.arm(self.clock.mono_ms())
+
+    def _on_progress(self) -> None:
+        """Slots count, or were copied: promises may be kept, and the copy may be synced."""
+        if not self.store.write_state.is_closed:
+            self.server.flush()
+            self.server.touch()
+
+    # -- Stopping
+
+    async def stop(self) -> None:
+        """Stop in order; an owner uploads the rest of its log first, so that a standby takes over at once."""
+        self._following.cancel()
+        if self._is_open:
+            await super().stop()
+            return
+        self.server.stop_listening()
+        self.ticker.stop()
+        await self.membership.stop(0)
+        await self._standby_http.stop()
+        await self.server.close_all(CLOSE_MS)
+        self.stop_store_threads()
+        self.store.release()
+
+    async def _settle(self) -> None:
+        await super()._settle()
+        await self.membership.stop(self.options.server.stop_ms / 1000)
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,119 @@
+"""Logins: from a user name and a proof to a session.
+
+A login of an unknown user does the same work as one with a wrong password, and fails with the same message: the user
+gets a verifier that depends on the name and on the key of `security.secret_key_file`, which no password fits.
+"""
+
+import hmac
+import secrets
+from typing import Final
+
+from duolog.bridge.config import SecurityOptions
+from duolog.bridge.records.security import ScramVerifier, UserSet
+from duolog.bridge.security.passwords import SALT_BYTES, fits, verifier_of
+from duolog.bridge.security.scram import NONCE_BYTES, LoginFailed, Mechanism, ScramLogin
+from duolog.bridge.security.secret_box import SecretBox
+from duolog.bridge.security.session import Session
+from duolog.bridge.security.users import User, UserError, Users
+
+WRONG: Final = "the user name or password is wrong"
+PASSWORD_BYTES_MAX: Final = 1024
+REMEMBERED_MAX: Final = 1000  # Passwords that were checked; further ones take the place of the oldest.
+
+
+class Logins:
+    """Checks logins against the users."""
+
+    def __init__(self, users: Users, options: SecurityOptions, box: SecretBox) -> None:
+        self._users, self._options, self._box = users, options, box
+        self._memory_key = secrets.token_bytes(32)
+        # HTTP sends the password with each request; a password that fitted is known again by its HMAC.
+        self._remembered: dict[tuple[str, int], bytes] = {}
+
+    # -- SCRAM
+
+    def scram(self, mechanism: Mechanism) -> ScramLogin:
+        """Begin a login."""
+        return ScramLogin(mechanism, lambda name: self._verifier(name, mechanism), secrets.token_bytes(NONCE_BYTES))
+
+    def _verifier(self, name: str, mechanism: Mechanism) -> ScramVerifier:
+        user = self._users.get(name)
+        found = None if user is None else user.verifier(mechanism)
+        return found or self._false_verifier(name, mechanism)
+
+    def _false_verifier(self, name: str, mechanism: Mechanism) -> ScramVerifier:
+        salt = self._box.derive(b"salt " + mechanism.hash_name.encode() + name.encode())[:SALT_BYTES]
+        nobodys = hmac.digest(self._memory_key, name.encode(), mechanism.hash_name)
+        return ScramVerifier(salt, self._options.scram_iterations, nobodys, nobodys)
+
+    # -- Passwords
+
+    def recall(self, name: str, password: str) -> bool:
+        """Whether this password of the user was checked before; costs microseconds."""
+        user = self._users.get(name)
+        known = None if user is None else self._remembered.get((name, user.login))
+        return known is not None and hmac.compare_digest(known, self._memory_of(password))
+
+    def check(self, user: User | None, name: str, password: str) -> bool:
+        """Whether the password is that of the user. A thread must call it, because it takes milliseconds."""
+        for mechanism in (Mechanism.SHA_512, Mechanism.SHA_256):
+            verifier = None if user is None else user.verifier(mechanism)
+            if verifier is not None:
+                return fits(password, mechanism, verifier)
+        fits(password, Mechanism.SHA_512, self._false_verifier(name, Mechanism.SHA_512))
+        return False
+
+    def remember(self, user: User, password: str) -> None:
+        """Remember a password that was checked."""
+        while len(self._remembered) >= REMEMBERED_MAX:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[user.name, user.login] = self._memory_of(password)
+
+    def _memory_of(self, password: str) -> bytes:
+        return hmac.digest(self._memory_key, password.encode(), "sha256")
+
+    # -- The result
+
+    def session_of_scram(self, login: ScramLogin, host: str) -> Session:
+        """Return the session of a login that has succeeded. Raises LoginFailed if the user has changed meanwhile."""
+        user = self._users.get(login.user_name)
+        if user is None or user.verifier(login.mechanism) is not login.verifier:
+            raise LoginFailed(WRONG)
+        return session_of(user, host)
+
+    def session_of_password(self, user: User, host: str) -> Session:
+        """Return the session of a user whose password fitted. Raises LoginFailed if it has changed meanwhile."""
+        now = self._users.get(user.name)
+        if now is None or now.login != user.login:
+            raise LoginFailed(WRONG)
+        return session_of(now, host)
+
+
+def session_of(user: User, host: str) -> Session:
+    """Return a session of a user."""
+    return Session(user.name, host, login=user.login, groups=user.record.groups)
+
+
+def new_record(
+    name: str,
+    password: str,
+    box: SecretBox,
+    options: SecurityOptions,
+    now_ms: int,
+    *,
+    is_super: bool = False,
+    groups: tuple[str, ...] = (),
+) -> UserSet:
+    """Return the record of a user with this password; takes milliseconds. Raises UserError."""
+    if not password or len(password.encode()) > PASSWORD_BYTES_MAX or not password.isprintable():
+        raise UserError(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes, and only visible characters and spaces")
+    iterations = options.scram_iterations
+    return UserSet(
+        name,
+        is_super,
+        groups,
+        verifier_of(password, Mechanism.SHA_256, iterations),
+        verifier_of(password, Mechanism.SHA_512, iterations),
+        box.seal(password, name),
+        now_ms,
+    )

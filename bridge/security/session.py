@@ -1,0 +1,55 @@
+"""Who a connection belongs to: the principal, its groups and its address, with the decisions that were made for it."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from duolog.bridge.security.rules import GROUP_OF_PRINCIPALS, USER, Address, address_of
+
+VERDICTS_MAX: Final = 1024  # Decisions that one session remembers; beyond, all are forgotten.
+
+
+class Session:
+    """A principal on one connection. `Authorizer` keeps its decisions here, until users or rules change.
+
+    `login` identifies the user as it was at the login, so that a user who is removed, or gets another password, loses
+    the session. It is 0 for a principal that others have
+    vouched for, such as a CA: such a session is not bound to the password of a user with its name.
+    """
+
+    __slots__ = (
+        "address",
+        "generation",
+        "host",
+        "is_super",
+        "is_valid",
+        "login",
+        "name",
+        "principals",
+        "readable",
+        "verdicts",
+        "writable",
+    )
+
+    def __init__(self, name: str, host: str, *, login: int = 0, groups: Iterable[str] = ()) -> None:
+        self.name = name  # Without `User:`.
+        self.host = host
+        self.address: Address | None = address_of(host)
+        self.login = login
+        self.principals: frozenset[str] = frozenset()
+        self.take_groups(groups)
+        self.generation = -1  # That of the following fields.
+        self.is_valid = False  # The user exists, with the password of the login.
+        self.is_super = False
+        self.verdicts: dict[tuple[int, str, int], bool] = {}
+        # Topics that the session may read or write, without any condition but the generation; for Produce and Fetch.
+        self.readable: set[str] = set()
+        self.writable: set[str] = set()
+
+    def take_groups(self, groups: Iterable[str]) -> None:
+        """Set the groups of principals to which the principal belongs."""
+        of_groups = (f"{GROUP_OF_PRINCIPALS}{each}" for each in groups)
+        self.principals = frozenset({self.principal, f"{USER}*", *of_groups})
+
+    @property
+    def principal(self) -> str:
+        return f"{USER}{self.name}"

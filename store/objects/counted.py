@@ -1,0 +1,62 @@
+"""Counts the requests to an object store and the bytes of their content, for the metrics and the cost of a store."""
+
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRetry
+from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry, ObjectStore
+
+T = TypeVar("T")
+
+
+class CountedObjects:
+    """An ObjectStore that counts what passes to another one.
+
+    `requests` has the number of requests by operation and outcome, and `content_bytes` the bytes by operation. The
+    operations are create, get, list and delete; the outcomes are ok, exists, missing, retry, unknown and refused. A
+    list counts its pages of LIST_LIMIT entries, as providers charge it.
+    """
+
+    def __init__(self, objects: ObjectStore, requests: Counter[tuple[str, str]], content_bytes: Counter[str]) -> None:
+        """`requests` and `content_bytes` are the caller's counters."""
+        self.requests, self.content_bytes = requests, content_bytes
+        self._objects = objects
+
+    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
+        created = await self._counted("create", self._objects.create(key, data))
+        self.requests["create", "ok" if created is Creation.CREATED else "exists"] += 1
+        self.content_bytes["create"] += len(data)
+        return created
+
+    async def get(self, key: str, bytes_max: int) -> bytes | None:
+        return self._got(await self._counted("get", self._objects.get(key, bytes_max)))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        return self._got(await self._counted("get", self._objects.get_range(key, start, length)))
+
+    async def list(self, prefix: str, start_after: str = "", limit: int = LIST_LIMIT) -> Sequence[ObjectEntry]:
+        found = await self._counted("list", self._objects.list(prefix, start_after, limit))
+        self.requests["list", "ok"] += max(1, -(-len(found) // LIST_LIMIT))
+        return found
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._counted("delete", self._objects.delete(keys))
+        self.requests["delete", "ok"] += 1
+
+    def _got(self, content: bytes | None) -> bytes | None:
+        self.requests["get", "missing" if content is None else "ok"] += 1
+        self.content_bytes["get"] += len(content or b"")
+        return content
+
+    async def _counted(self, operation: str, request: Awaitable[T]) -> T:
+        """Await the request, and count it if it raises an ObjectStoreError."""
+        try:
+            return await request
+        except ObjectStoreError as error:
+            self.requests[operation, _outcome(error)] += 1
+            raise
+
+
+def _outcome(error: ObjectStoreError) -> str:
+    return "refused" if isinstance(error, StoreRefused) else "retry" if isinstance(error, StoreRetry) else "unknown"

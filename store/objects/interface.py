@@ -1,0 +1,65 @@
+"""The Protocol of an object store, as the shared log uses it."""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+LIST_LIMIT = 1000  # Objects that one request for a list returns at most. S3, Google and Azure have pages of this size.
+
+
+class Creation(Enum):
+    """What a request to create an object ended with."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+
+
+class ObjectEntry(NamedTuple):
+    """One object of a list: its key, without the prefix of the store's URL, and its size in bytes."""
+
+    key: str
+    size: int
+
+
+class ObjectStore(Protocol):
+    """Objects by key under one prefix. Keys are names joined by `/`, such as `wal/00000000000000000007`.
+
+    Every method raises StoreRetry or StoreRefused (`errors.py`), and `create` also StoreUnknown. Each of them sends its
+    request once. A method that is cancelled may have had its effect.
+    """
+
+    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
+        """Store the object if no object has its key. Nobody ever sees a part of an object.
+
+        The buffer must not change before the method returns or raises.
+        """
+        ...
+
+    async def get(self, key: str, bytes_max: int) -> bytes | None:
+        """Return the whole object, or None if it does not exist.
+
+        Raises StoreRefused, before the content is read, if the object is larger than `bytes_max`.
+        """
+        ...
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        """Return `length` bytes from `start` on, or None if the object does not exist.
+
+        The result is shorter where the object ends, and empty if `start` is at its end or behind it.
+        """
+        ...
+
+    async def list(self, prefix: str, start_after: str = "", limit: int = LIST_LIMIT) -> Sequence[ObjectEntry]:
+        """Return the objects of a folder and its folders, in the order of their keys: `limit` of them at most.
+
+        `prefix` ends with `/`, or is empty for all objects. `start_after` is a key: only objects with greater keys are
+        listed. A list with fewer entries than `limit` is complete.
+        """
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete these objects. A key without an object is no error.
+
+        If the method raises, some of the objects may have been deleted.
+        """
+        ...

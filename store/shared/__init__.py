@@ -1,0 +1,17 @@
+"""The shared log: the log of a stream in an object store, one broker that appends to it, and others that follow it.
+
+    wal/wal_object.py    the format of one object, which is one slot of the log
+    wal/slots.py         which range goes to which slot, and which slots count: the owner's side
+    wal/log_cursor.py    which objects count: the reader's side
+    wal/fencing.py       how a broker takes over
+    segments/            compaction: segment objects, manifests
+    joining.py           a start: which stream, what the local log lacks, what it has too much
+    uploader.py          uploads what the owner appends
+    follower.py          applies what the owner has uploaded, and takes over
+    lease.py             how long an owner may answer without the store
+    copy_state.py        what a data directory knows of its stream
+    replica.py           puts these together, for one broker
+
+A *stream* is one log with one writer at a time. docs/internals/shared-log.md says why nothing is lost. No module knows
+the network or the time: requests go to an `ObjectStore` (`store/objects/`), and `mono_ms` is the caller's clock.
+"""

@@ -1,0 +1,157 @@
+"""The file `shared` of a data directory: which stream the local log is a copy of, and how far the store has it.
+
+    magic u32 "DLC1" | crc u32 | epoch u32 | object_crc u32 | sequence u64 | position u64 | own_from u64
+    | stream 16 bytes | owner 16 bytes | writer 16 bytes                                                    88 bytes
+
+    crc          CRC-32C of all bytes after this field
+    epoch        of the slot `sequence`, and `owner` is its writer
+    object_crc   the checksum of the last object that counts, up to the slot `sequence`
+    sequence     up to this slot, the local log has what the store has; -1 as 2^64 - 1 for none
+    position     where the log ends up to this slot
+    own_from     units from this position on were appended by this broker; POSITION_MAX while it follows another one
+    writer       id of the process that wrote this file
+
+The file is written to a temporary file, synced and renamed. It may be older than the log: a start reads the slots that
+follow `sequence` and compares them with the local log (`store/shared/joining.py`).
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from duolog.store.errors import Corruption
+from duolog.store.files import Files
+from duolog.store.shared.wal.slots import Tail
+from duolog.store.shared.wal.wal_object import Identity
+from duolog.store.workers import Executors, Failure
+
+PATH: Final = "shared"
+_NEW_PATH: Final = "shared.new"
+_MAGIC: Final = 0x444C4331  # "DLC1"
+_STATE: Final = Struct(">IIIIQQQ16s16s16s")
+_NO_SEQUENCE: Final = (1 << 64) - 1
+
+
+log = logging.getLogger("store")
+
+
+class CopyState(NamedTuple):
+    """The content of the file."""
+
+    owner: Identity  # Stream, writer and epoch of the last slot that the local log has.
+    tail: Tail
+    own_from: int
+    writer: bytes
+
+
+def write_copy_state(files: Files, state: CopyState) -> None:
+    """Replace the file durably. Blocks; raises OSError."""
+    (stream, owner, epoch), (sequence, position, object_crc), own_from, writer = state
+    packed = bytearray(
+        _STATE.pack(
+            _MAGIC,
+            0,
+            epoch,
+            object_crc,
+            sequence & _NO_SEQUENCE,
+            position,
+            own_from,
+            stream,
+            owner,
+            writer,
+        )
+    )
+    packed[4:8] = crc32c(memoryview(packed)[8:]).to_bytes(4, "big")
+    if _NEW_PATH in files.list("."):
+        files.remove(_NEW_PATH)
+    handle = files.open(_NEW_PATH, create=True)
+    try:
+        files.write(handle, [packed], 0)
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.rename(_NEW_PATH, PATH)
+    files.sync_directory(".")
+
+
+def read_copy_state(files: Files) -> CopyState | None:
+    """Return the content of the file; None if there is no file. Blocks; raises Corruption and OSError."""
+    if PATH not in files.list("."):
+        return None
+    handle = files.open(PATH)
+    try:
+        data = files.read(handle, files.size(handle), 0)
+    finally:
+        files.close(handle)
+    try:
+        magic, crc, epoch, object_crc, sequence, position, own_from, stream, owner, writer = _STATE.unpack(data)
+    except error:
+        raise Corruption(f"the file {PATH} has {len(data)} bytes, not {_STATE.size}; {_REMEDY}") from None
+    actual = crc32c(data[8:])
+    if magic != _MAGIC or actual != crc:
+        raise Corruption(f"the file {PATH} has magic {magic:#010x} and CRC {crc:#010x}, not {actual:#010x}; {_REMEDY}")
+    sequence = -1 if sequence == _NO_SEQUENCE else sequence
+    return CopyState(Identity(stream, owner, epoch), Tail(sequence, position, object_crc), own_from, writer)
+
+
+_REMEDY: Final = "remove the data directory, and the start downloads the log again; what was not uploaded is lost"
+
+
+class CopyStateKeeper:
+    """Writes the file from time to time, in the background thread.
+
+    A state is written once the local log is durable up to its position, since a start relies on the log up to there.
+    """
+
+    def __init__(
+        self, files: Files, executors: Executors, durable: Callable[[], int], state: CopyState, interval_ms: int
+    ) -> None:
+        """`durable` returns the position up to which the log is durable. `state` is in the file already."""
+        self._files, self._executors, self._durable = files, executors, durable
+        self._state = state  # Of the file.
+        self._interval_ms = interval_ms  # Between two writes of the file.
+        self._newest: CopyState | None = None
+        self._next_mono_ms = 0
+        self._is_writing = False
+
+    @property
+    def saved(self) -> Tail:
+        """The tail in the file."""
+        return self._state.tail
+
+    def note(self, owner: Identity, tail: Tail) -> None:
+        """Note that the local log has what the store has, up to `tail`."""
+        if self._newest is None or tail.position <= self._durable():
+            self._newest = self._state._replace(owner=owner, tail=tail)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the monotonic time of the next `advance`; None if there is nothing to write."""
+        return None if self._newest is None or self._is_writing else self._next_mono_ms
+
+    def advance(self, mono_ms: int) -> None:
+        """Begin to write the noted state, if it is time."""
+        newest = self._newest
+        if newest is None or self._is_writing or mono_ms < self._next_mono_ms:
+            return
+        self._next_mono_ms = mono_ms + self._interval_ms
+        if newest.tail.position <= self._durable():
+            self._newest, self._is_writing = None, True
+            write = partial(write_copy_state, self._files, newest)
+            self._executors.background.submit(write, partial(self._written, newest))
+
+    def _written(self, state: CopyState, outcome: Failure | None) -> None:
+        self._is_writing = False
+        if outcome is None:
+            self._state = state
+        if outcome is not None:
+            log.warning("the file %s could not be written, a start will read more slots: %s", PATH, outcome)
+
+    def begin_ownership(self, identity: Identity, fence: Tail) -> None:
+        """Write durably that units from the fence on are this broker's own. Blocks; raises OSError."""
+        self._state = CopyState(identity, fence, fence.position, identity.writer)
+        self._newest = None
+        write_copy_state(self._files, self._state)

@@ -1,0 +1,164 @@
+"""A start: finds the stream, compares the local log with it, and cuts what the shared log does not have.
+
+    data directory                                     store                        what happens
+    empty                                              empty                        the stream begins
+    empty                                              has a stream                 everything is read from the store
+    a log without the file `shared`                    has a stream, or is empty    refused
+    a copy of another stream                           has a stream, or is empty    refused
+    a copy of the stream                               the stream                   see below
+
+The slots after those that the file `shared` names are read. While the local log has the same units, it is kept. Where
+the store has other units, or another broker has fenced the stream, the local log is cut: what it has more was never
+uploaded, so only topics with `flush.mode` `sync` or `async` lose it, and the loss is reported.
+
+A local log that cannot be cut, or that ends where the shared log has gaps, is removed and downloaded again
+(`store/shared/segments/materialize.py`).
+
+Where the shared log ends with this broker's own objects, nobody has taken over since it stopped. Then it fences the
+stream at once and keeps the rest of its log, which it uploads.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from duolog.store.files import Files
+from duolog.store.log.format import POSITION_MAX
+from duolog.store.log.segment import LOG_DIRECTORY
+from duolog.store.shared.copy_state import CopyState, read_copy_state, write_copy_state
+from duolog.store.shared.local_copy import CannotCut, LocalCopy, Surplus, remove_log
+from duolog.store.shared.requests import Requests
+from duolog.store.shared.segments.manifest import Manifests
+from duolog.store.shared.segments.materialize import FellBehind, materialize
+from duolog.store.shared.wal.fencing import Won, take_over
+from duolog.store.shared.wal.log_cursor import LogCursor
+from duolog.store.shared.wal.slots import Tail
+from duolog.store.shared.wal.stream import WrongStream, find_stream
+from duolog.store.shared.wal.wal_object import Identity, WalKind, decode, key_of
+
+COMPARED_AT_ONCE: Final = 8 << 20  # Bytes of a segment object in one request.
+
+log = logging.getLogger("store")
+
+
+@dataclass(slots=True)
+class Joined:
+    """How a start goes on: `Store.open_copy(..., own_from)`, then `Follower` from `cursor` on, unless `won` is set."""
+
+    cursor: LogCursor
+    manifests: Manifests
+    state: CopyState  # The content of the file `shared`.
+    own_from: int  # Units of the local log from this position on were appended by this broker.
+    lost: Surplus  # What the local log had beyond the shared log, and was cut.
+    won: Won | None = None  # The fence of this broker, if it goes on as the owner. Then the local log may be longer.
+
+
+async def join(
+    requests: Requests, files: Files, *, writer: bytes, new_stream: bytes, claim: bytes, mono_ms: Callable[[], int]
+) -> Joined:
+    """Prepare the data directory. `writer` is a new id of this process, `new_stream` the id of a stream that begins.
+
+    Raises WrongStream, DamagedObject, Corruption, RequestsStopped and OSError.
+    """
+    known = read_copy_state(files)
+    local = LocalCopy(files)
+    if known is None and not local.is_empty:
+        raise WrongStream(
+            f"the data directory has a log of its own, in {LOG_DIRECTORY}/, which is no copy of a stream: use an empty "
+            "data directory"
+        )
+    stream = await find_stream(requests, known.owner.stream if known else None, new_stream)
+    state = known or _nothing(stream, writer)
+    manifests = Manifests(requests)
+    await manifests.refresh()
+    if state.tail.position < manifests.first_whole:
+        state, known = await _download(requests, files, manifests, stream, writer), None
+        local = LocalCopy(files)
+    cursor, is_end = await _compare(requests, local, manifests, LogCursor(state.owner, state.tail))
+    joined = Joined(cursor, manifests, state, state.own_from, Surplus(0, 0, 0))
+    if is_end and known is not None and cursor.owner.writer == known.writer:
+        joined.won = await take_over(requests, cursor, manifests, writer, claim, mono_ms)
+    if joined.won is None:
+        try:
+            joined.lost = _cut(local, cursor.position)
+        except CannotCut as reason:
+            log.warning("the local log is downloaded again: %s", reason)
+            state = await _download(requests, files, manifests, stream, writer)
+            cursor = joined.cursor = LogCursor(state.owner, state.tail)
+        joined.own_from = POSITION_MAX
+    joined.state = CopyState(cursor.owner, cursor.tail, joined.own_from, writer)
+    write_copy_state(files, joined.state)
+    return joined
+
+
+def _nothing(stream: bytes, writer: bytes) -> CopyState:
+    """Return the state of a data directory without a log."""
+    return CopyState(Identity(stream, bytes(16), 0), Tail(-1, 0, 0), POSITION_MAX, writer)
+
+
+async def _download(requests: Requests, files: Files, manifests: Manifests, stream: bytes, writer: bytes) -> CopyState:
+    """Remove the local log. If the shared log has gaps, write its segment objects in its place. Return its state."""
+    # The file comes first: a start that is interrupted after it begins again here.
+    write_copy_state(files, _nothing(stream, writer))
+    while manifests.first_whole:
+        with suppress(FellBehind):
+            await materialize(requests, files, manifests)
+            assert manifests.floor is not None, "a manifest has a floor"
+            return CopyState(manifests.floor.owner, manifests.floor.tail, POSITION_MAX, writer)
+    remove_log(files)
+    return _nothing(stream, writer)
+
+
+def _cut(local: LocalCopy, position: int) -> Surplus:
+    """Cut the local log, and return what it had beyond the position."""
+    lost = local.surplus(position)
+    if lost.units:
+        log.warning(
+            "units removed, the shared log does not have them: position=%d bytes=%d units=%d entries=%d",
+            position,
+            *lost,
+        )
+    local.cut(position)
+    return lost
+
+
+async def _compare(
+    requests: Requests, local: LocalCopy, manifests: Manifests, cursor: LogCursor
+) -> tuple[LogCursor, bool]:
+    """Return a cursor at the first slot that is empty or whose units the local log lacks, and whether it is empty.
+
+    If the slot was compacted, and the local log differs from the segment objects, the cursor stays where it is.
+    """
+    while True:
+        await manifests.refresh()
+        floor = manifests.floor
+        if floor is not None and floor.tail.sequence >= cursor.sequence:
+            is_whole = cursor.position >= manifests.first_whole
+            if not (is_whole and await _has_segments(requests, local, manifests, cursor.position)):
+                return cursor, False
+            cursor = LogCursor(floor.owner, floor.tail)
+        data = await requests.get(key_of(cursor.sequence))
+        if data is None:
+            before = manifests.number
+            await manifests.refresh()
+            if manifests.number == before:
+                return cursor, True
+            continue
+        header, payload = decode(data, cursor.sequence)
+        units = payload if header.kind == WalKind.UNITS else payload[:0]
+        if header.epoch >= cursor.owner.epoch and not local.has(header.first, units):
+            return cursor, False
+        cursor.take(data)
+
+
+async def _has_segments(requests: Requests, local: LocalCopy, manifests: Manifests, position: int) -> bool:
+    """Return whether the local log has the same bytes as the segment objects from this position on."""
+    for segment in manifests.segments:
+        while position < segment.end:
+            data = await requests.get_range(segment.key, position - segment.start, COMPARED_AT_ONCE)
+            if not data or not local.has(position, memoryview(data)):
+                return False
+            position += len(data)
+    return True

@@ -1,0 +1,28 @@
+"""The class OwnerLease: how long an owner may answer without hearing from the object store.
+
+    owner      create of slot n begins        ... answers until begun + 9/10 takeover_ms
+                 |--------- slot n exists ----|
+    standby              sees slot n          ... may fence when takeover_ms have passed without a further slot
+
+The lease is about reads alone: no acknowledgement depends on it, because an acknowledgement needs a slot that counts.
+It counts from the beginning of the request, and a standby counts from the moment at which it has seen the slot, which
+is later. So an owner stops to answer before another one can begin, if the monotonic clocks of two machines differ by
+less than a tenth in their rates.
+"""
+
+
+class OwnerLease:
+    """The lease of one owner, in its own monotonic time."""
+
+    def __init__(self, takeover_ms: int, begun_mono_ms: int) -> None:
+        """Begin a lease. `begun_mono_ms` is when the create of the owner's fence began."""
+        self._length_ms = takeover_ms * 9 // 10
+        self.until_mono_ms = begun_mono_ms + self._length_ms
+
+    def renew(self, begun_mono_ms: int) -> None:
+        """Extend the lease, because a slot counts whose create began at this time."""
+        self.until_mono_ms = max(self.until_mono_ms, begun_mono_ms + self._length_ms)
+
+    def is_valid(self, mono_ms: int) -> bool:
+        """Return whether the owner may answer at this time."""
+        return mono_ms < self.until_mono_ms

@@ -1,0 +1,286 @@
+"""The class Replica: one broker's part in a stream. It follows, takes over, and uploads.
+
+    replica = await Replica.join(...)             # the data directory is prepared
+    replica.open(options, replayer)               # the log is recovered, with the state of what follows
+    await replica.follow()                        # returns when this broker owns the stream
+    await replica.begin(now_ms)                   # a run begins: append, write, then `replica.pump` after each write
+    await replica.end()                           # the rest is uploaded; another broker may take over at once
+
+The store's `Flusher` must run from `open` on, and `advance` must be called at `next_deadline_ms`. A deposed replica is
+of no further use: its state has what the shared log lacks. The broker makes a new one, from `join` on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from duolog.store.entry import SYNCED, Promise
+from duolog.store.errors import Corruption, StoreError
+from duolog.store.files import Files
+from duolog.store.objects.interface import ObjectStore
+from duolog.store.options import StoreOptions
+from duolog.store.recovery.replay import Replayer
+from duolog.store.shared.copy_state import CopyStateKeeper
+from duolog.store.shared.events import Deposed, Event
+from duolog.store.shared.follower import Follower
+from duolog.store.shared.joining import Joined, join
+from duolog.store.shared.lease import OwnerLease
+from duolog.store.shared.local_copy import REMEDY
+from duolog.store.shared.options import SharedOptions
+from duolog.store.shared.requests import Requests, RequestsStopped
+from duolog.store.shared.segments.compactor import Compactor, CountedSlot, SlotsSeen
+from duolog.store.shared.segments.materialize import FellBehind
+from duolog.store.shared.uploader import Uploader
+from duolog.store.shared.wal.fencing import Won
+from duolog.store.shared.wal.slots import Slots, Tail, Upload
+from duolog.store.store import Store
+
+COMPACT_RETRY_MS: Final = 10_000
+UPKEEP_MS: Final = 1_000
+DONE: Final = object()  # The end of an iterator of slices.
+
+log = logging.getLogger("store")
+
+
+class Replica:
+    """The parts that one broker needs for one stream.
+
+    The class has more than 15 fields, because it makes all of these parts and connects them.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        files: Files,
+        lock: int,
+        joined: Joined,
+        writer: bytes,
+        claim: bytes,
+        options: SharedOptions,
+        mono_ms: Callable[[], int],
+        on_event: Callable[[Event], None],
+        on_progress: Callable[[], None],
+    ) -> None:
+        self.joined, self.options = joined, options
+        self.store: Store
+        self.follower: Follower
+        self.uploader: Uploader | None = None
+        self._keeper: CopyStateKeeper
+        self._requests, self._files, self._lock = requests, files, lock
+        self._writer, self._claim = writer, claim
+        self._mono_ms, self._on_event, self._on_progress = mono_ms, on_event, on_progress
+        self._won: Won | None = joined.won
+        self._seen = SlotsSeen()
+        self._slots_max = options.kept_slots + 2 * options.compact_slots
+        self._compacting: asyncio.Task[None] | None = None
+        self._upkeep_mono_ms = 0  # When the next upkeep is due: of the copy, or a compaction.
+        self._dead_segments: Iterator[None] = iter(())
+        self._progress = asyncio.Event()  # An upload counts, or this owner was deposed.
+
+    @classmethod
+    async def join(
+        cls,
+        objects: ObjectStore,
+        files: Files,
+        lock: int,
+        *,
+        writer: bytes,
+        new_stream: bytes,
+        claim: bytes,
+        options: SharedOptions,
+        mono_ms: Callable[[], int],
+        on_event: Callable[[Event], None],
+        on_progress: Callable[[], None],
+    ) -> "Replica":
+        """Find the stream and prepare the data directory.
+
+        `lock` is the handle from `lock_directory`, which must be taken before: this function changes the directory, and
+        may fence a stream whose owner was the process that has this directory. `open` hands the lock to the store.
+        `writer` and `new_stream` are 16 random bytes each: the id of this process, and that of a stream if none exists
+        yet. `claim` is what this broker says of itself when it takes over. `on_progress` is called in the loop when
+        promises were kept, or units were copied: the broker flushes its connections and wakes the flusher.
+
+        Raises WrongStream, DamagedObject, Corruption and OSError.
+        """
+        requests = Requests(objects, options.takeover_ms, on_event)
+        joined = await join(requests, files, writer=writer, new_stream=new_stream, claim=claim, mono_ms=mono_ms)
+        return cls(requests, files, lock, joined, writer, claim, options, mono_ms, on_event, on_progress)
+
+    def open(self, options: StoreOptions, replayer: Replayer) -> Store:
+        """Recover the local log. Blocks; raises StoreError and OSError."""
+        joined = self.joined
+        store = self.store = Store.open_copy(self._files, options, replayer, self._lock, joined.own_from)
+        position = joined.cursor.position
+        if store.next_position < position or (joined.won is None and store.next_position > position):
+            found = store.next_position
+            store.release()
+            raise Corruption(f"the local log ends at position {found}, and should end at {position}: {REMEDY}")
+        store.durability.shared = position
+        self._keeper = CopyStateKeeper(
+            self._files, store.executors, lambda: store.durable, joined.state, self.options.state_interval_ms
+        )
+        if joined.won is None:
+            self.follower = Follower(
+                self._requests,
+                joined.cursor,
+                joined.manifests,
+                self._seen,
+                store.log_copy(replayer),
+                store.durability,
+                self._keeper,
+                self.options,
+                self._mono_ms,
+                self._on_event,
+                self._on_progress,
+            )
+        return store
+
+    # -- Standby
+
+    async def follow(self) -> None:
+        """Follow until this broker owns the stream. Raises RequestsStopped, DamagedObject, StoreError."""
+        if self._won is not None:
+            return
+        try:
+            self._won = await self.follower.run(self._writer, self._claim)
+        except FellBehind as error:
+            self.stop()
+            self._on_event(Deposed(str(error)))
+            raise RequestsStopped from None
+
+    # -- Owner
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this broker may write: it has won a fence and is not deposed, as far as it knows."""
+        return self.uploader is not None and not self.uploader.slots.deposed
+
+    def may_answer(self, mono_ms: int) -> bool:
+        """Return whether nobody else can be the owner at this time: answers may leave, and requests may be handled."""
+        uploader = self.uploader
+        return uploader is not None and not uploader.slots.deposed and uploader.lease.is_valid(mono_ms)
+
+    async def begin(self, now_ms: int) -> None:
+        """Begin a run of the log, after `follow`; return once the store has the whole log. Raises StoreError, OSError.
+
+        A restarted owner may have units that it had not uploaded. Readers must not see those of shared queues before.
+        """
+        won, store = self._won, self.store
+        assert won is not None, "Replica.follow comes first"
+        await self._sync()
+        if self.joined.won is None:
+            self._keeper.begin_ownership(won.identity, won.fence)
+        store.take_over(now_ms, won.identity.epoch)
+        self._seen.note(CountedSlot(won.identity, won.fence, is_fence=True), self._slots_max)
+        self._compactor = Compactor(
+            self._requests,
+            self.joined.manifests,
+            self._seen,
+            store.local_ranges(),
+            lambda: self._keeper.saved,
+            self.options,
+        )
+        self.uploader = Uploader(
+            self._requests,
+            store.unit_source(),
+            store.durability,
+            store.write_state,
+            Slots(won.identity, won.fence, self.options.in_flight_bytes),
+            OwnerLease(self.options.takeover_ms, won.begun_mono_ms),
+            self.options,
+            self._mono_ms,
+            self._on_event,
+            self._counted,
+        )
+        while store.durability.shared < store.written:
+            self.uploader.pump(self._mono_ms())
+            await self._next_progress()
+            store.write_state.raise_if_ended()
+
+    async def _sync(self) -> None:
+        """Wait until the copy is durable. Then the flusher has no task under way. Raises StoreError."""
+        outcome: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        self.store.when(Promise(self.store.next_position, SYNCED), outcome.set_result)
+        self._on_progress()
+        error = await outcome
+        if error is not None:
+            raise error
+
+    def _counted(self, uploads: Sequence[Upload]) -> None:
+        won, uploader = self._won, self.uploader
+        assert won is not None, "Replica.follow comes first"
+        assert uploader is not None, "Replica.begin comes first"
+        self._keeper.note(won.identity, uploader.slots.counted)
+        for each in uploads:
+            header = each.header
+            tail = Tail(header.sequence, header.end, header.crc)
+            self._seen.note(CountedSlot(won.identity, tail, is_fence=False), self._slots_max)
+        self._progress.set()
+        self._on_progress()
+
+    def pump(self, mono_ms: int) -> None:
+        """Begin the uploads for which it is time. To be called after each write of the log."""
+        if self.uploader is not None:
+            self.uploader.pump(mono_ms)
+
+    # -- Time
+
+    def next_deadline_ms(self) -> int:
+        """Return the monotonic time at which `advance` must be called next."""
+        upload_ms = None if self.uploader is None else self.uploader.next_deadline_ms()
+        deadlines = (self._keeper.next_deadline_ms(), self._upkeep_mono_ms, upload_ms)
+        return min(each for each in deadlines if each is not None)
+
+    def advance(self, mono_ms: int) -> None:
+        """Begin the uploads, and the write of the file `shared`, for which it is time."""
+        self.pump(mono_ms)
+        self._keeper.advance(mono_ms)
+        if mono_ms >= self._upkeep_mono_ms:
+            self._upkeep_mono_ms = mono_ms + UPKEEP_MS
+            if self.uploader is None:
+                self._keep_up(mono_ms)
+            elif self.is_owner and self._compacting is None and self._compactor.is_due:
+                self._compacting = asyncio.create_task(self._compact())
+
+    def _keep_up(self, mono_ms: int) -> None:
+        """Write a checkpoint of the copy if one is due, and look for segments that it can remove.
+
+        An owner has `bridge/maintenance.py` for that.
+        """
+        self.store.check_disk()
+        if self.store.checkpoint_due(mono_ms):
+            self.store.checkpoint(mono_ms)
+        if next(self._dead_segments, DONE) is DONE:
+            self._dead_segments = self.store.retention.remove_dead_segments()
+
+    async def _compact(self) -> None:
+        try:
+            await self._compactor.run()
+        except (StoreError, OSError) as error:
+            log.error("the shared log could not be compacted, it is tried again: %s", error)
+            with suppress(RequestsStopped):
+                await self._requests.pause(COMPACT_RETRY_MS)
+        except RequestsStopped:
+            pass
+        finally:
+            self._compacting = None
+
+    # -- The end
+
+    async def end(self) -> None:
+        """Upload what is written, and say that this owner has ended. The caller limits the time; then `stop`."""
+        uploader = self.uploader
+        while uploader is not None and not uploader.end(self._mono_ms()):
+            await self._next_progress()
+
+    async def _next_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
+
+    def stop(self) -> None:
+        """Let no request be repeated any more."""
+        self._requests.is_stopped = True
+        if self._compacting is not None:
+            self._compacting.cancel()

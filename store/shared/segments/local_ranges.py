@@ -1,0 +1,43 @@
+"""The class LocalRanges: what a compaction reads of the local log: ranges, removed ranges, the newest snapshot."""
+
+from typing import NamedTuple
+
+from duolog.store.files import Files
+from duolog.store.log.segment import Segments
+from duolog.store.log.unit_source import UnitSource
+from duolog.store.recovery.checkpoint import snapshot_path, snapshot_positions
+
+
+class LocalSnapshot(NamedTuple):
+    position: int
+    content: bytes
+
+
+class LocalRanges:
+    """Reads the local log of an owner. `read` and `snapshot` block, so they are called in a thread."""
+
+    def __init__(self, files: Files, segments: Segments, source: UnitSource) -> None:
+        self._files, self._segments = files, segments
+        self.read = source.read_range
+
+    def removed(self) -> list[tuple[int, int]]:
+        """Return the ranges of positions whose segments retention has removed, in order and merged."""
+        ranges = [(0, self._segments.start)] if self._segments.start else []
+        for segment in self._segments:
+            if segment.is_gap:
+                if ranges and ranges[-1][1] == segment.start:
+                    ranges[-1] = (ranges[-1][0], segment.known_end)
+                else:
+                    ranges.append((segment.start, segment.known_end))
+        return ranges
+
+    def snapshot(self) -> LocalSnapshot | None:
+        """Return the newest snapshot; None if there is none. Blocks; raises OSError."""
+        position = max(snapshot_positions(self._files), default=-1)
+        if position < 0:
+            return None
+        handle = self._files.open(snapshot_path(position))
+        try:
+            return LocalSnapshot(position, self._files.read(handle, self._files.size(handle), 0))
+        finally:
+            self._files.close(handle)

@@ -1,0 +1,165 @@
+"""Manifests: which ranges of the log are in segment objects, and from which slot on the WAL objects count.
+
+    seg/<start in 20 digits>-<end>     the units from position `start` up to `end`, as they lie in a segment
+    snapshot/<position>                the state at this position, as in `log/<position>.snapshot` of a data directory
+    manifest/<number in 20 digits>     JSON, after the CRC-32C of it: what changed since the manifest before
+
+        {"format": 1, "stream": "...", "floor": {"sequence", "position", "crc", "epoch", "writer"},
+         "segments": [{"start", "end", "crc"}, ...], "removed": [start, ...], "snapshot": position or -1}
+
+The *floor* is a slot. The segment objects contain everything up to it, and the WAL objects up to it are deleted, except
+fences. A manifest is created once, and only after its segment objects, and it is never deleted: whoever asks for the
+number after the last one that he knows learns reliably whether something was deleted meanwhile.
+
+Segment objects without a live entry are removed, as local segments are: a manifest names them and a snapshot whose
+position is above them and not above the floor, and then they are deleted.
+
+A manifest is written by the owner, about slots that count. It stays true when that owner is deposed, so it needs no
+fence. If two brokers create the same number, the one that is second reads the other's and begins again.
+"""
+
+import asyncio
+import json
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from duolog.store.shared.requests import Requests
+from duolog.store.shared.wal.slots import Tail
+from duolog.store.shared.wal.wal_object import DamagedObject, Identity, damaged
+
+FORMAT: Final = 1
+AT_ONCE: Final = 16  # Manifests that are asked for at a time while all of them exist.
+
+
+class SegmentObject(NamedTuple):
+    """One object with the units from `start` up to `end`."""
+
+    start: int
+    end: int
+    crc: int  # CRC-32C of the whole object.
+
+    @property
+    def key(self) -> str:
+        return f"seg/{self.start:020}-{self.end:020}"
+
+
+class Floor(NamedTuple):
+    """The last slot that segment objects replace, and its owner."""
+
+    owner: Identity
+    tail: Tail
+
+
+class Manifest(NamedTuple):
+    floor: Floor
+    segments: tuple[SegmentObject, ...]  # Those that are new.
+    removed: tuple[int, ...] = ()  # The starts of those that were removed.
+    snapshot: int = -1  # The position of the snapshot that replaces what was removed; -1 if none is needed.
+
+
+def manifest_key(number: int) -> str:
+    return f"manifest/{number:020}"
+
+
+def snapshot_key(position: int) -> str:
+    return f"snapshot/{position:020}"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    (stream, writer, epoch), (sequence, position, crc) = manifest.floor
+    floor = {"sequence": sequence, "position": position, "crc": crc, "epoch": epoch, "writer": writer.hex()}
+    segments = [each._asdict() for each in manifest.segments]
+    content = {"format": FORMAT, "stream": stream.hex(), "floor": floor, "segments": segments}
+    text = json.dumps(content | {"removed": manifest.removed, "snapshot": manifest.snapshot}).encode()
+    return b"%08x %s\n" % (crc32c(text), text)
+
+
+def decode_manifest(data: bytes, number: int) -> Manifest:
+    """Raises DamagedObject."""
+    key = manifest_key(number)
+    if data[:9] != b"%08x " % crc32c(data[9:-1]):
+        raise damaged(key, "its CRC is wrong")
+    try:
+        found = json.loads(data[9:])
+        if found["format"] != FORMAT:
+            raise DamagedObject(
+                f"{key} has format {found['format']}, and this version of Duolog reads format {FORMAT}: start a newer "
+                "version on this machine, too"
+            )
+        floor = found["floor"]
+        identity = Identity(bytes.fromhex(found["stream"]), bytes.fromhex(floor["writer"]), floor["epoch"])
+        tail = Tail(floor["sequence"], floor["position"], floor["crc"])
+        segments = tuple(SegmentObject(each["start"], each["end"], each["crc"]) for each in found["segments"])
+        removed, snapshot = tuple(map(int, found["removed"])), int(found["snapshot"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(key, f"it is no manifest: {error!r}") from None
+    return Manifest(Floor(identity, tail), segments, removed, snapshot)
+
+
+class Manifests:
+    """All manifests of a stream, as far as they were read."""
+
+    def __init__(self, requests: Requests) -> None:
+        self.floor: Floor | None = None  # None as long as nothing was compacted.
+        self.segments: list[SegmentObject] = []  # In the order of their positions. Those that were removed are missing.
+        self.snapshot = -1  # The position of the newest snapshot; -1 if no segment was removed.
+        self.number = 0  # Of the next manifest.
+        self._requests = requests
+
+    @property
+    def floor_sequence(self) -> int:
+        """The last slot that may have been deleted; -1 for none."""
+        return -1 if self.floor is None else self.floor.tail.sequence
+
+    @property
+    def first_whole(self) -> int:
+        """The position from which on no segment object was removed."""
+        position = self.floor.tail.position if self.floor else 0
+        for each in reversed(self.segments):
+            if each.end != position:
+                break
+            position = each.start
+        return position
+
+    async def refresh(self) -> None:
+        """Read the manifests that were created since. Raises DamagedObject, RequestsStopped."""
+        ahead = 1
+        while True:
+            asked = [self._requests.get(manifest_key(self.number + each)) for each in range(ahead)]
+            for data in await asyncio.gather(*asked):
+                if data is None:
+                    return
+                self._take(decode_manifest(data, self.number))
+            ahead = AT_ONCE
+
+    async def add(self, manifest: Manifest) -> bool:
+        """Create the next manifest; return False if another one has its number, which was then read."""
+        data = encode_manifest(manifest)
+        while not await self._requests.create(manifest_key(self.number), data):
+            found = await self._requests.get(manifest_key(self.number))
+            if found is None:
+                continue
+            if found == data:
+                break
+            await self.refresh()
+            return False
+        self._take(manifest)
+        return True
+
+    def _take(self, manifest: Manifest) -> None:
+        key, position = manifest_key(self.number), self.floor.tail.position if self.floor else 0
+        end = manifest.floor.tail.position
+        for each in manifest.segments:
+            if not position <= each.start < each.end <= end:
+                raise damaged(key, f"its segment {each.key} is not between position {position} and its floor at {end}")
+            position = each.end
+        if end < position or manifest.floor.tail.sequence < self.floor_sequence:
+            raise damaged(key, f"its floor is {manifest.floor.tail}, below that of the manifest before it")
+        removed = set(manifest.removed)
+        if not manifest.snapshot <= end or (removed and manifest.snapshot < 0):
+            raise damaged(key, f"its snapshot is of position {manifest.snapshot}, which is missing, or above its floor")
+        self.floor = manifest.floor
+        self.segments = [each for each in (*self.segments, *manifest.segments) if each.start not in removed]
+        self.snapshot = max(self.snapshot, manifest.snapshot)
+        self.number += 1

@@ -1,0 +1,198 @@
+"""The class Uploader: uploads what the owner of a stream appends, and keeps the promises of level SHARED.
+
+    end of a turn, deadline     pump        cuts written units into uploads, if it is time and `Slots` has room
+    task of one upload          _upload     creates the object, reads the slot back where the outcome is not certain
+    uploads count               _count      `Durability.stored`, the lease is renewed
+
+It is time when `shared.flush_interval_ms` have passed since the last cut, or when `shared.object_bytes` wait. So a unit
+waits for at most one interval. An owner that appends nothing uploads an object without units every third of
+`cluster.takeover_ms`, by which followers know that it is there. While the store is slow it does so more often, because
+its lease counts from the beginning of a request.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from duolog.store.durability import Durability
+from duolog.store.errors import StoreBehind, StoreError
+from duolog.store.log.unit_source import Cut, UnitSource
+from duolog.store.shared.events import Deposed, Event
+from duolog.store.shared.lease import OwnerLease
+from duolog.store.shared.options import SharedOptions
+from duolog.store.shared.requests import Requests, RequestsStopped
+from duolog.store.shared.wal.slots import Slots, Upload, UploadStep
+from duolog.store.shared.wal.wal_object import ENDED_FLAG
+from duolog.store.workers import Failure
+from duolog.store.write_state import WriteState
+
+BEATS: Final = 3  # Objects without units in the time of a takeover, while the store answers fast.
+BEATS_IF_SLOW: Final = 12
+SLOW_SHARE: Final = 10  # The store is slow if a create takes more than this part of the time of a takeover.
+
+
+class Uploader:
+    """The uploads of one owner. All methods are called in the loop."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        source: UnitSource,
+        durability: Durability,
+        write_state: WriteState,
+        slots: Slots,
+        lease: OwnerLease,
+        options: SharedOptions,
+        mono_ms: Callable[[], int],
+        on_event: Callable[[Event], None],
+        on_counted: Callable[[Sequence[Upload]], None],
+    ) -> None:
+        self.slots, self.lease = slots, lease
+        self._requests, self._source = requests, source
+        self._durability, self._write_state = durability, write_state
+        self._options, self._mono_ms = options, mono_ms
+        self._on_event, self._on_counted = on_event, on_counted
+        self._cut_mono_ms = -options.takeover_ms  # When the last upload began.
+        self._took_ms = 0  # How long the last create took.
+        self._is_reading = False  # A thread reads units from segment files.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_ended = False  # The upload with ENDED_FLAG has begun.
+
+    # -- Cutting
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes that were written and that the store lacks, as far as is known."""
+        return self._durability.written - self._durability.shared
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the monotonic time at which `pump` must be called next; None if only an outcome changes anything."""
+        if self._is_reading or not self.slots.has_room:
+            return None
+        return self._cut_mono_ms + self._interval_ms
+
+    @property
+    def _interval_ms(self) -> int:
+        """How long after the last upload the next one begins."""
+        waiting = self._durability.written - self.slots.end
+        if waiting >= self._options.object_bytes:
+            return 0
+        takeover_ms = self._options.takeover_ms
+        is_slow = self._took_ms * SLOW_SHARE > takeover_ms
+        beat_ms = takeover_ms // (BEATS_IF_SLOW if is_slow else BEATS)
+        return min(self._options.flush_interval_ms, beat_ms) if waiting else beat_ms
+
+    def pump(self, mono_ms: int) -> None:
+        """Begin the uploads for which it is time. To be called after each write of the log, and at the deadline."""
+        self._watch_backlog()
+        while not self._is_reading and self.slots.has_room and mono_ms - self._cut_mono_ms >= self._interval_ms:
+            first, end = self.slots.end, self._durability.written
+            if first == end:
+                self._begin(Cut(end, []), mono_ms)
+                continue
+            cut = self._source.in_memory(first, end, self._options.object_bytes)
+            if cut is None:
+                self._is_reading = True
+                self._source.read(first, end, self._options.object_bytes, self._read)
+            else:
+                self._begin(cut, mono_ms)
+
+    def _read(self, outcome: Cut | Failure) -> None:
+        self._is_reading = False
+        if isinstance(outcome, Exception):
+            self._depose(f"the local log cannot be read for the upload: {outcome}")
+        elif self.slots.has_room:
+            self._begin(outcome, self._mono_ms())
+            self.pump(self._mono_ms())
+
+    def _begin(self, cut: Cut, mono_ms: int, flags: int = 0) -> None:
+        self._cut_mono_ms = mono_ms
+        upload = self.slots.begin(cut.end, cut.payload, flags)
+        self._durability.cut()
+        task = asyncio.create_task(self._upload(upload))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _watch_backlog(self) -> None:
+        """Refuse appends while the store lacks too much of the log."""
+        behind, limit = self.behind_bytes, self._options.behind_bytes_max
+        if behind > limit:
+            self._write_state.fall_behind(
+                StoreBehind(f"the object store lacks {behind} bytes of the log; shared.behind_bytes_max is {limit}")
+            )
+        elif self._write_state.behind is not None and behind <= limit // 2:
+            self._write_state.catch_up()
+
+    # -- Uploading
+
+    async def _upload(self, upload: Upload) -> None:
+        """Store one object, whatever the store answers, until it counts or this owner is deposed."""
+        begun_mono_ms = self._mono_ms()
+        try:
+            step = UploadStep.CREATE
+            while step is UploadStep.CREATE:
+                # The lease counts from the request that has created the object. If a slot is read back, that is
+                # unknown: it may have been the first request.
+                upload.begun_mono_ms = self._mono_ms()
+                if await self._requests.create(upload.key, upload.data):
+                    step = UploadStep.DONE
+                else:
+                    upload.begun_mono_ms = begun_mono_ms
+                    step = self.slots.found(upload, await self._requests.get(upload.key))
+        except RequestsStopped:
+            return
+        except Exception as bug:
+            self._depose(f"an upload ended with an unexpected error: {bug!r}")
+            raise
+        self._took_ms = self._mono_ms() - begun_mono_ms
+        if step is UploadStep.DONE:
+            self._count(upload)
+        else:
+            self._depose(self.slots.deposed)
+
+    def _count(self, upload: Upload) -> None:
+        counted = self.slots.created(upload)
+        if not counted or self.slots.deposed:
+            return
+        for each in counted:
+            self.lease.renew(each.begun_mono_ms)
+        self._durability.stored(self.slots.counted.position)
+        self.pump(self._mono_ms())
+        self._on_counted(counted)
+
+    def _depose(self, reason: str) -> None:
+        """End writing: nothing is acknowledged any more."""
+        self.slots.deposed = self.slots.deposed or reason
+        self._requests.is_stopped = True
+        self.lease.until_mono_ms = 0
+        self._write_state.end_writing(f"this broker is not the owner any more: {reason}")
+        self._on_event(Deposed(reason))
+        self._on_counted([])
+
+    # -- Stopping
+
+    def end(self, mono_ms: int) -> bool:
+        """Upload the rest, with the mark that this owner has ended; return whether everything counts.
+
+        To be called again after each outcome, and after the last append, until it returns True.
+        """
+        if self.slots.deposed:
+            return True
+        if self._is_ended:
+            return not self.slots
+        if not self._is_reading and self.slots.has_room and not self.slots:
+            first, end = self.slots.end, self._durability.written
+            cut = Cut(end, []) if first == end else self._source.in_memory(first, end, self._options.in_flight_bytes)
+            if cut is not None:
+                self._is_ended = cut.end == end
+                self._begin(cut, mono_ms, ENDED_FLAG if self._is_ended else 0)
+        return False
+
+
+def error_of(uploader: Uploader, mono_ms: int) -> StoreError | None:
+    """Return why an owner may not answer now; None if it may."""
+    if uploader.slots.deposed:
+        return StoreError(uploader.slots.deposed)
+    if not uploader.lease.is_valid(mono_ms):
+        return StoreError("the object store has not answered for most of cluster.takeover_ms")
+    return None

@@ -1,0 +1,93 @@
+"""The class LogCursor: reads the slots of a stream in order, and decides which objects count.
+
+    object in the next slot                                              what it is
+    of a lower epoch than the last fence                                 ignored: a deposed owner wrote it
+    units of the current epoch and writer, at the end of the log         they count
+    a fence of a higher epoch, at the end of the log                     it counts: a new epoch begins
+    any other                                                            damage: DamagedObject
+
+Each object that counts names the checksum of the one before it, so that a slot which was lost, changed, or restored
+from an older state of the bucket is noticed.
+"""
+
+from typing import NamedTuple
+
+from duolog.store.entry import Buffer
+from duolog.store.shared.wal.slots import Tail
+from duolog.store.shared.wal.wal_object import ENDED_FLAG, DamagedObject, Identity, WalKind, decode, key_of
+
+
+class Units(NamedTuple):
+    """Units that count. `payload` is valid as long as the object's buffer."""
+
+    first: int
+    payload: memoryview
+    is_last: bool  # The writer has ended; another broker may take over at once.
+
+
+class Fence(NamedTuple):
+    """A broker has taken over the stream."""
+
+    writer: bytes
+    epoch: int
+    claim: bytes
+
+
+class Ignored(NamedTuple):
+    """An object behind a fence, of a lower epoch."""
+
+    epoch: int
+
+
+class LogCursor:
+    """A place in the log of one stream: everything before slot `sequence` was read."""
+
+    def __init__(self, owner: Identity, tail: Tail) -> None:
+        """Continue behind `tail`, whose epoch and writer are those of `owner`."""
+        self._stream = owner.stream
+        self.owner = owner
+        self.sequence = tail.sequence + 1  # The slot to be read next.
+        self.position, self._crc = tail.position, tail.crc
+
+    @classmethod
+    def at_start(cls, stream: bytes) -> "LogCursor":
+        """Return a cursor before the first slot of a stream."""
+        return cls(Identity(stream, b"", 0), Tail(-1, 0, 0))
+
+    @property
+    def tail(self) -> Tail:
+        """The place behind which the next object must lie. Its sequence may be that of an ignored object."""
+        return Tail(self.sequence - 1, self.position, self._crc)
+
+    def take(self, data: Buffer) -> Units | Fence | Ignored:
+        """Take the object of slot `sequence`. Raises DamagedObject, and then the cursor has not moved."""
+        header, payload = decode(data, self.sequence)
+        if header.stream != self._stream:
+            raise DamagedObject(
+                f"{key_of(self.sequence)} belongs to stream {header.stream.hex()}, and this one is "
+                f"{self._stream.hex()}: two clusters use one prefix; give each its own"
+            )
+        if header.epoch < self.owner.epoch:
+            self.sequence += 1
+            return Ignored(header.epoch)
+        is_fence = header.kind == WalKind.FENCE
+        wrong = ""
+        if is_fence != (header.epoch > self.owner.epoch):
+            wrong = f"has kind {header.kind.name} and epoch {header.epoch}, and the log has epoch {self.owner.epoch}"
+        elif not is_fence and header.writer != self.owner.writer:
+            wrong = f"is of writer {header.writer.hex()}, and epoch {header.epoch} is that of {self.owner.writer.hex()}"
+        elif header.first != self.position:
+            wrong = f"begins at position {header.first}, and the log before it ends at {self.position}"
+        elif header.previous != self._crc:
+            wrong = f"follows an object with checksum {header.previous:#010x}, and that is {self._crc:#010x}"
+        if wrong:
+            raise DamagedObject(
+                f"{key_of(self.sequence)} {wrong}: an object before it was lost or changed; restore it from a backup "
+                "or a version of the bucket"
+            )
+        self.sequence += 1
+        self.position, self._crc = header.end, header.crc
+        if is_fence:
+            self.owner = header.identity
+            return Fence(header.writer, header.epoch, bytes(payload))
+        return Units(header.first, payload, bool(header.flags & ENDED_FLAG))

@@ -1,0 +1,160 @@
+"""The class Slots: which ranges of the log an owner has given to slots, and which slots count.
+
+    state of an upload   event                                                next state
+    in flight            the store created the object                         stored
+    in flight            the store says that an object exists, or the
+                         outcome is unknown: the slot is read back
+                           it is empty                                        in flight: create it again
+                           it has this object                                 stored
+                           it has an object of a lower epoch                  in flight, in the next slot
+                           it has an object of a higher epoch                 deposed
+                           it has any other object                            deposed: something is wrong
+    stored               all slots before it count                            it counts
+
+A slot counts when all slots before it count. Up to WINDOW uploads are in flight at a time.
+
+A deposed owner that has not noticed it yet may still create objects, behind the fence that it does not know: in at most
+WINDOW slots, since the slot that the fence took never counts for it. These objects are ignored by everybody. The new
+owner must find them before it relies on the order of its own slots. So it has one upload at a time in the first WINDOW
+slots after its fence, and moves an upload to the next slot if its slot is taken by a lower epoch.
+
+No clock is used here, and nothing is sent: `store/shared/uploader.py` does both.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from duolog.store.entry import Buffer
+from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalHeader, WalKind, decode, encode, key_of
+
+WINDOW: Final = 16  # Uploads in flight. It is a part of the format: all brokers of a stream must have the same value.
+
+
+class UploadStep(Enum):
+    """What is to be done with an upload next."""
+
+    CREATE = "create"  # Send the object again; its sequence may have changed.
+    DONE = "done"  # It is stored.
+    DEPOSED = "deposed"  # `Slots.deposed` says why.
+
+
+class Tail(NamedTuple):
+    """The last object of the log that counts: a new one follows it."""
+
+    sequence: int
+    position: int  # The end of the log.
+    crc: int  # Of the last object that counts.
+
+
+class Upload:
+    """One object that is being stored."""
+
+    __slots__ = ("begun_mono_ms", "data", "header", "is_stored")
+
+    def __init__(self, data: bytes, header: WalHeader) -> None:
+        self.data, self.header = data, header
+        self.is_stored = False
+        self.begun_mono_ms = 0  # When the create began that may have stored the object; set by the uploader.
+
+    @property
+    def key(self) -> str:
+        return key_of(self.header.sequence)
+
+
+class Slots:
+    """The slots of one owner after its fence."""
+
+    def __init__(self, identity: Identity, fence: Tail, bytes_max: int) -> None:
+        """`bytes_max` is the size of the objects in flight above which no further upload begins."""
+        self._identity = identity
+        # Nobody has written to a stream before its first epoch.
+        self._serial_to = fence.sequence + (WINDOW if identity.epoch > 1 else 0)
+        self._bytes_max = bytes_max
+        self._in_flight: deque[Upload] = deque()
+        self._next_sequence, self._previous = fence.sequence + 1, fence.crc
+        self.end = fence.position  # The log has been given to slots up to this position.
+        self.counted = fence  # The last slot that counts.
+        self.in_flight_bytes = 0
+        self.deposed = ""  # Why this owner may write no more; empty as long as it may.
+
+    def __len__(self) -> int:
+        """Return the number of uploads that do not count yet."""
+        return len(self._in_flight)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `begin` may be called."""
+        if self.deposed:
+            return False
+        if not self._in_flight:
+            return True
+        is_serial = self._in_flight[0].header.sequence <= self._serial_to
+        return not is_serial and len(self._in_flight) < WINDOW and self.in_flight_bytes < self._bytes_max
+
+    def begin(self, end: int, payload: Sequence[Buffer], flags: int = 0) -> Upload:
+        """Give the units from `self.end` up to `end` to the next slot, and return its upload."""
+        assert self.has_room, "no further upload may begin"
+        stream, writer, epoch = self._identity
+        header = WalHeader(
+            WalKind.UNITS, flags, epoch, self._next_sequence, self.end, end, self._previous, stream, writer
+        )
+        upload = Upload(*encode(header, payload))
+        self._in_flight.append(upload)
+        self.in_flight_bytes += len(upload.data)
+        self._next_sequence += 1
+        self._previous, self.end = upload.header.crc, end
+        return upload
+
+    # -- Outcomes
+
+    def created(self, upload: Upload) -> list[Upload]:
+        """Note that the store created the object of an upload; return the uploads that count by that, in order."""
+        upload.is_stored = True
+        counted: list[Upload] = []
+        while self._in_flight and self._in_flight[0].is_stored:
+            first = self._in_flight.popleft()
+            self.in_flight_bytes -= len(first.data)
+            self.counted = Tail(first.header.sequence, first.header.end, first.header.crc)
+            counted.append(first)
+        return counted
+
+    def found(self, upload: Upload, data: Buffer | None) -> UploadStep:
+        """Decide what the object in the slot of an upload means; `data` is None if the slot is empty.
+
+        After DONE, `created` must be called.
+        """
+        if data is None:
+            return UploadStep.CREATE
+        own = upload.header
+        try:
+            other = decode(data, own.sequence).header
+        except DamagedObject as error:
+            return self._depose(str(error))
+        if other == own:
+            return UploadStep.DONE
+        if other.stream != own.stream:
+            return self._depose(f"{upload.key} belongs to another stream: two clusters use one prefix of the bucket")
+        if other.epoch > own.epoch:
+            return self._depose(f"{upload.key} has epoch {other.epoch}: another broker has taken over")
+        if other.epoch < own.epoch and own.sequence <= self._serial_to:
+            self._move(upload)
+            return UploadStep.CREATE
+        return self._depose(
+            f"{upload.key} has epoch {other.epoch} of writer {other.writer.hex()}, which cannot be: this owner has "
+            f"epoch {own.epoch}, and its writer is {own.writer.hex()}"
+        )
+
+    def _move(self, upload: Upload) -> None:
+        """Give an upload the next slot, because its slot holds an object that a deposed owner wrote."""
+        assert len(self._in_flight) == 1, "one upload at a time near the fence"
+        payload = memoryview(upload.data)[len(upload.data) - (upload.header.end - upload.header.first) :]
+        header = upload.header._replace(sequence=self._next_sequence)
+        upload.data, upload.header = encode(header, [payload])
+        self._next_sequence += 1
+        self._previous = upload.header.crc
+
+    def _depose(self, reason: str) -> UploadStep:
+        self.deposed = self.deposed or reason
+        return UploadStep.DEPOSED

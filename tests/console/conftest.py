@@ -1,0 +1,87 @@
+"""A broker with some of everything, and a browser: Debian's Chromium, driven by Playwright.
+
+`make test-console` runs these tests. The tests are skipped where there is no Chromium on the PATH.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.console.contents import fill
+from tests.kit.broker import Broker
+from tests.kit.lacking import skip_or_fail
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+REBOUND = "evil.example"  # A name of another owner, which resolves to this machine.
+ARGUMENTS = ["--no-sandbox", f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1"]
+STEP_MS = 10_000  # The time within which a page must show what is expected.
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """A broker with topics, messages, delayed messages, schedules, groups and transactions (`contents.fill`)."""
+    with (
+        tempfile.TemporaryDirectory(prefix="duolog-console-", ignore_cleanup_errors=True) as folder,
+        Broker(Path(folder) / "data", {"store.flush": "async"}) as running,
+        fill(running),
+    ):
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if path is None:
+        skip_or_fail(f"no browser: none of {', '.join(NAMES)} is on the PATH")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+class Faults(list[str]):
+    """What a page wrote to the browser's console, and its exceptions."""
+
+    def watch(self, page: Page) -> None:
+        page.on("console", lambda line: self.append(line.text) if line.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.append(str(error)))
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def new_context(browser: Browser, broker: Broker) -> Iterator[Callable[..., BrowserContext]]:
+    """Return a function that opens a window of the browser; paths are those of the broker."""
+    opened: list[BrowserContext] = []
+
+    def new(width: int = 1280, theme: str = "light") -> BrowserContext:
+        context = browser.new_context(
+            base_url=f"http://{broker.http}",
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,  # type: ignore[arg-type]
+        )
+        context.set_default_timeout(STEP_MS)
+        opened.append(context)
+        return context
+
+    yield new
+    for context in opened:
+        context.close()
+
+
+@pytest.fixture
+def page(new_context: Callable[..., BrowserContext], faults: Faults) -> Iterator[Page]:
+    """A page whose errors fail the test."""
+    opened = new_context().new_page()
+    faults.watch(opened)
+    yield opened
+    assert not faults, "\n".join(faults)

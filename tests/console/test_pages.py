@@ -1,0 +1,131 @@
+"""Each page in a real browser: no error, no request to another host, landmarks, nothing that axe calls serious, and not
+wider than the window, at both widths and in both themes.
+
+Screenshots go to DUOLOG_SCREENSHOTS, or to a temporary folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.console.conftest import Faults
+from tests.console.contents import LONG, ask
+from tests.kit.broker import Broker
+
+PAGES = {
+    "overview": "/",
+    "topics": "/console/topics",
+    "topic": "/console/topics/orders",
+    "long-topic": f"/console/topics/{LONG}",
+    "messages": "/console/messages?topic=orders&as=json",
+    "tail": "/console/messages?topic=orders&tail=true",
+    "hex": "/console/messages?topic=audit&as=hex",
+    "send": "/console/send?topic=orders",
+    "delayed": "/console/delayed?span=day",
+    "schedules": "/console/schedules",
+    "transactions": "/console/transactions",
+    "groups": "/console/groups",
+    "group": "/console/groups/billing",
+    "dead-letters": "/console/dead-letters?group=shipping",
+    "preview": "/console/schedules?cron=30+2+*+*+*&zone=Europe/Berlin",
+    "clients": "/console/clients",
+    "settings": "/console/settings",
+    "log": "/console/log",
+    "refused": "/console/topics/none",
+}
+SCREENSHOTS = Path(os.environ.get("DUOLOG_SCREENSHOTS") or tempfile.gettempdir()) / "duolog-console"
+WIDTHS = (360, 1600)
+AXE_WIDTHS = {"light": 360, "dark": 1600}  # The width at which axe looks at a page of this theme.
+REDRAWN_MS = 200  # Charts are drawn again after a change of the width.
+GRAVE = ("serious", "critical")
+LOAD_MS = 300
+TOPICS = 1000
+
+
+@pytest.mark.parametrize("theme", AXE_WIDTHS)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_no_fault(
+    new_context: Callable[..., BrowserContext], broker: Broker, faults: Faults, name: str, theme: str
+) -> None:
+    page = new_context(WIDTHS[0], theme).new_page()
+    faults.watch(page)
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    page.goto(PAGES[name], wait_until="load")
+    open_panels(page)
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(REDRAWN_MS)
+        page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{theme}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page is wider than the window"
+        if width == AXE_WIDTHS[theme]:
+            found = Axe().run(page).response["violations"]
+            grave = [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found if each["impact"] in GRAVE]
+            assert not grave, "\n".join(grave)
+    assert all(url.startswith(f"http://{broker.http}/") for url in requested)
+    expected = [line for line in faults if name == "refused" and "404" in line]
+    assert list(faults) == expected
+
+
+def open_panels(page: Page) -> None:
+    for panel in page.locator("details.panel").all():
+        panel.locator("summary").first.click()
+
+
+def test_a_page_has_landmarks_and_can_be_used_by_keyboard(page: Page) -> None:
+    page.goto("/console/topics")
+    for role in ("banner", "navigation", "main", "contentinfo", "search"):
+        expect(page.get_by_role(role)).to_have_count(1)  # type: ignore[arg-type]
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Name contains")).to_be_focused()
+    page.keyboard.type("aud")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("search=aud"))
+    expect(page.locator("#live-part tbody tr")).to_have_count(1)
+
+
+def test_pages_load_within_the_time_with_many_topics(page: Page, broker: Broker) -> None:
+    """The first page of a run is loaded before: the browser keeps the files then, the broker the templates."""
+    names = [f"many-{number:04}" for number in range(TOPICS)]
+    for name in names:
+        ask(broker, "POST", "/api/topics", {"name": name, "queues": 4})
+    try:
+        page.goto("/console/settings", wait_until="load")
+        for path in ("/", "/console/topics", "/console/topics?search=many&after=many-0500", "/console/delayed"):
+            times = []
+            for _ in range(3):
+                page.goto(path, wait_until="load")
+                times.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+            assert min(times) < LOAD_MS, f"{path}: {times} ms"
+        page.goto("/console/topics?search=many")
+        expect(page.locator("#live-part tbody tr")).to_have_count(100)
+        page.get_by_role("link", name="Next topics").click()
+        expect(page.locator("#live-part tbody tr").first).to_contain_text("many-0100")
+    finally:
+        for name in names:
+            ask(broker, "DELETE", f"/api/topics/{quote(name)}")
+
+
+def test_a_live_part_shows_what_is_new_and_keeps_the_rest(page: Page, broker: Broker) -> None:
+    page.goto("/console/messages?topic=audit&tail=true")
+    ask(broker, "POST", "/api/topics/audit/messages", {"value": "just now"})
+    expect(page.locator(".messages")).to_contain_text("just now")
+    page.get_by_label("Live", exact=True).uncheck()
+    ask(broker, "POST", "/api/topics/audit/messages", {"value": "not shown"})
+    time.sleep(2.5)  # Longer than the time between two refreshes.
+    expect(page.locator(".messages")).not_to_contain_text("not shown")

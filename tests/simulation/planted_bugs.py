@@ -1,0 +1,227 @@
+"""Bugs that a simulation must find. Each replaces one function of the shared log while it runs.
+
+The name says what is wrong. A bug that many seeds do not find shows what the checkers do not see.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from duolog.store.objects.errors import StoreUnknown
+from duolog.store.objects.interface import Creation
+from duolog.store.shared.follower import Follower
+from duolog.store.shared.lease import OwnerLease
+from duolog.store.shared.local_copy import LocalCopy
+from duolog.store.shared.requests import Requests
+from duolog.store.shared.segments.local_ranges import LocalRanges
+from duolog.store.shared.segments.manifest import Manifest, Manifests
+from duolog.store.shared.uploader import Uploader
+from duolog.store.shared.wal import fencing, log_cursor
+from duolog.store.shared.wal.slots import Slots, Tail, Upload, UploadStep
+from duolog.store.store import Store
+
+Replacement = tuple[Any, str, Any]  # The object, the name of its attribute, and what replaces it.
+
+
+def fence_not_checked() -> list[Replacement]:
+    right = Slots.found
+
+    def found(self: Slots, upload: Upload, data: bytes | None) -> UploadStep:
+        step = right(self, upload, data)
+        if step is UploadStep.DEPOSED:
+            self.deposed, step = "", UploadStep.DONE
+        return step
+
+    return [(Slots, "found", found)]
+
+
+def acknowledged_before_the_slot_counts() -> list[Replacement]:
+    right = Uploader._count
+
+    def count(self: Uploader, upload: Upload) -> None:
+        durability = self._durability
+        if upload.header.end > durability.shared:
+            durability.stored(min(upload.header.end, durability.written))
+        self._durability = _Deaf(durability)  # type: ignore[assignment]
+        right(self, upload)
+        self._durability = durability
+
+    return [(Uploader, "_count", count)]
+
+
+class _Deaf:
+    """A Durability that has been told already."""
+
+    def __init__(self, durability: Any) -> None:
+        self._durability = durability
+
+    def stored(self, position: int) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._durability, name)
+
+
+def time_out_taken_for_success() -> list[Replacement]:
+    async def create(self: Requests, key: str, data: bytes) -> bool:
+        try:
+            return await self._twinned(lambda: self._objects.create(key, data)) is Creation.CREATED
+        except StoreUnknown:
+            return True
+        except Exception:  # noqa: BLE001 - a bug that is planted
+            return False
+
+    return [(Requests, "create", create)]
+
+
+def time_out_taken_for_a_failure() -> list[Replacement]:
+    right = Slots.found
+
+    def found(self: Slots, upload: Upload, data: bytes | None) -> UploadStep:
+        step = right(self, upload, data)
+        if step is UploadStep.DONE and len(self) == 1:
+            self._move(upload)
+            return UploadStep.CREATE
+        return step
+
+    return [(Slots, "found", found)]
+
+
+def object_that_exists_taken_for_ones_own() -> list[Replacement]:
+    return [(Slots, "found", lambda self, upload, data: UploadStep.DONE if data else UploadStep.CREATE)]
+
+
+def stale_read_after_a_takeover() -> list[Replacement]:
+    return [(OwnerLease, "is_valid", lambda self, mono_ms: True)]
+
+
+def lease_renewed_by_the_answer() -> list[Replacement]:
+    right = OwnerLease.renew
+    return [(OwnerLease, "renew", lambda self, begun_mono_ms: right(self, begun_mono_ms + 3_000))]
+
+
+def fence_behind_a_slot_that_was_not_read() -> list[Replacement]:
+    async def take_over(self: Follower, writer: bytes, claim: bytes) -> Any:
+        self.cursor.sequence += 1
+        won = await fencing.take_over(self._requests, self.cursor, self._manifests, writer, claim, self._mono_ms)
+        if won is None:
+            self.cursor.sequence -= 1
+        return won
+
+    return [(Follower, "take_over", take_over)]
+
+
+def no_caution_behind_the_fence() -> list[Replacement]:
+    right = Slots.__init__
+
+    def init(self: Slots, identity: Any, fence: Tail, bytes_max: int) -> None:
+        right(self, identity, fence, bytes_max)
+        self._serial_to = -1
+
+    return [(Slots, "__init__", init)]
+
+
+def what_was_not_uploaded_is_kept() -> list[Replacement]:
+    return [(LocalCopy, "cut", lambda self, position: None)]
+
+
+def old_epoch_counts() -> list[Replacement]:
+    right = log_cursor.decode
+
+    def decode(data: bytes, sequence: int) -> Any:
+        found = right(data, sequence)
+        header = found.header
+        return found._replace(header=header._replace(epoch=max(header.epoch, _newest[0]))) if _newest[0] else found
+
+    _newest = [0]
+
+    def take(self: log_cursor.LogCursor, data: bytes) -> Any:
+        _newest[0] = self.owner.epoch
+        try:
+            return right_take(self, data)
+        finally:
+            _newest[0] = 0
+
+    right_take = log_cursor.LogCursor.take
+    return [(log_cursor, "decode", decode), (log_cursor.LogCursor, "take", take)]
+
+
+def units_not_replayed_at_the_end_of_a_slice() -> list[Replacement]:
+    right = Store.log_copy
+
+    def log_copy(self: Store, replayer: Any) -> Any:
+        copy = right(self, replayer)
+        replay, count = copy._replay.take, [0]
+
+        def take(block: memoryview, at: int, position: int) -> None:
+            count[0] += 1
+            if count[0] % 256:
+                replay(block, at, position)
+
+        copy._replay.take = take  # type: ignore[method-assign]
+        return copy
+
+    return [(Store, "log_copy", log_copy)]
+
+
+def wal_objects_deleted_before_a_manifest_names_their_segments() -> list[Replacement]:
+    async def add(self: Manifests, manifest: Manifest) -> bool:
+        return True
+
+    return [(Manifests, "add", add)]
+
+
+def deleted_slot_taken_for_the_end_of_the_log() -> list[Replacement]:
+    async def refresh(self: Manifests) -> None:
+        if not self.number:
+            await right(self)
+
+    right = Manifests.refresh
+    return [(Manifests, "refresh", refresh)]
+
+
+def segment_without_its_last_unit() -> list[Replacement]:
+    right = LocalRanges.__init__
+
+    def init(self: LocalRanges, *parts: Any) -> None:
+        right(self, *parts)
+        read = self.read
+        self.read = lambda first, end: read(first, end)[:-48] + bytes(48)  # type: ignore[method-assign]
+
+    return [(LocalRanges, "__init__", init)]
+
+
+BUGS: dict[str, Callable[[], list[Replacement]]] = {
+    each.__name__: each
+    for each in (
+        fence_not_checked,
+        acknowledged_before_the_slot_counts,
+        time_out_taken_for_success,
+        time_out_taken_for_a_failure,
+        object_that_exists_taken_for_ones_own,
+        stale_read_after_a_takeover,
+        lease_renewed_by_the_answer,
+        fence_behind_a_slot_that_was_not_read,
+        no_caution_behind_the_fence,
+        what_was_not_uploaded_is_kept,
+        old_epoch_counts,
+        units_not_replayed_at_the_end_of_a_slice,
+        wal_objects_deleted_before_a_manifest_names_their_segments,
+        deleted_slot_taken_for_the_end_of_the_log,
+        segment_without_its_last_unit,
+    )
+}
+
+
+@contextmanager
+def planted(bug: str) -> Iterator[None]:
+    """Run the block with this bug."""
+    replaced = []
+    try:
+        for owner, name, wrong in BUGS[bug]():
+            replaced.append((owner, name, owner.__dict__[name]))
+            setattr(owner, name, wrong)
+        yield
+    finally:
+        for owner, name, right in reversed(replaced):
+            setattr(owner, name, right)

@@ -1,0 +1,111 @@
+"""What the broker says about itself: warnings, runs of cron expressions around changes of the clock, assignments."""
+
+import struct
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from duolog.bridge.http.observation.members import assignment
+from tests.kit.core import ManualCore
+from tests.kit.http import HttpBench
+
+MARCH = 1_774_000_000_000  # Friday, 20 March 2026, some days before Berlin's clock is set forward.
+
+
+def preview(expression: str, zone: str, **more: int) -> tuple[int, Any]:
+    return HttpBench().ask("GET", f"/api/cron?{urlencode({'expression': expression, 'zone': zone, **more})}")
+
+
+def test_a_run_in_the_hour_that_does_not_exist_comes_after_the_change() -> None:
+    status, found = preview("30 2 * * *", "Europe/Berlin", from_ms=MARCH, count=2)
+    assert status == 200
+    assert [run["local"][:16] for run in found["runs"]] == ["2026-03-21T02:30", "2026-03-22T02:30"]
+    spring, autumn = found["changes"][:2]
+    assert (spring["before"], spring["after"]) == ("+01:00", "+02:00")
+    shown = [run["local"] for run in spring["runs"]]
+    assert shown[0] == "2026-03-27T02:30:00+01:00"
+    assert shown[1] == "2026-03-28T02:30:00+01:00"
+    assert shown[2].startswith("2026-03-29T03")
+    assert shown[3] == "2026-03-30T02:30:00+02:00"
+    assert (autumn["before"], autumn["after"]) == ("+02:00", "+01:00")
+    assert len([run for run in autumn["runs"] if run["local"].startswith("2026-10-25")]) == 1
+
+
+@pytest.mark.parametrize("expression", ["* * * * * *", "*/5 * * * *", "0 0 1 1 *", "@daily"])
+def test_runs_around_a_change_are_the_nearest_ones(expression: str) -> None:
+    _, found = preview(expression, "America/New_York", from_ms=MARCH)
+    for change in found["changes"]:
+        due = [run["due_ms"] for run in change["runs"]]
+        assert due == sorted(due)
+        assert sum(run >= change["at_ms"] for run in due) == 2
+        assert sum(run < change["at_ms"] for run in due) == (0 if expression == "0 0 1 1 *" else 2)
+
+
+def test_a_zone_without_changes_has_none() -> None:
+    assert preview("0 0 * * *", "UTC")[1]["changes"] == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone"), [("61 * * * *", "UTC"), ("0 0 * * *", "Mars/Base"), ("0 0 31 2 *", "UTC")]
+)
+def test_an_expression_that_is_not_one_is_refused(expression: str, zone: str) -> None:
+    assert preview(expression, zone)[0] == 400
+
+
+def test_warnings_name_what_needs_a_person() -> None:
+    core = ManualCore()
+    bench = HttpBench(core)
+    assert bench.ask("GET", "/api/warnings") == (200, [])
+    bench.ask("POST", "/api/topics", {"name": "orders"})
+    bench.ask("POST", "/api/topics/orders/pause")
+    core.history.sample(0, 0)
+    core.metrics.dead_letters += 3
+    core.metrics.timer_lateness_s.add(4.0)
+    core.history.sample(10_000, 10_000)
+    core.sealed_data.damaged_places = 2
+    rows = bench.ask("GET", "/api/warnings")[1]
+    texts = {row["kind"]: row["text"] for row in rows}
+    assert texts.keys() == {"paused", "dead_letters", "late", "damaged"}
+    assert "orders" in texts["paused"]
+    assert texts["dead_letters"].startswith("3 messages")
+    assert "5 s late" in texts["late"]
+    assert texts["damaged"].startswith("2 places")
+
+
+def encoded(*topics: tuple[str, list[int]]) -> bytes:
+    """Return a ConsumerProtocolAssignment of version 1."""
+    found = struct.pack(">hi", 1, len(topics))
+    for name, queues in topics:
+        found += struct.pack(f">h{len(name)}si{len(queues)}i", len(name), name.encode(), len(queues), *queues)
+    return found + struct.pack(">i", -1)
+
+
+def test_an_assignment_is_read() -> None:
+    found = assignment(encoded(("orders", [0, 2]), ("audit", [])))
+    assert found == [{"topic": "orders", "queues": [0, 2]}, {"topic": "audit", "queues": []}]
+    assert assignment(b"") == []
+
+
+@pytest.mark.parametrize("length", range(1, len(encoded(("orders", [0, 2]))) - 4))
+def test_a_truncated_assignment_is_none(length: int) -> None:
+    assert assignment(encoded(("orders", [0, 2]))[:length]) is None
+
+
+def test_an_assignment_that_claims_many_queues_is_none() -> None:
+    assert assignment(struct.pack(">hih1si", 1, 1, 1, b"t", 2_000_000_000)) is None
+
+
+def test_groups_of_a_topic_have_their_lag_in_it() -> None:
+    core = ManualCore()
+    bench = HttpBench(core)
+    orders, audit = core.topic("orders", 2), core.topic("audit", 1)
+    core.publish(orders, b"a", b"b", b"c")
+    core.publish(audit, b"x")
+    body = {"to": "earliest", "topics": ["orders"], "execute": True}
+    assert bench.ask("POST", "/api/groups/billing/reset", body)[0] == 200
+    (row,) = bench.ask("GET", "/api/topics/orders/groups")[1]
+    assert (row["name"], row["lag"], row["active"], row["members"]) == ("billing", 3, None, 0)
+    assert bench.ask("GET", "/api/topics/audit/groups") == (200, [])
+    assert bench.ask("GET", "/api/groups/billing/members") == (200, {"group": "billing", "members": []})
+    assert bench.ask("GET", "/api/groups/none/members")[0] == 404

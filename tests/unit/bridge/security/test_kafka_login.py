@@ -1,0 +1,237 @@
+"""Logins and decisions on Kafka connections: nothing before the login, errors for each item that is refused."""
+
+import base64
+import hmac
+from hashlib import new as new_hash
+from hashlib import pbkdf2_hmac
+from typing import Any
+
+import pytest
+
+from duolog.bridge.config import SecurityOptions
+from duolog.bridge.kafka import TABLE
+from duolog.bridge.kafka.requests.access import Access
+from duolog.bridge.rocketmq.request_table import TABLE as ROCKETMQ_TABLE
+from duolog.bridge.security.logins import new_record
+from duolog.bridge.security.rule_texts import RuleText, rule_of
+from duolog.bridge.security.secret_box import SecretBox
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of
+
+BOX = SecretBox(b"k" * 32)
+SETTINGS = SecurityOptions(enabled=True)
+NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+
+class SecureBench(KafkaBench):
+    """A core with the users alice, who is none of the super users, and root."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(security=SecurityOptions(enabled=True, **settings))
+        self.security.use(BOX)
+        for record in RECORDS:
+            self.security.users.set(record, self.clock.now_ms())
+        self.settle()
+
+    def allow(self, resource: str, name: str, operation: str, permission: str = "allow") -> None:
+        self.security.acls.add([rule_of(RuleText("alice", resource, operation, permission, name))], self.clock.now_ms())
+        self.settle()
+
+    def logged_in(self, name: str) -> Client:
+        client = self.connect()
+        assert login(client, name, "secret")[-1].error_code is ErrorCode.none
+        return client
+
+
+RECORDS = [new_record(name, "secret", BOX, SETTINGS, 1, is_super=name == "root") for name in ("alice", "root")]
+
+
+def login(client: Client, name: str, password: str, mechanism: str = "SCRAM-SHA-256") -> list[Any]:
+    """Log in with SCRAM; return the answers."""
+    answers = [client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism=mechanism)]
+    first = f"n={name},r=nonce"
+    answers.append(client.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=f"n,,{first}".encode()))
+    server_first = answers[-1].auth_bytes.decode()
+    fields = dict(part.split("=", 1) for part in server_first.split(","))
+    hash_name = NAMES[mechanism]
+    salted = pbkdf2_hmac(hash_name, password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
+    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    without_proof = f"c=biws,r={fields['r']}"
+    signed = hmac.digest(
+        new_hash(hash_name, client_key).digest(), f"{first},{server_first},{without_proof}".encode(), hash_name
+    )
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signed, strict=True))).decode()
+    answers.append(client.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=f"{without_proof},p={proof}".encode()))
+    return answers
+
+
+def test_every_row_declares_what_it_needs() -> None:
+    assert all(isinstance(api.access, Access) for api in TABLE.values())
+    assert all(callable(row.needs) for row in ROCKETMQ_TABLE.values())
+
+
+@pytest.mark.parametrize("mechanism", NAMES)
+def test_login_with_scram(mechanism: str) -> None:
+    client = SecureBench().connect()
+    assert client.ask(ApiKey.API_VERSIONS, 3, client_software_name="a", client_software_version="1") is not None
+    assert [each.error_code for each in login(client, "alice", "secret", mechanism)] == [ErrorCode.none] * 3
+    assert len(client.ask(ApiKey.METADATA, 12, topics=[]).brokers) == 1
+    assert not client.is_closed
+
+
+@pytest.mark.parametrize("name", ["alice", "nobody"])
+def test_wrong_password_and_unknown_user_fail_alike(name: str) -> None:
+    client = SecureBench().connect()
+    answers = login(client, name, "wrong")
+    assert answers[1].auth_bytes.count(b",") == 2
+    assert answers[2].error_code is ErrorCode.sasl_authentication_failed
+    assert answers[2].error_message == "the user name or password is wrong"
+    assert client.is_closed
+
+
+def test_salt_of_an_unknown_user_stays_the_same() -> None:
+    bench = SecureBench()
+    salts = {login(bench.connect(), "nobody", "x")[1].auth_bytes.split(b",")[1] for _ in range(2)}
+    assert len(salts) == 1
+
+
+def test_nothing_but_the_login_is_served_before_it() -> None:
+    bench = SecureBench()
+    before = bench.store.next_position
+    for key in TABLE.keys() - {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE}:
+        client = bench.connect()
+        client.send(key, TABLE[key].max_version)
+        assert client.is_closed, key
+    assert bench.store.next_position == before
+
+
+def test_large_frame_before_the_login_closes_the_connection() -> None:
+    bench = SecureBench(login_bytes_max=2048)
+    client = bench.connect()
+    client.connection.data_received((4096).to_bytes(4, "big"))
+    assert client.is_closed
+
+
+@pytest.mark.parametrize("token", [b"no SCRAM", b"\0alice\0wrong"])
+def test_requests_behind_a_login_that_fails_are_not_served(token: bytes) -> None:
+    bench = SecureBench(sasl_plain_without_tls=True)
+    client = bench.connect()
+    mechanism = "PLAIN" if token.startswith(b"\0") else "SCRAM-SHA-512"
+    new_topic = {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]}
+    frames = (
+        frame_of(ApiKey.SASL_HANDSHAKE, 1, 1, mechanism=mechanism),
+        frame_of(ApiKey.SASL_AUTHENTICATE, 2, 2, auth_bytes=token),
+        frame_of(ApiKey.CREATE_TOPICS, 5, 3, **new_topic),
+    )
+    client.connection.data_received(b"".join(frames))
+    assert client.is_closed
+    assert bench.topics.get("new") is None
+
+
+def test_password_needs_encryption_or_the_setting() -> None:
+    client = SecureBench().connect()
+    answer = client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
+    assert answer.mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    for password, error in (("secret", ErrorCode.none), ("wrong", ErrorCode.sasl_authentication_failed)):
+        client = SecureBench(sasl_plain_without_tls=True).connect()
+        assert client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN").error_code is ErrorCode.none
+        token = b"\0alice\0" + password.encode()
+        assert client.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=token).error_code is error
+
+
+def test_session_ends_unless_the_client_logs_in_again() -> None:
+    bench = SecureBench(session_ms=60_000)
+    client = bench.logged_in("alice")
+    bench.clock.pass_ms(59_000)
+    assert login(client, "alice", "secret")[-1].session_lifetime.total_seconds() == 60
+    bench.clock.pass_ms(59_000)
+    assert client.ask(ApiKey.METADATA, 12, topics=[]) is not None
+    bench.clock.pass_ms(2_000)
+    client.send(ApiKey.METADATA, 12, topics=[])
+    assert client.is_closed
+    client = bench.logged_in("alice")
+    assert login(client, "root", "secret")[-1].error_code is ErrorCode.sasl_authentication_failed
+
+
+def produced(client: Client, *names: str) -> dict[str, ErrorCode]:
+    records = batch([b"x"])
+    asked = [{"name": name, "partition_data": [{"index": 0, "records": records}]} for name in names]
+    answer = client.ask(ApiKey.PRODUCE, 9, transactional_id=None, acks=-1, topic_data=asked)
+    return {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
+
+
+def fetched(client: Client, *names: str) -> dict[str, ErrorCode]:
+    asked = [{"topic": name, "partitions": [{"partition": 0, "partition_max_bytes": 1000}]} for name in names]
+    answer = client.ask(ApiKey.FETCH, 11, max_bytes=1000, topics=asked)
+    return {topic.topic: topic.partitions[0].error_code for topic in answer.responses}
+
+
+DENIED, NONE = ErrorCode.topic_authorization_failed, ErrorCode.none
+
+
+def test_topics_are_decided_on_one_by_one() -> None:
+    bench = SecureBench()
+    for name in ("orders", "payments"):
+        bench.topic(name)
+    client = bench.logged_in("alice")
+    assert produced(client, "orders", "payments") == {"orders": DENIED, "payments": DENIED}
+    bench.allow("topic", "orders", "all")
+    assert produced(client, "orders", "payments") == {"orders": NONE, "payments": DENIED}
+    assert fetched(client, "payments", "orders") == {"orders": NONE, "payments": DENIED}
+    assert bench.topic("payments").queues[0].end_offset == 0
+    listed = client.ask(ApiKey.LIST_OFFSETS, 5, topics=[
+        {"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]} for name in ("orders", "payments")
+    ])  # fmt: skip
+    assert {topic.name: topic.partitions[0].error_code for topic in listed.topics} == {
+        "orders": NONE,
+        "payments": DENIED,
+    }
+    bench.allow("topic", "orders", "read", "deny")
+    assert fetched(client, "orders") == {"orders": DENIED}
+    assert fetched(bench.logged_in("root"), "payments") == {"payments": NONE}
+
+
+@pytest.mark.parametrize("version", [0, 1, 8, 12])
+def test_metadata_hides_topics(version: int) -> None:
+    bench = SecureBench()
+    for name in ("orders", "payments"):
+        bench.topic(name)
+    client = bench.logged_in("alice")
+    bench.allow("topic", "orders", "describe")
+    everything = client.ask(ApiKey.METADATA, version, topics=[] if version == 0 else None)
+    assert [topic.name for topic in everything.topics] == ["orders"]
+    named = client.ask(ApiKey.METADATA, version, topics=[{"name": "payments"}, {"name": "new"}])
+    assert {topic.name: topic.error_code for topic in named.topics} == {"payments": DENIED, "new": DENIED}
+    assert len(named.brokers) == 1
+    assert bench.topics.get("new") is None
+
+
+def test_group_needs_its_own_right() -> None:
+    bench = SecureBench()
+    bench.topic("orders")
+    client = bench.logged_in("alice")
+    bench.allow("topic", "orders", "read")
+    asked = {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": [
+        {"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 1}]}
+    ]}  # fmt: skip
+    answer = client.ask(ApiKey.OFFSET_COMMIT, 7, **asked)
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.group_authorization_failed
+    assert client.ask(ApiKey.HEARTBEAT, 4, group_id="g").error_code is ErrorCode.group_authorization_failed
+    bench.allow("group", "g", "read")
+    assert client.ask(ApiKey.OFFSET_COMMIT, 7, **asked).topics[0].partitions[0].error_code is NONE
+    found = client.ask(ApiKey.OFFSET_FETCH, 8, groups=[{"group_id": each, "topics": None} for each in ("g", "h")])
+    assert {each.group_id: each.error_code for each in found.groups} == {
+        "g": NONE, "h": ErrorCode.group_authorization_failed,
+    }  # fmt: skip
+    bench.group_offsets.commit("h", [], bench.clock.now_ms())
+    assert [each.group_id for each in client.ask(ApiKey.LIST_GROUPS, 4).groups] == ["g"]
+
+
+def test_removed_user_loses_the_connection() -> None:
+    bench = SecureBench()
+    client = bench.logged_in("alice")
+    bench.security.users.remove("alice", bench.clock.now_ms())
+    client.send(ApiKey.METADATA, 12, topics=[])
+    assert client.is_closed

@@ -1,0 +1,267 @@
+"""Quotas: which one counts, how long a client waits, and what clients of both protocols see."""
+
+from typing import Any
+
+import pytest
+
+from duolog.bridge.config import SecurityOptions
+from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.records import codec
+from duolog.bridge.security.quotas.entity import BadQuota, Entity, candidates
+from duolog.bridge.security.quotas.quotas import THROTTLE_MS_MAX, WINDOW_MS, Quotas, Rate
+from duolog.bridge.security.quotas.stored_quotas import TooManyQuotas
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.store.state_log import StateLog
+from tests.kit.memory_log import MemoryLog
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
+from tests.unit.bridge.security.test_kafka_login import SecureBench
+
+NOW = 1_700_000_000_000
+
+
+class Table:
+    """Quotas on a log in memory."""
+
+    def __init__(self, **settings: int) -> None:
+        self.state_log = StateLog(codec, Poison())
+        self.log = MemoryLog()
+        self.quotas = Quotas(self.state_log, SecurityOptions(**settings))
+        self.state_log.attach(self.log)
+
+    def set(self, user: str | None, client_id: str | None, **changes: float | None) -> None:
+        put(self.quotas, user, client_id, **changes)
+
+
+def put(quotas: Quotas, user: str | None, client_id: str | None, **changes: float | None) -> None:
+    entity = Entity(user, client_id)
+    quotas.stored.set(entity, quotas.stored.changed(entity, changes), NOW)
+
+
+def test_order_in_which_quotas_count_is_that_of_kafka() -> None:
+    order = list(candidates("alice", "app"))
+    assert [str(entity) for entity in order] == [
+        "user=alice client-id=app", "user=alice client-id=<default>", "user=alice",
+        "user=<default> client-id=app", "user=<default> client-id=<default>", "user=<default>",
+        "client-id=app", "client-id=<default>",
+    ]  # fmt: skip
+    table = Table()
+    for rank, (user, client_id) in reversed(list(enumerate(order))):
+        table.set(user, client_id, producer_byte_rate=1000.0 * (rank + 1))
+        rate = table.quotas.meter(None, "alice", "app", 0).produced
+        assert rate is not None
+        rate.use(1000 * (rank + 1) + WINDOW_MS * (rank + 1), 0)
+        assert rate.wait_ms(0) == 1000, str(order[rank])
+
+
+def test_rate_holds_on_average_whatever_the_size_of_requests() -> None:
+    for size in (10, 1_000, 25_000):
+        rate, mono_ms, used = Rate(1000, 0), 0, 0
+        while mono_ms < 100_000:
+            rate.use(size, mono_ms)
+            used += size
+            mono_ms += max(1, rate.wait_ms(mono_ms))
+        assert used <= 1000 * (mono_ms + WINDOW_MS) / 1000 + size, size
+        assert used >= 1000 * mono_ms / 1000 - size, size
+    rate = Rate(1, 0)
+    rate.use(1_000_000, 0)
+    assert rate.wait_ms(0) == THROTTLE_MS_MAX
+
+
+def test_clients_share_what_their_quota_is_for() -> None:
+    table = Table()
+    table.set("", None, consumer_byte_rate=1000)
+    meters = [table.quotas.meter(None, user, client_id, 0) for user, client_id in (("a", "1"), ("a", "2"), ("b", "1"))]
+    assert meters[0].fetched is meters[1].fetched
+    assert meters[0].fetched is not meters[2].fetched
+    assert meters[0].produced is None
+    assert table.quotas.meter(meters[0], "a", "1", 5) is meters[0]
+    table.set("", None, consumer_byte_rate=None)
+    assert not table.quotas.has_any
+    assert table.quotas.meter(meters[0], "a", "1", 5).fetched is None
+
+
+def test_tables_are_bounded() -> None:
+    table = Table(quotas_max=1, quota_clients_max=2)
+    table.set("", None, producer_byte_rate=1000)
+    with pytest.raises(TooManyQuotas, match="quotas_max is 1"):
+        table.set("bob", None, producer_byte_rate=1)
+    rates = []
+    for user in "ab":
+        rate = table.quotas.meter(None, user, "", 0).produced
+        assert rate is not None
+        rate.use(5000, 0)
+        rates.append(rate)
+    assert table.quotas.meter(None, "a", "", 0).produced is rates[0]
+    assert table.quotas.meter(None, "c", "", 0).produced is not table.quotas.meter(None, "c", "", 0).produced
+    later_ms = 60_000
+    assert table.quotas.meter(None, "c", "", later_ms).produced is table.quotas.meter(None, "c", "", later_ms).produced
+
+
+def test_connections_are_counted_and_their_rate_makes_them_wait() -> None:
+    table = Table()
+    table.set("alice", None, connections=2, connection_creation_rate=1)
+    first, second, third = (table.quotas.admit("alice", "", 0) for _ in range(3))
+    assert (first.wait_ms, second.wait_ms) == (0, 1000)
+    assert "quota connections is 2" in third.refusal
+    assert first.key is not None
+    table.quotas.closed(first.key)
+    assert not table.quotas.admit("alice", "", 60_000).refusal
+    assert table.quotas.admit("bob", "", 0) == (0, "", None)
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "value"),
+    [
+        (Entity("a"), "controller_mutation_rate", 1.0),
+        (Entity("a"), "producer_byte_rate", 0.0),
+        (Entity("a"), "producer_byte_rate", float("nan")),
+        (Entity(), "producer_byte_rate", 1.0),
+        (Entity("a" * 256), "producer_byte_rate", 1.0),
+    ],
+)
+def test_bad_quotas_are_refused(entity: Entity, key: str, value: float) -> None:
+    with pytest.raises(BadQuota):
+        Table().quotas.stored.changed(entity, {key: value})
+
+
+def test_replayed_quotas_are_the_same() -> None:
+    table, other = Table(), Table()
+    table.set("alice", None, producer_byte_rate=1, connections=3)
+    table.set(None, "", request_percentage=5)
+    table.set("alice", None, connections=None)
+    table.set("bob", "", consumer_byte_rate=1)
+    table.set("bob", "", consumer_byte_rate=None)
+    for record in table.quotas.stored._snapshot():
+        other.state_log.commit([record], NOW)
+    assert list(other.quotas.stored.all()) == list(table.quotas.stored.all())
+    assert [(str(entity), limits) for entity, limits in other.quotas.stored.all()] == [
+        ("client-id=<default>", {"request_percentage": 5}),
+        ("user=alice", {"producer_byte_rate": 1}),
+    ]
+
+
+# -- Kafka
+
+
+def produced(client: Client, size: int) -> Any:
+    data = [{"name": "orders", "partition_data": [{"index": 0, "records": batch([b"x" * size])}]}]
+    return client.ask(ApiKey.PRODUCE, 9, transactional_id=None, acks=-1, topic_data=data)
+
+
+def test_produce_above_the_quota_is_stored_and_mutes_the_connection() -> None:
+    bench = KafkaBench()
+    bench.topic("orders")
+    put(bench.security.quotas, None, "test", producer_byte_rate=1000)
+    noisy, other = bench.connect(), bench.connect()
+    answer = produced(noisy, 3000)
+    throttle_ms = int(answer.throttle_time.total_seconds() * 1000)
+    assert 2000 <= throttle_ms <= 2400
+    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+    assert noisy.transport.is_paused
+    assert not other.transport.is_paused
+    assert noisy.connection.is_muted
+    bench.clock.pass_ms(throttle_ms - 1)
+    bench.server.muted.release(bench.clock.mono_ms())
+    bench.loop.turn()
+    assert noisy.transport.is_paused
+    bench.clock.pass_ms(1)
+    bench.server.muted.release(bench.clock.mono_ms())
+    bench.loop.turn()
+    assert not noisy.transport.is_paused
+    assert noisy.ask(ApiKey.METADATA, 12, topics=[]) is not None
+    assert bench.security.quotas.throttled["kafka", "producer_byte_rate"] == 1
+
+
+def test_fetch_above_the_quota_has_its_records_and_the_throttle_time() -> None:
+    bench = KafkaBench()
+    bench.write(bench.topic("orders"), b"x" * 4000)
+    put(bench.security.quotas, "ANONYMOUS", None, consumer_byte_rate=1000)
+    client = bench.connect()
+    partitions = [{"partition": 0, "partition_max_bytes": 10_000}]
+    answer = client.ask(ApiKey.FETCH, 11, max_bytes=10_000, topics=[{"topic": "orders", "partitions": partitions}])
+    assert len(answer.responses[0].partitions[0].records) > 4000
+    assert answer.throttle_time.total_seconds() >= 3
+
+
+def test_connections_above_the_quota_are_closed() -> None:
+    bench = SecureBench()
+    put(bench.security.quotas, "alice", None, connections=1)
+    clients = [bench.logged_in("alice"), bench.logged_in("alice")]
+    for client in clients:
+        client.send(ApiKey.METADATA, 12, topics=[])
+    assert [client.is_closed for client in clients] == [False, True]
+    clients[0].connection.connection_lost(None)
+    third = bench.logged_in("alice")
+    assert third.ask(ApiKey.METADATA, 12, topics=[]) is not None
+
+
+def ops(**values: float | None) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in values.items()]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_quotas_are_altered_and_described(version: int) -> None:
+    client = KafkaBench().connect()
+
+    def alter(entity: list[dict[str, Any]], *, validate_only: bool = False, **values: float | None) -> Any:
+        entries = [{"entity": entity, "ops": ops(**values)}]
+        answer = client.ask(ApiKey.ALTER_CLIENT_QUOTAS, version, entries=entries, validate_only=validate_only)
+        return answer.entries[0].error_code
+
+    alice = {"entity_type": "user", "entity_name": "alice"}
+    anybody = {"entity_type": "user", "entity_name": None}
+    app = {"entity_type": "client-id", "entity_name": "app"}
+    assert alter([alice], producer_byte_rate=10.0, consumer_byte_rate=20.0) is ErrorCode.none
+    assert alter([anybody, app], request_percentage=5.0) is ErrorCode.none
+    assert alter([app], validate_only=True, request_percentage=5.0) is ErrorCode.none
+    assert alter([alice], consumer_byte_rate=None) is ErrorCode.none
+    for entity, values in (
+        ([alice], {"controller_mutation_rate": 1.0}),
+        ([{"entity_type": "ip", "entity_name": "::1"}], {"connection_creation_rate": 1.0}),
+        ([alice, anybody], {"producer_byte_rate": 1.0}),
+        ([], {"producer_byte_rate": 1.0}),
+    ):
+        assert alter(entity, **values) is ErrorCode.invalid_request
+
+    def describe(*components: tuple[str, int, str | None], strict: bool = False) -> list[Any]:
+        asked = [
+            {"entity_type": kind, "match_type": match_type, "match": match} for kind, match_type, match in components
+        ]
+        answer = client.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, version, components=asked, strict=strict)
+        assert answer.error_code is ErrorCode.none
+        return [
+            (
+                {each.entity_type: each.entity_name for each in entry.entity},
+                {each.key: each.value for each in entry.values},
+            )
+            for entry in answer.entries
+        ]
+
+    first = ({"user": "alice"}, {"producer_byte_rate": 10.0})
+    second = ({"user": None, "client-id": "app"}, {"request_percentage": 5.0})
+    assert describe() == [second, first]
+    assert describe(("user", 2, None)) == [second, first]
+    assert describe(("user", 2, None), strict=True) == [first]
+    assert describe(("user", 1, None), ("client-id", 0, "app"), strict=True) == [second]
+    assert describe(("user", 0, "bob")) == []
+
+
+# -- RocketMQ
+
+
+def test_send_above_the_quota_is_refused_until_its_time_has_come() -> None:
+    bench = RocketMQBroker()
+    client = bench.connect()
+    client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="orders", readQueueNums=1, writeQueueNums=1, perm=6)
+    put(bench.security.quotas, "", None, producer_byte_rate=1000)
+    assert client.send(body=b"x" * 3000).code == ResponseCode.SUCCESS
+    refused = client.send(body=b"x")
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert refused.remark == (
+        "[OVERLOAD]system busy, start flow control for a while, quota producer_byte_rate of ANONYMOUS"
+    )
+    bench.clock.pass_ms(2000)
+    assert client.send(body=b"x").code == ResponseCode.SUCCESS

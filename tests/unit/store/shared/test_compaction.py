@@ -1,0 +1,113 @@
+"""Proves that WAL objects go only when segment objects have their units, and that nobody uses a deleted slot again."""
+
+import pytest
+
+from duolog.store.shared.options import SharedOptions
+from duolog.store.shared.segments.manifest import (
+    Floor,
+    Manifest,
+    SegmentObject,
+    decode_manifest,
+    encode_manifest,
+    manifest_key,
+)
+from duolog.store.shared.wal.slots import Tail
+from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalKind, decode, sequence_of
+from tests.kit.loop import run
+from tests.kit.shared_nodes import World, stop_all, until
+
+OPTIONS = SharedOptions(
+    object_bytes=1 << 13, segment_bytes=1 << 14, compact_slots=10, kept_slots=5, state_interval_ms=200
+)
+FLOOR = Floor(Identity(b"s" * 16, b"w" * 16, 3), Tail(17, 4096, 5))
+MANIFEST = Manifest(FLOOR, (SegmentObject(0, 1024, 1), SegmentObject(1024, 4096, 2)))
+
+
+def test_manifest_reads_back_and_every_changed_byte_is_noticed() -> None:
+    data = encode_manifest(MANIFEST)
+    assert decode_manifest(data, 7) == MANIFEST
+    for at in range(len(data) - 1):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        with pytest.raises(DamagedObject, match=manifest_key(7)):
+            decode_manifest(bytes(changed), 7)
+    for size in range(len(data) - 1):
+        with pytest.raises(DamagedObject, match=manifest_key(7)):
+            decode_manifest(data[:size], 7)
+
+
+def wal(world: World) -> dict[int, WalKind]:
+    found = ((sequence_of(key), data) for key, data in world.bucket.objects.items())
+    return {sequence: decode(data, sequence).header.kind for sequence, data in found if sequence is not None}
+
+
+def test_compacted_log_is_read_by_a_broker_with_an_empty_disk_and_fences_stay() -> None:
+    world = World(3, OPTIONS)
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        await world.pass_s(5)
+        owner.kill()
+        owner = world.start("a")  # Its second fence is not in the first slot.
+        await until(lambda: owner.is_serving, world)
+        await world.pass_s(5)
+        left = wal(world)
+        assert sum(kind == WalKind.FENCE for kind in left.values()) == 2
+        assert sum(kind == WalKind.UNITS for kind in left.values()) < 30
+        assert max(left) > 60
+        standby = world.start("b")
+        await world.pass_s(2)
+        assert world.owners == [owner], "a broker that joins leaves the owner alone"
+        owner.append_ms = 10_000_000
+        await world.pass_s(2)
+        assert standby.replayer.state == owner.replayer.state == world.state()
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
+def test_standby_that_was_away_neither_takes_a_deleted_slot_nor_misses_it() -> None:
+    world = World(4, OPTIONS)
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        standby = world.start("b")
+        await world.pass_s(1)
+        standby.pause(10)
+        await world.pass_s(20)
+        assert world.owners == [owner]
+        assert [node.deposed for node in world.nodes.values()] == [[], []]
+        owner.append_ms = 10_000_000
+        await world.pass_s(2)
+        assert standby.replayer.state == owner.replayer.state
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
+def test_segments_without_live_records_go_from_the_bucket_and_an_empty_disk_starts_from_a_snapshot() -> None:
+    world = World(5, OPTIONS)
+    world.trims = True
+
+    async def main() -> None:
+        owner = world.start("a")
+        owner.append_ms = 5
+        await until(lambda: owner.is_serving, world)
+        await until(lambda: any(key.startswith("snapshot/") for key in world.bucket.objects), world)
+        await world.pass_s(5)
+        segments = sorted(key for key in world.bucket.objects if key.startswith("seg/"))
+        assert segments[0] > "seg/00000000000000100000", "the first segments were deleted"
+        assert sum(key.startswith("snapshot/") for key in world.bucket.objects) <= 2
+        standby = world.start("b")
+        await world.pass_s(2)
+        owner.append_ms = 10_000_000
+        await world.pass_s(2)
+        assert standby.replayer.state == owner.replayer.state
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)

@@ -1,0 +1,107 @@
+"""Proves which data directories may join which prefix, and that a damaged or foreign one is refused with a remedy."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from duolog.store.errors import StoreError
+from duolog.store.options import StoreOptions
+from duolog.store.shared.copy_state import PATH, read_copy_state
+from duolog.store.shared.wal.stream import KEY, encode_stream
+from duolog.store.shared.wal.wal_object import key_of
+from duolog.store.store import Store
+from tests.kit.disk import CrashDisk
+from tests.kit.loop import run
+from tests.kit.shared_nodes import Node, Sums, World, stop_all, until
+
+
+async def served(world: World, name: str = "a") -> Node:
+    """Return a node that has served and was killed."""
+    node = world.start(name)
+    await until(lambda: node.is_serving, world)
+    await world.pass_s(1)
+    node.kill()
+    return node
+
+
+def with_a_log(disk: CrashDisk) -> None:
+    Store.open(disk, StoreOptions(spare_bytes=0), Sums(), 1).close(2)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda world, disk: world.bucket.objects.clear(), "the prefix in the store is empty"),
+        (lambda world, disk: world.bucket.objects.update({KEY: encode_stream(b"x" * 16)}), "two clusters must not use"),
+        (lambda world, disk: world.bucket.objects.update({KEY: b'{"format": 2}'}), "is damaged"),
+        (
+            lambda world, disk: world.bucket.objects.update({KEY: b'{"format": 2, "stream": "00"}'}),
+            "has format 2.*start a newer version",
+        ),
+        (lambda world, disk: disk.flip(PATH, 30), "the file shared has magic.*remove the data directory"),
+        (
+            lambda world, disk: world.bucket.objects.update({key_of(6): world.bucket.objects[key_of(6)][:-1]}),
+            "the object wal/0{19}6 is damaged.*restore this object",
+        ),
+    ],
+)  # fmt: skip
+def test_start_that_would_lose_or_mix_data_is_refused(change: Callable[[World, CrashDisk], None], reason: str) -> None:
+    world = World(1)
+
+    async def main() -> None:
+        node = await served(world)
+        change(world, node.disk)
+        node = world.start("a") if "wal" not in reason else world.start("b")
+        assert node.task is not None
+        with pytest.raises(StoreError, match=reason):
+            await node.task
+        await stop_all(world)
+
+    run(main(), world.clock)
+
+
+def test_log_that_is_no_copy_is_refused() -> None:
+    world = World(1)
+
+    async def main() -> None:
+        await served(world)
+        disk = CrashDisk()
+        with_a_log(disk)
+        node = world.start("b", disk=disk)
+        assert node.task is not None
+        with pytest.raises(StoreError, match=r"has a log of its own.*use an empty data directory"):
+            await node.task
+        await stop_all(world)
+
+    run(main(), world.clock)
+
+
+def test_restarted_owner_keeps_what_it_had_not_uploaded_if_nobody_took_over() -> None:
+    world = World(1)
+
+    async def main() -> None:
+        node = world.start("a")
+        await until(lambda: node.is_serving, world)
+        node.faults.is_cut = True
+        await world.pass_s(1)
+        assert node.store is not None
+        end, shared = node.store.written, node.store.durability.shared
+        assert end > shared
+        node.kill()
+        node.faults.is_cut = False
+        begun_mono_ms = world.clock.mono_ms()
+        again = world.start("a")
+        await until(lambda: again.is_serving, world)
+        assert world.clock.mono_ms() - begun_mono_ms < 500, "it does not wait for a takeover"
+        assert again.lost_units == 0
+        assert again.store is not None
+        assert again.store.durability.shared > end, "it serves once the store has everything"
+        await asyncio.sleep(11)
+        state = read_copy_state(again.disk)
+        assert state is not None
+        assert state.tail.position > end
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)

@@ -1,0 +1,110 @@
+"""Proves that brokers over one object store lose nothing that was acknowledged, in virtual time, with seeded faults."""
+
+from collections import Counter
+
+import pytest
+
+from duolog.store.shared.options import SharedOptions
+from tests.kit.loop import run
+from tests.kit.object_store import StoreFaults
+from tests.kit.shared_chaos import chaos
+from tests.kit.shared_nodes import World, stop_all, until
+
+SEEDS = range(8)
+OPTIONS = SharedOptions(object_bytes=1 << 13, in_flight_bytes=1 << 15, behind_bytes_max=1 << 18)
+
+
+def test_first_broker_owns_the_stream_and_a_standby_has_its_state() -> None:
+    world = World(1, OPTIONS)
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        standby = world.start("b")
+        await world.pass_s(5)
+        assert world.owners == [owner]
+        assert len(world.acknowledged) > 100
+        owner.append_ms = 10_000_000
+        await world.pass_s(3)
+        assert owner.store is not None
+        assert standby.store is not None
+        assert standby.store.next_position == owner.store.next_position == owner.store.durability.shared
+        assert standby.replayer.state == owner.replayer.state
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
+def test_standby_takes_over_within_seconds_and_the_old_owner_follows_without_what_was_not_uploaded() -> None:
+    world = World(2, OPTIONS)
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        standby = world.start("b")
+        await world.pass_s(5)
+        owner.faults.is_cut = True  # What it appends from now on is lost.
+        await world.pass_s(0.5)
+        killed_mono_ms, count = world.clock.mono_ms(), len(world.acknowledged)
+        owner.kill()
+        await until(lambda: any(done.node == "b" for done in world.acknowledged[count:]), world)
+        assert world.clock.mono_ms() - killed_mono_ms < 5_000
+        old = world.start("a", StoreFaults())
+        await world.pass_s(5)
+        assert world.owners == [standby]
+        assert old.lost_units > 0
+        standby.append_ms = 10_000_000
+        await world.pass_s(3)
+        assert old.replayer.state == standby.replayer.state
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
+def test_standby_that_was_away_reads_what_an_idle_owner_wrote_at_once() -> None:
+    world = World(6, OPTIONS)
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        owner.append_ms = 10_000_000
+        standby = world.start("b")
+        await world.pass_s(2)
+        standby.pause(100)
+        await world.pass_s(102)
+        assert owner.replica is not None
+        assert owner.replica.uploader is not None
+        assert standby.replica is not None
+        written = owner.replica.uploader.slots.counted.sequence
+        assert written > 90
+        assert standby.replica.follower.cursor.sequence >= written
+        assert world.owners == [owner]
+        await stop_all(world)
+
+    run(main(), world.clock)
+
+
+def test_idle_brokers_send_few_requests() -> None:
+    world = World(3, SharedOptions())
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        owner.append_ms = 10_000_000
+        world.start("b")
+        await world.pass_s(10)
+        before = len(world.bucket.history)
+        await world.pass_s(120)
+        sent = Counter(each.client for each in world.bucket.history[before:] if each.kind == "effect")
+        assert {name: 30 * count <= 4_000 for name, count in sent.items()} == {"a": True, "b": True}, sent
+        await stop_all(world)
+
+    run(main(), world.clock)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_acknowledged_is_lost_whatever_happens(seed: int) -> None:
+    world = World(seed)
+    run(chaos(world), world.clock)

@@ -1,0 +1,153 @@
+"""Quotas and the audit log of a running broker, with stock clients and the commands."""
+
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
+from tests.wire.test_security import PASSWORDS, add_user, duolog, settings
+
+NOISY_RATE = 2_000_000
+ROUND_S = 3.0
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "data") as broker:
+        yield broker
+
+
+def new_topic(broker: Broker, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    for made in admin.create_topics([NewTopic(name, 1)]).values():
+        made.result(10)
+
+
+class Noisy:
+    """A producer that sends as much as it may."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.throttled_ms: list[float] = []
+        self.sent_bytes = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": broker.kafka,
+                "client.id": "noisy",
+                "linger.ms": 0,
+                "queue.buffering.max.kbytes": 4096,
+                "throttle_cb": lambda event: self.throttled_ms.append(event.throttle_time * 1000),
+            }
+        )
+
+    def run(self, until_s: float) -> None:
+        """Send until a time, as fast as the broker takes it."""
+        while time.monotonic() < until_s:
+            self.send()
+
+    def send(self) -> None:
+        try:
+            self._producer.produce("orders", b"x" * 20_000, on_delivery=self._delivered)
+        except BufferError:
+            self._producer.poll(0.005)
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        """Drop what is not sent, and end the client."""
+        self._producer.purge()
+        self._producer.flush(1)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.sent_bytes += len(message.value())
+
+
+def test_noisy_client_is_kept_at_its_rate(broker: Broker) -> None:
+    new_topic(broker, "orders")
+    environment = {"DUOLOG_HTTP": broker.http}
+    done = duolog("quota", "set", "--client-id", "noisy", f"producer_byte_rate={NOISY_RATE}", **environment)
+    assert done.stdout == f"producer_byte_rate={NOISY_RATE:g}\n", done.stderr
+    listed = json.loads(duolog("quota", "list", "--json", **environment).stdout)
+    assert listed == [{"user": None, "client_id": "noisy", "limits": {"producer_byte_rate": NOISY_RATE}}]
+    noisy, begun_s = Noisy(broker), time.monotonic()
+    noisy.run(begun_s + ROUND_S)
+    noisy.close()
+    seconds = time.monotonic() - begun_s
+    assert 0.4 * NOISY_RATE * seconds < noisy.sent_bytes < 1.2 * NOISY_RATE * (seconds + 1)
+    assert any(noisy.throttled_ms)
+    assert duolog("quota", "remove", "--client-id", "noisy", "producer_byte_rate", **environment).returncode == 0
+    assert json.loads(duolog("quota", "list", "--json", **environment).stdout) == []
+    refused = duolog("quota", "set", "--client-id", "noisy", "controller_mutation_rate=1", **environment)
+    assert (refused.returncode, "is not supported" in refused.stderr) == (1, True)
+
+
+@pytest.mark.soak
+def test_noisy_client_at_its_quota_leaves_the_latency_of_others(broker: Broker) -> None:
+    new_topic(broker, "orders")
+    duolog("quota", "set", "--client-id", "noisy", f"producer_byte_rate={NOISY_RATE}", DUOLOG_HTTP=broker.http)
+    quiet = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0, "acks": 1})
+    noisy = Noisy(broker)
+    noisy.run(time.monotonic() + ROUND_S)  # Uses up the burst that a pause allows.
+    beside: list[float] = []
+    alone: list[float] = []
+    for _ in range(5):
+        beside.append(_p99_ms(quiet, noisy.send))
+        time.sleep(3)  # The messages that the noisy client has buffered are sent.
+        alone.append(_p99_ms(quiet, lambda: None))
+    noisy.close()
+    assert statistics.median(beside) <= 1.5 * statistics.median(alone), (beside, alone)
+
+
+def _p99_ms(quiet: Producer, beside: Any) -> float:
+    took_ms = []
+    until_s = time.monotonic() + ROUND_S
+    while time.monotonic() < until_s:
+        beside()
+        begun_s = time.monotonic()
+        quiet.produce("orders", b"x" * 100)
+        assert quiet.flush(10) == 0
+        took_ms.append((time.monotonic() - begun_s) * 1000)
+        time.sleep(0.002)
+    return statistics.quantiles(took_ms, n=100)[98]
+
+
+def test_audit_file_tells_who_did_what_and_is_rotated(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "audit.jsonl"
+    add_user(data, "root", "--super")
+    add_user(data, "alice")
+    with Broker(data, {"security.enabled": "true", "security.audit_file": str(file)}) as broker:
+        as_root = {"DUOLOG_HTTP": broker.http, "DUOLOG_USER": "root", "DUOLOG_PASSWORD": PASSWORDS["root"]}
+        assert duolog("topic", "create", "orders", **as_root).returncode == 0
+        admin = AdminClient(settings(broker, "alice"))
+        made = admin.create_topics([NewTopic("mine", 1)])["mine"]
+        with pytest.raises(KafkaException):
+            made.result(10)
+        assert duolog("topic", "list", **(as_root | {"DUOLOG_PASSWORD": "very wrong"})).returncode == 1
+        told = [
+            ("login", "http", "User:root", "success"), ("change", "http", "User:root", "POST /api/topics"),
+            ("login", "kafka", "User:alice", "success"), ("refusal", "kafka", "User:alice", "CREATE_TOPICS"),
+            ("login", "http", "User:root", "failure"),
+        ]  # fmt: skip
+        eventually("the events", lambda: _told(file), lambda found: set(told) <= set(found), 10)
+        assert "very wrong" not in file.read_text()
+        file.rename(tmp_path / "audit.1")
+        os.kill(broker.pid, signal.SIGHUP)
+        eventually("the file is opened again", file.exists, bool, 10)
+        assert duolog("topic", "delete", "orders", **as_root).returncode == 0
+    assert ("change", "http", "User:root", "DELETE /api/topics/orders") in _told(file)
+
+
+def _told(file: Path) -> list[tuple[str, str, str, str]]:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [
+        (line["event"], line["protocol"], line["principal"], line.get("result") or line["request"]) for line in lines
+    ]

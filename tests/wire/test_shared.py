@@ -1,0 +1,306 @@
+"""Two brokers share a log in an object store; the owner is killed, paused, stopped, and loses its disk.
+
+Clients get the addresses of both brokers and nothing else. What was acknowledged under `flush.mode=shared` is there
+once, at its offset.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.kit.broker import Broker, BrokerError
+from tests.kit.eventually import eventually
+from tests.kit.object_proxy import ObjectProxy
+from tests.kit.object_servers import ObjectServer, moto
+from tests.wire.clients.remoting import ask
+
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("duolog_only")]
+
+TAKEOVER_WITHIN_S = 5.0  # From the fault to the next acknowledged send.
+CUT_OFF_WITHIN_S = 10.0  # The same, where the store itself is away.
+WITHIN_S = 20.0
+BUCKET = "duolog"
+ROUTE, SEND = 105, 310
+Place = tuple[int, int, bytes]  # Partition, offset, value.
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectServer]:
+    with moto() as running:
+        running.make_bucket(BUCKET)
+        yield running
+
+
+class Pair:
+    """Two brokers of one stream, of which `owner` is the owner at the start."""
+
+    def __init__(self, folder: Path, store: ObjectServer) -> None:
+        settings = {
+            "shared.url": f"s3://{BUCKET}/{folder.name}",
+            "shared.endpoint": store.endpoint,
+            "store.flush": "shared",
+            "store.checkpoint_interval_ms": 500,
+        }
+        self.proxy = ObjectProxy(store.endpoint)  # Between the first owner and the store.
+        self.proxy.__enter__()
+        through_proxy = settings | {"shared.endpoint": self.proxy.endpoint}
+        self.owner, self.standby = Broker(folder / "a", through_proxy), Broker(folder / "b", settings)
+        self.owner.start()
+        wait_for_role(self.owner, "owner")
+        self.standby.start()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.owner.kafka},{self.standby.kafka}"
+
+    def close(self) -> None:
+        self.owner.delete()
+        self.standby.delete()
+        self.proxy.__exit__(None, None, None)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    running = Pair(tmp_path, store)
+    yield running
+    running.close()
+
+
+def http(broker: Broker, path: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=5) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+    except OSError as error:
+        return 0, str(error)
+
+
+def status(broker: Broker) -> dict[str, Any]:
+    code, body = http(broker, "/api/status")
+    found: dict[str, Any] = json.loads(body) if code == 200 else {}
+    return found
+
+
+def wait_for_role(broker: Broker, role: str) -> dict[str, Any]:
+    return eventually(f"role {role}", lambda: status(broker), lambda found: found.get("role") == role, WITHIN_S)
+
+
+class Writer:
+    """A producer of librdkafka; `acknowledged` has the place and the value of each record that was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, *, is_idempotent: bool = True) -> None:
+        self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": is_idempotent})
+        self._topic = topic
+        self.acknowledged: list[Place] = []
+
+    def write(self, *values: str) -> float:
+        """Write these records, and return after how many seconds all were acknowledged."""
+        begun_s = time.monotonic()
+        self.begin(*values)
+        assert self._producer.flush(WITHIN_S) == 0
+        return time.monotonic() - begun_s
+
+    def begin(self, *values: str) -> None:
+        """Write these records without waiting."""
+        for value in values:
+            self._producer.produce(self._topic, value.encode(), callback=self._done)
+        self._producer.poll(0)
+
+    def _done(self, error: Any, message: Any) -> None:
+        assert error is None, error
+        self.acknowledged.append((message.partition(), message.offset(), message.value()))
+
+
+def read_all(bootstrap: str, topic: str, count: int) -> list[Place]:
+    """Read a topic from its beginning until `count` records were read, and what follows at once."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: list[Place] = []
+    until = time.monotonic() + WITHIN_S
+    while time.monotonic() < until:
+        message = consumer.poll(0.2 if len(found) < count else 0.5)
+        if message is None and len(found) >= count:
+            break
+        if message is not None and message.error() is None:
+            found.append((message.partition(), message.offset(), message.value()))
+    consumer.close()
+    return found
+
+
+def send_by_rocketmq(pair: Pair, topic: str, body: bytes) -> tuple[int, int]:
+    """Ask the name servers in turn for the route, and send to the broker that it names; return queue and offset."""
+    until = time.monotonic() + WITHIN_S
+    fields = {"a": "group", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 0, "h": 0, "i": "", "j": 0, "k": 0}
+    while time.monotonic() < until:
+        for broker in (pair.owner, pair.standby):
+            try:
+                route = ask(broker.namesrv, ROUTE, {"topic": topic})
+                if route.code != 0:
+                    continue
+                (named,) = json.loads(route.body)["brokerDatas"]
+                assert named["brokerName"] == "duolog"
+                sent = ask(named["brokerAddrs"]["0"], SEND, fields, body)
+            except (OSError, ValueError):
+                continue
+            if sent.code == 0:
+                return int(sent.fields["queueId"]), int(sent.fields["queueOffset"])
+        time.sleep(0.1)
+    raise AssertionError("no send was acknowledged")
+
+
+def test_a_standby_names_the_owner_and_serves_nothing_else(pair: Pair) -> None:
+    owner, standby = wait_for_role(pair.owner, "owner"), wait_for_role(pair.standby, "standby")
+    assert standby["owner"] == owner["owner"]
+    assert standby["owner"]["kafka"] == pair.owner.kafka
+    assert (standby["epoch"], owner["epoch"]) == (1, 1)
+    assert [http(pair.owner, path)[0] for path in ("/readyz", "/readyz?role=any")] == [200, 200]
+    assert [http(pair.standby, path)[0] for path in ("/readyz", "/readyz?role=any", "/healthz")] == [503, 200, 200]
+    redirected = json.loads(http(pair.standby, "/api/topics")[1])  # urllib follows the redirection to the owner.
+    assert "TBW102" in {each["name"] for each in redirected}
+    admin = AdminClient({"bootstrap.servers": pair.standby.kafka})
+    admin.create_topics([NewTopic("made", 2)])["made"].result(WITHIN_S)  # Its controller is the owner.
+    described = eventually(
+        "topic of the standby", lambda: admin.list_topics(timeout=5).topics, lambda found: "made" in found, WITHIN_S
+    )
+    assert {each.leader for each in described["made"].partitions.values()} == {0}
+    eventually("both brokers", lambda: sorted(admin.list_topics(timeout=5).brokers), lambda ids: ids == [0, 1], 20.0)
+    assert ask(pair.standby.rocketmq, SEND, {}, b"refused").code == 14  # SERVICE_NOT_AVAILABLE
+
+
+def wait_until_followed(pair: Pair) -> None:
+    """Wait until the old owner follows the old standby."""
+    new = pair.standby.kafka
+    eventually(
+        "the old owner follows", lambda: status(pair.owner), lambda found: kafka_of_owner(found) == new, WITHIN_S
+    )
+    assert status(pair.owner)["role"] == "standby"
+
+
+def kafka_of_owner(found: dict[str, Any]) -> str:
+    return str((found.get("owner") or {}).get("kafka"))
+
+
+@pytest.mark.parametrize("is_disk_lost", [False, True], ids=["killed", "killed and its disk lost"])
+def test_clients_go_on_with_the_standby_and_nothing_acknowledged_is_lost(pair: Pair, is_disk_lost: bool) -> None:
+    writer = Writer(pair.bootstrap, "orders")
+    writer.write(*(f"before {number}" for number in range(500)))
+    before = send_by_rocketmq(pair, "orders", b"by rocketmq, before")
+    pair.owner.kill()
+    waited_s = writer.write("after")
+    after = send_by_rocketmq(pair, "orders", b"by rocketmq, after")
+    assert wait_for_role(pair.standby, "owner")["epoch"] == 2
+    writer.write(*(f"later {number}" for number in range(500)))
+    if is_disk_lost:
+        pair.owner.delete()
+    pair.owner.start()
+    wait_until_followed(pair)
+    expected = sorted([*writer.acknowledged, (*before, b"by rocketmq, before"), (*after, b"by rocketmq, after")])
+    assert sorted(read_all(pair.owner.kafka, "orders", len(expected))) == expected
+    assert waited_s < TAKEOVER_WITHIN_S
+
+
+def test_a_paused_owner_that_wakes_up_acknowledges_nothing_and_follows(pair: Pair) -> None:
+    """The standby takes over in time. Clients that have connected to the paused owner wait for their own time-outs.
+
+    librdkafka waits 10 s for the first answer of a broker that has accepted its connection, and 60 s for later ones; an
+    idempotent producer may ask the paused owner for its id. So the producer that goes on asks the standby alone.
+    """
+    old, new = Writer(pair.bootstrap, "orders"), Writer(pair.standby.kafka, "orders", is_idempotent=False)
+    old.write("before")
+    os.kill(pair.owner.pid, signal.SIGSTOP)
+    old.begin("while paused")
+    begun_s = time.monotonic()
+    wait_for_role(pair.standby, "owner")
+    waited_s = time.monotonic() - begun_s
+    new.write("after")
+    os.kill(pair.owner.pid, signal.SIGCONT)
+    old.write("awake")
+    wait_until_followed(pair)
+    expected = sorted([*old.acknowledged, *new.acknowledged])
+    assert len(expected) == 4
+    assert sorted(read_all(pair.bootstrap, "orders", 4)) == expected
+    assert waited_s < TAKEOVER_WITHIN_S
+
+
+def test_an_owner_that_is_cut_off_from_the_store_answers_nothing_and_follows_later(pair: Pair) -> None:
+    writer = Writer(pair.bootstrap, "orders")
+    writer.write("before")
+    pair.proxy.faults.is_cut = True
+    waited_s = writer.write("after")
+    assert wait_for_role(pair.standby, "owner")["epoch"] == 2
+    assert http(pair.owner, "/api/topics")[0] in (0, 503)
+    pair.proxy.faults.is_cut = False
+    wait_until_followed(pair)
+    assert sorted(read_all(pair.bootstrap, "orders", 2)) == sorted(writer.acknowledged)
+    assert waited_s < CUT_OFF_WITHIN_S
+
+
+@pytest.mark.parametrize(
+    ("bucket", "is_lying", "text"),
+    [
+        (BUCKET, True, "so two brokers could write at a time: use a store"),
+        ("no-such-bucket", False, "the bucket does not exist: create it"),
+    ],
+    ids=["lies", "no bucket"],
+)
+def test_a_store_that_cannot_be_used_is_refused_at_the_start(
+    tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch, bucket: str, is_lying: bool, text: str
+) -> None:
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    with ObjectProxy(store.endpoint) as proxy:
+        proxy.faults.ignores_conditions = is_lying
+        settings = {"shared.url": f"s3://{bucket}/{tmp_path.name}", "shared.endpoint": proxy.endpoint}
+        with pytest.raises(BrokerError, match="ended with status 1") as refused:
+            Broker(tmp_path / "a", settings).start()
+    assert text in str(refused.value)
+    assert store.environment["AWS_SECRET_ACCESS_KEY"] not in str(refused.value)
+
+
+def test_an_owner_that_stops_in_order_hands_over_at_once(pair: Pair) -> None:
+    writer = Writer(pair.bootstrap, "orders")
+    writer.write("before")
+    pair.owner.stop()
+    waited_s = writer.write("after")
+    assert waited_s < TAKEOVER_WITHIN_S
+    assert sorted(read_all(pair.standby.kafka, "orders", 2)) == sorted(writer.acknowledged)
+    pair.owner.start()
+    wait_until_followed(pair)
+    pair.owner.stop()  # As a standby.
+    pair.standby.stop()
+
+
+def test_a_second_start_on_the_directory_of_an_owner_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    # A start that compared the directory with the store before it had the lock once fenced the running owner.
+    settings = {"shared.url": f"file://{tmp_path}/bucket"}
+    owner = Broker(tmp_path / "a", settings)
+    owner.start()
+    try:
+        wait_for_role(owner, "owner")
+        epoch = status(owner)["epoch"]
+        numbers = os.listdir(tmp_path / "bucket" / "nodes")
+        with pytest.raises(BrokerError, match="ended with status 1") as refused:
+            Broker(tmp_path / "a", settings).start()
+        assert f"store.directory: {owner.data}: the data directory is in use by another process" in str(refused.value)
+        assert os.listdir(tmp_path / "bucket" / "nodes") == numbers
+        time.sleep(0.5)  # Several upload intervals, in which a fence would depose the owner.
+        assert (status(owner)["role"], status(owner)["epoch"]) == ("owner", epoch)
+    finally:
+        owner.kill()
