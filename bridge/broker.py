@@ -8,11 +8,9 @@ A Broker puts the parts together and starts and stops them. It makes no decision
 
 import asyncio
 import errno
-import gc
 import logging
 import resource
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,7 +32,6 @@ from duolog.bridge.hooks import Hooks
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.monitoring.faults import Faults
-from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import Addresses, StartError, advertised_host, bind, endpoint
 from duolog.bridge.net.connections import Bounds
 from duolog.bridge.net.server import Server
@@ -69,14 +66,6 @@ WIRES = {"kafka": "kafka", "rocketmq": "rocketmq", "namesrv": "rocketmq", "http"
 TIMER_THREADS = 3  # One thread may compact tables for minutes while another flushes; the third serves reads.
 TIMER_TASKS_WAITING_MAX = 256
 TIMER_PAUSE_S = 0.001  # The pause after each block that is written. Writing a block takes 1 to 2 ms.
-
-# The longest time for which a computing thread may keep the event loop from running. Python's default is 5 ms, which
-# is as much as the whole latency that an answer may have.
-SWITCH_INTERVAL_S = 0.001
-
-# The number of allocations between two collections of the youngest generation. Python's default is 700. A broker
-# allocates mostly requests, which reference counts free; the collector finds few cycles, so it runs less often.
-GC_THRESHOLDS = (20_000, 20, 50)
 
 
 class BeginAgain(Exception):
@@ -153,7 +142,6 @@ class Broker(Core):
         await self.serve_clients()
         await self.listen(bound, self.factories)
         self._is_serving = True
-        collect_garbage_less(self.metrics)
         self.on_open()
 
     def prepare(self) -> None:
@@ -374,7 +362,6 @@ class Broker(Core):
         self.store.close(self.clock.now_ms())
         if self._spans is not None:
             await self.loop.run_in_executor(None, self._spans.stop)
-        self.metrics.gc_pauses.stop()
         log.info("stopped position=%d", self.store.durable)
 
     def stop_store_threads(self) -> None:
@@ -432,12 +419,3 @@ def raise_file_limit(connections_max: int) -> int:
         soft,
     )
     return allowed
-
-
-def collect_garbage_less(metrics: Metrics) -> None:
-    """Set what the interpreter does beside requests, now that the objects of the start exist."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    metrics.gc_pauses.watch(time.perf_counter)

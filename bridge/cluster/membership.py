@@ -1,6 +1,6 @@
-"""The class StreamMembership: one broker's part in a stream, from the object store's URL to the replica of the log.
+"""The class StreamMembership: one broker's part in a stream, from the object store to the replica of the log.
 
-membership = StreamMembership(options, clock, own endpoints, ...)
+membership = StreamMembership(objects, options, clock, own endpoints, ...)
 await membership.join(files, lock)      # the store is tested, this broker has its number, the log is compared
 store = membership.open(...)            # the log is recovered
 membership.watch()                      # which brokers there are, and who owns the stream, is kept up to date
@@ -23,8 +23,7 @@ from duolog.bridge.net.nodes import Endpoints, Nodes
 from duolog.store.files import Files
 from duolog.store.objects.counted import CountedObjects
 from duolog.store.objects.errors import ObjectStoreError, StoreRetry, StoreUnknown
-from duolog.store.objects.opening import open_objects
-from duolog.store.objects.options import ObjectStoreOptions
+from duolog.store.objects.interface import ObjectStore
 from duolog.store.objects.self_test import check_creates
 from duolog.store.shared.events import Deposed, Event, StoreAnswers, StoreTrouble
 from duolog.store.shared.options import SharedOptions
@@ -48,6 +47,7 @@ class StreamMembership:
 
     def __init__(
         self,
+        objects: ObjectStore,
         options: Options,
         clock: Clock,
         own: Endpoints,
@@ -55,21 +55,7 @@ class StreamMembership:
         on_deposed: Callable[[OwnershipLost], None],
         on_progress: Callable[[], None],
     ) -> None:
-        """Open the object store; nothing is sent yet. Raises StoreRefused."""
-        shared = options.shared
-        self.objects = CountedObjects(
-            open_objects(
-                ObjectStoreOptions(
-                    shared.url,
-                    shared.endpoint,
-                    shared.region,
-                    shared.connect_timeout_ms,
-                    shared.request_timeout_ms,
-                )
-            ),
-            metrics.object_requests,
-            metrics.object_bytes,
-        )
+        self.objects = CountedObjects(objects, metrics.object_requests, metrics.object_bytes)
         self.replica: Replica
         self.nodes: Nodes
         self._options, self._clock, self._own = options, clock, own

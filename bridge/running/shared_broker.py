@@ -13,7 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from duolog.bridge.broker import CLOSE_MS, BeginAgain, Broker, collect_garbage_less, raise_file_limit
+from duolog.bridge.broker import CLOSE_MS, BeginAgain, Broker, raise_file_limit
 from duolog.bridge.cluster.membership import OwnershipLost, StreamMembership
 from duolog.bridge.cluster.owner_requests import OwnerRequests
 from duolog.bridge.cluster.standby_context import StandbyContext
@@ -28,8 +28,11 @@ from duolog.bridge.net.nodes import Endpoints
 from duolog.bridge.security_start import start_security
 from duolog.bridge.tracing.export import start_export
 from duolog.store.errors import DataDirectoryInUse, StoreError
-from duolog.store.files import RealFiles
+from duolog.store.files import Files, RealFiles
 from duolog.store.objects.errors import StoreRefused, UnreliableStore
+from duolog.store.objects.interface import ObjectStore
+from duolog.store.objects.opening import open_objects
+from duolog.store.objects.options import ObjectStoreOptions
 from duolog.store.shared.requests import RequestsStopped
 from duolog.store.store import lock_directory
 
@@ -74,13 +77,13 @@ class SharedBroker(Broker):
         self._start_standby_time()
         self.membership.watch()
         self._following = self.loop.create_task(self._follow())
-        collect_garbage_less(self.metrics)
 
     async def _join(self) -> None:
         """Join the stream and recover the local log."""
         section, now_ms = self.options.store, self.clock.now_ms()
         try:
             self.membership = StreamMembership(
+                self._open_objects(),
                 self.options,
                 self.clock,
                 Endpoints.of(self.addresses),
@@ -88,7 +91,7 @@ class SharedBroker(Broker):
                 self._deposed,
                 self._on_progress,
             )
-            files = RealFiles(section.directory)
+            files = self._open_files()
             lock = lock_directory(files)  # Before the store is asked: a mistaken second start must change nothing.
             try:
                 await self.membership.join(files, lock)
@@ -107,6 +110,18 @@ class SharedBroker(Broker):
         self.topics.attach_store(self.store)
         self._login_workers = start_security(self.security, self.addresses, self.tls.outgoing, self._post)
         self.start_store_threads()
+
+    def _open_objects(self) -> ObjectStore:
+        """Return the object store of `shared.url`. Raises StoreRefused."""
+        shared = self.options.shared
+        return open_objects(
+            ObjectStoreOptions(
+                shared.url, shared.endpoint, shared.region, shared.connect_timeout_ms, shared.request_timeout_ms
+            )
+        )
+
+    def _open_files(self) -> Files:
+        return RealFiles(self.options.store.directory)
 
     async def _listen_as_standby(self, bound: dict[str, socket.socket], context: StandbyContext) -> None:
         self.server.connections.count_max = raise_file_limit(self.options.limits.connections_max)
