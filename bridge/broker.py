@@ -303,16 +303,19 @@ class Broker(Core):
             return  # The start failed: recovery has appended, but system topics cannot be created.
         mono_ms = self.clock.mono_ms()
         try:
-            if mono_ms != self._observed_mono_ms:  # `observe` runs at most once in each millisecond.
-                self._observed_mono_ms = mono_ms
-                self.wall_time.observe(self.clock.now_ms(), mono_ms)
-            if self.store.written != self.store.next_position:
-                self.store.write()
-            self._flusher.wake()  # Also called if this turn appended nothing: an answer may wait for an earlier append.
+            self._write(mono_ms)
         finally:
             self.ticker.arm(mono_ms)
         if self._registration is not None:
             self._registration.notice()
+
+    def _write(self, mono_ms: int) -> None:
+        if mono_ms != self._observed_mono_ms:  # `observe` runs at most once in each millisecond.
+            self._observed_mono_ms = mono_ms
+            self.wall_time.observe(self.clock.now_ms(), mono_ms)
+        if self.store.written != self.store.next_position:
+            self.store.write()
+        self._flusher.wake()  # Also called if this turn appended nothing: an answer may wait for an earlier append.
 
     def _post(self, callback: Callable[[], object]) -> None:
         """Call `callback` in the event loop; threads call this method."""

@@ -42,7 +42,10 @@ ABORT_MS = 200  # Between two times at which connections are aborted while anoth
 
 
 class SharedBroker(Broker):
-    """A broker of a stream: a standby until it owns the stream."""
+    """A broker of a stream: a standby until it owns the stream.
+
+    The class has more than 20 methods, because it replaces steps of a Broker, and the start has two parts.
+    """
 
     membership: StreamMembership
     _standby_http: StandbyHttpPort
@@ -236,10 +239,14 @@ class SharedBroker(Broker):
     def _end_turn(self) -> None:
         if self._is_open:
             super()._end_turn()
-            self.membership.replica.pump(self.clock.mono_ms())
         else:
             self._flusher.wake()
-        self.ticker.arm(self.clock.mono_ms())
+            self.ticker.arm(self.clock.mono_ms())
+
+    def _write(self, mono_ms: int) -> None:
+        """Write what this turn appended, and begin its upload if it is time."""
+        super()._write(mono_ms)
+        self.membership.replica.pump(mono_ms)
 
     def _on_progress(self) -> None:
         """Slots count, or were copied: promises may be kept, and the copy may be synced."""

@@ -1,0 +1,321 @@
+"""Hosts in one event loop with virtual time: processes that are killed and paused, and a network between them.
+
+    run_hosts(main(), clock)                       # like `tests/kit/loop.py`
+    broker = Process("10.0.0.1")
+    broker.start(serve())                          # what this coroutine starts belongs to the process, too
+    broker.pause(5)                                # as SIGSTOP: nothing of it runs, and nothing is lost
+    broker.kill()                                  # as SIGKILL: nothing of it ever runs again; its peers see it
+    await asyncio.open_connection("10.0.0.1", 9092)     # reaches what this host serves by `loop.create_server`
+    loop.network.cut("10.0.0.1")                   # until `heal`: its packets wait
+
+Which process a callback belongs to is in its context, as asyncio copies the context of whoever starts a task, sets a
+timer or adds a callback. What runs in no process, such as tests and their clients, is never stopped.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Final, TypeVar
+
+from tests.kit.clock import ManualClock
+from tests.kit.loop import VirtualLoop
+
+T = TypeVar("T")
+LATENCY_S: Final = (0.0001, 0.001)  # Of each packet.
+Call = tuple[list[asyncio.Handle], Callable[..., object], tuple[Any, ...], Context]
+
+
+class Process:
+    """One process on a host of its own."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.is_dead = False
+        self._paused_until_s = 0.0
+        self._held: deque[Call] = deque()
+
+    def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        context = copy_context()
+        context.run(_PROCESS.set, self)
+        return asyncio.get_running_loop().create_task(main, context=context)
+
+    def kill(self) -> None:
+        self.is_dead = True
+        self._held.clear()
+        _network().drop(self)
+
+    def pause(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._paused_until_s = loop.time() + seconds
+        loop.call_at(self._paused_until_s, self._resume)
+
+    @property
+    def is_running(self) -> bool:
+        return not self.is_dead and asyncio.get_running_loop().time() >= self._paused_until_s
+
+    def run(self, handle: list[asyncio.Handle], callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        """Run a callback of the loop, unless the process does not run; `handle` is the callback's own."""
+        if self.is_running:
+            callback(*arguments)
+        elif not self.is_dead:
+            self._held.append((handle, callback, arguments, copy_context()))
+
+    def _resume(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self.is_running and self._held:
+            (handle,), callback, arguments, context = self._held.popleft()
+            if not handle.cancelled():
+                loop.call_soon(callback, *arguments, context=context)
+
+
+_PROCESS: Final = ContextVar[Process | None]("process", default=None)
+
+
+class HostLoop(VirtualLoop):
+    """An event loop whose callbacks belong to processes, and whose connections are those of `Network`."""
+
+    def __init__(self, clock: ManualClock, seed: int) -> None:
+        self.network = Network(self, seed)
+        self.errors: list[str] = []  # Exceptions that nobody caught, in any process.
+        super().__init__(clock)
+
+    def set_exception_handler(self, handler: object) -> None:
+        pass  # Each process would set one.
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if context["message"] != "Task was destroyed but it is pending!":  # It belonged to a process that was killed.
+            self.errors.append(f"{context['message']}: {context.get('exception')!r}")
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        own: list[asyncio.Handle] = []
+        own.append(super().call_soon(process.run, own, callback, args, context=context))
+        return own[0]
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        own: list[asyncio.Handle] = []
+        timer = super().call_at(when, process.run, own, callback, args, context=context)
+        own.append(timer)
+        return timer
+
+    async def create_server(self, protocol_factory: Any, *, sock: "Port", **_: Any) -> "Listener":  # type: ignore[override]
+        return self.network.listen(sock, protocol_factory)
+
+    async def create_connection(self, protocol_factory: Any, host: str, port: int, **_: Any) -> Any:  # type: ignore[override]
+        return await self.network.connect(protocol_factory, (host, port))
+
+
+def run_hosts(main: Coroutine[Any, Any, T], clock: ManualClock, seed: int) -> T:
+    """Run `main` to its end; what runs in processes then ends without a word."""
+    loop = HostLoop(clock, seed)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.close()
+
+
+def _network() -> "Network":
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, HostLoop)
+    return loop.network
+
+
+# -- The network
+
+
+class Port:
+    """What a process binds: an address, in the place of a socket."""
+
+    def __init__(self, host: str, number: int) -> None:
+        self._address = (host, number)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._address
+
+
+class Listener:
+    """A port that accepts connections, until it is closed or its process is dead."""
+
+    def __init__(self, network: "Network", address: tuple[str, int], factory: Callable[[], asyncio.Protocol]) -> None:
+        self.factory, self.context = factory, copy_context()
+        self._network, self._address = network, address
+
+    @property
+    def process(self) -> Process | None:
+        return self.context.get(_PROCESS)
+
+    def close(self) -> None:
+        self._network.forget(self._address, self)
+
+
+class Network:
+    """Listeners by address, and all connections. Bytes of one connection arrive in their order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seed: int) -> None:
+        self.loop, self.random = loop, random.Random(seed)
+        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._ends: set[End] = set()
+        self._cut: set[str] = set()
+        self._waiting: dict[str, list[Callable[[], None]]] = {}  # Packets of hosts that are cut off.
+
+    def listen(self, port: Port, factory: Callable[[], asyncio.Protocol]) -> Listener:
+        listener = self._listeners[port.getsockname()] = Listener(self, port.getsockname(), factory)
+        return listener
+
+    def forget(self, address: tuple[str, int], listener: Listener) -> None:
+        if self._listeners.get(address) is listener:
+            del self._listeners[address]
+
+    async def connect(
+        self, factory: Callable[[], asyncio.Protocol], address: tuple[str, int]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        connected: asyncio.Future[End] = self.loop.create_future()
+        context = copy_context()
+
+        def arrive() -> None:
+            listener = self._listeners.get(address)
+            if connected.cancelled():
+                return
+            if listener is None or (listener.process is not None and listener.process.is_dead):
+                connected.set_exception(ConnectionRefusedError(f"{address[0]}:{address[1]}"))
+                return
+            own, other = End(self, address[0], context), End(self, address[0], listener.context)
+            own.peer, other.peer = other, own
+            self._ends |= {own, other}
+            self.loop.call_soon(other.open, listener.factory, context=listener.context)
+            connected.set_result(own)
+
+        self.send(address[0], self.loop.time() + self.latency_s(), arrive)
+        end = await connected
+        return end, end.open(factory)
+
+    def latency_s(self) -> float:
+        return self.random.uniform(*LATENCY_S)
+
+    def send(self, host: str, at_s: float, arrive: Callable[[], None]) -> None:
+        """Let a packet to or from a broker's host arrive, unless the host is cut off; then it waits."""
+
+        def arrived() -> None:
+            if host in self._cut:
+                self._waiting.setdefault(host, []).append(arrive)
+            else:
+                arrive()
+
+        self.loop.call_at(at_s, arrived, context=Context())
+
+    def cut(self, host: str) -> None:
+        self._cut.add(host)
+
+    def heal(self, host: str) -> None:
+        self._cut.discard(host)
+        for arrive in self._waiting.pop(host, []):
+            arrive()
+
+    def drop(self, process: Process) -> None:
+        """Close the connections of a dead process, as its kernel does."""
+        for end in [each for each in self._ends if each.process is process]:
+            end.leave()
+
+    def gone(self, end: "End") -> None:
+        self._ends.discard(end)
+
+
+class End(asyncio.Transport):
+    """One end of a connection. The peer of an end that is closed gets all bytes that were written before."""
+
+    peer: "End"
+
+    def __init__(self, network: Network, host: str, context: Context) -> None:
+        super().__init__(extra={"peername": ("10.1.0.1", 40_000), "sockname": (host, 0)})
+        self._network, self._host, self._context = network, host, context
+        self._protocol: asyncio.Protocol | None = None
+        self._is_reading, self._is_closing, self._is_lost = True, False, False
+        self._arrived: deque[bytes | None] = deque()  # None: the peer has closed.
+        self._last_s = 0.0
+
+    @property
+    def process(self) -> Process | None:
+        return self._context.get(_PROCESS)
+
+    def open(self, factory: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
+        protocol = self._protocol = factory()
+        protocol.connection_made(self)
+        self._read()
+        return protocol
+
+    # -- Methods that protocols call
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._is_closing and data:
+            self._send(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self.leave()
+            self._network.loop.call_soon(self._lose, context=self._context)
+
+    def abort(self) -> None:
+        self.close()
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+        self._network.loop.call_soon(self._read, context=self._context)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol)
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.Protocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    # -- The way of bytes
+
+    def leave(self) -> None:
+        """Tell the peer that this end is closed."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._send(None)
+
+    def _send(self, data: bytes | None) -> None:
+        network = self._network
+        self._last_s = max(self._last_s + 1e-6, network.loop.time() + network.latency_s())
+        network.send(self._host, self._last_s, lambda: self.peer._arrive(data))
+
+    def _arrive(self, data: bytes | None) -> None:
+        self._arrived.append(data)
+        self._network.loop.call_soon(self._read, context=self._context)
+
+    def _read(self) -> None:
+        while self._arrived and self._is_reading and not self._is_lost and self._protocol is not None:
+            data = self._arrived.popleft()
+            if data is None:
+                self._is_closing = True
+                self._lose()
+            elif not self._is_closing:
+                self._protocol.data_received(data)
+
+    def _lose(self) -> None:
+        if not self._is_lost and self._protocol is not None:
+            self._is_lost = True
+            self._network.gone(self)
+            self._protocol.connection_lost(None)

@@ -1,0 +1,175 @@
+"""Whole brokers of one stream in one process: `SharedBroker` on hosts, disks and an object store that are simulated.
+
+    broker = Machine(world, "10.0.0.1")
+    broker.start()                    # a standby, or the owner; begins again by itself when it was deposed
+    broker.process.pause(5)
+    broker.kill()
+    broker.disk = CrashDisk()         # before `start`: the machine is lost
+
+What a broker is in production runs here, but for threads (syncs end 1 ms after they began), sockets and real files.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+
+from duolog.bridge.broker import BeginAgain
+from duolog.bridge.config import Options, StoreSection
+from duolog.bridge.config.storage import SharedSection
+from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.running.shared_broker import SharedBroker
+from duolog.store.files import Files
+from duolog.store.log.commitlog import SyncTask
+from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry, ObjectStore
+from duolog.store.store import Store
+from tests.kit.clock import ManualClock
+from tests.kit.disk import CrashDisk
+from tests.kit.hosts import Port, Process
+from tests.kit.object_store import SimulatedBucket, SimulatedObjects, StoreFaults
+
+T = TypeVar("T")
+PORTS: Final = {"kafka": 9092, "rocketmq": 10911, "namesrv": 9876, "http": 9644}
+SYNC_S: Final = 0.001
+OPTIONS: Final = Options(
+    store=StoreSection(flush="shared", reserve_bytes=0, spare_bytes=0), shared=SharedSection(url="memory://")
+)
+
+
+class SimulatedBroker(SharedBroker):
+    """A broker of a stream, on a simulated host."""
+
+    def __init__(self, options: Options, clock: ManualClock, host: str, disk: CrashDisk, objects: ObjectStore) -> None:
+        self._host, self._disk, self._given_objects = host, disk, objects
+        super().__init__(options, clock, asyncio.get_running_loop())
+        self.watchdog.seconds = lambda: clock.mono_us() / 1e6
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this broker would answer clients now."""
+        return self._is_serving and self.may_answer()
+
+    def _bind(self) -> dict[str, socket.socket]:
+        listening = {name: (self._host, number) for name, number in PORTS.items()}
+        self.addresses = Addresses(self._host, listening)
+        return {name: cast(Any, Port(*address)) for name, address in listening.items()}
+
+    def _open_objects(self) -> ObjectStore:
+        return self._given_objects
+
+    def _open_files(self) -> Files:
+        return self._disk
+
+    def start_store_threads(self) -> None:
+        self._flusher = cast(Any, LoopFlusher(self.store, self.server.flush))
+
+    def stop_store_threads(self) -> None:
+        self._flusher.stop()
+
+
+class LoopFlusher:
+    """A Flusher without threads."""
+
+    def __init__(self, store: Store, flush: Callable[[], None]) -> None:
+        self._store, self._flush = store, flush
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wake(self, *, background: bool = False) -> None:
+        task = None if self._timer else self._store.durability.sync_wanted(background=background)
+        if task is not None:
+            self._timer = asyncio.get_running_loop().call_later(SYNC_S, self._run, task)
+
+    def next_deadline_ms(self) -> None:
+        return None
+
+    def advance(self, mono_ms: int) -> None:
+        pass
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run(self, task: SyncTask) -> None:
+        self._timer = None
+        task.run()
+        self._store.durability.synced(task, None)
+        self._flush()
+        self.wake()
+
+
+class Outside:
+    """The object store as a process uses it: a request that was sent goes on when the process is paused or dead."""
+
+    def __init__(self, objects: SimulatedObjects) -> None:
+        self._objects = objects
+
+    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
+        return await _outside(self._objects.create(key, bytes(data)))
+
+    async def get(self, key: str, bytes_max: int) -> bytes | None:
+        return await _outside(self._objects.get(key, bytes_max))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        return await _outside(self._objects.get_range(key, start, length))
+
+    async def list(self, prefix: str, start_after: str = "", limit: int = LIST_LIMIT) -> Sequence[ObjectEntry]:
+        return await _outside(self._objects.list(prefix, start_after, limit))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await _outside(self._objects.delete(keys))
+
+
+async def _outside(request: Any) -> Any:
+    return await asyncio.get_running_loop().create_task(request, context=Context())
+
+
+class Machine:
+    """A host with a disk, on which a broker runs or not."""
+
+    def __init__(self, options: Options, clock: ManualClock, bucket: SimulatedBucket, host: str) -> None:
+        self.host, self.disk, self.faults = host, CrashDisk(), StoreFaults()
+        self.process: Process | None = None
+        self.broker: SimulatedBroker | None = None
+        self.failures: list[str] = []  # What must not happen to a broker: internal errors, and bugs in requests.
+        self.deposed = 0
+        self._options, self._clock, self._bucket = options, clock, bucket
+
+    @property
+    def is_owner(self) -> bool:
+        return self.process is not None and self.process.is_running and self.broker is not None and self.broker.is_owner
+
+    def start(self) -> None:
+        assert self.process is None, "it runs"
+        self.disk = self.disk.after_kill()
+        process = self.process = Process(self.host)
+        process.start(self._serve()).add_done_callback(partial(self._ended, process), context=Context())
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self._note_faults()
+        self.process = self.broker = None
+
+    async def _serve(self) -> None:
+        objects = Outside(self._bucket.client(self.host, self.faults))
+        broker = self.broker = SimulatedBroker(self._options, self._clock, self.host, self.disk, objects)
+        await broker.start()
+        await broker.ended
+        await broker.stop()
+
+    def _ended(self, process: Process, task: asyncio.Task[None]) -> None:
+        if process is not self.process:
+            return
+        error = task.exception()
+        self.kill()
+        if isinstance(error, BeginAgain):
+            self.deposed += 1
+            self.start()
+        elif error is not None:
+            self.failures.append(f"{self.host} ends: {type(error).__name__}: {error}")
+
+    def _note_faults(self) -> None:
+        if self.broker is not None and self.broker.faults.counts:
+            self.failures.append(f"{self.host}: {dict(self.broker.faults.counts)}")

@@ -1,0 +1,66 @@
+"""Whole brokers of one stream in virtual time (`tests/simulation/brokers.py`): takeovers, and idle ones."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from tests.kit.clock import ManualClock
+from tests.kit.hosts import run_hosts
+from tests.kit.object_store import SimulatedBucket
+from tests.simulation.brokers import OPTIONS, Machine
+
+
+def run_machines(main: Callable[..., Coroutine[object, object, None]]) -> None:
+    """Run a test with two machines that share a bucket; nothing may have failed in a broker."""
+
+    async def checked() -> None:
+        bucket = SimulatedBucket(3)
+        machines = [Machine(OPTIONS, clock, bucket, f"10.0.0.{number}") for number in (1, 2)]
+        await main(*machines)
+        for each in machines:
+            each.kill()
+            assert not each.failures
+
+    clock = ManualClock()
+    run_hosts(checked(), clock, 3)
+
+
+def test_standby_owns_the_stream_after_a_kill_and_a_paused_owner_follows() -> None:
+    async def main(first: Machine, second: Machine) -> None:
+        first.start()
+        await asyncio.sleep(1)
+        second.start()
+        await asyncio.sleep(5)
+        assert (first.is_owner, second.is_owner) == (True, False)
+        first.kill()
+        await asyncio.sleep(5)
+        assert second.is_owner
+        first.start()
+        assert second.process is not None
+        second.process.pause(10)
+        await asyncio.sleep(5)
+        assert first.is_owner
+        await asyncio.sleep(10)
+        assert (first.is_owner, second.is_owner, second.deposed) == (True, False, 1)
+
+    run_machines(main)
+
+
+def test_idle_owner_and_standby_sleep_most_of_the_time() -> None:
+    """The deadlines of all duties are read once each time that the ticker is set."""
+
+    async def main(*machines: Machine) -> None:
+        for machine in machines:
+            machine.start()
+            await asyncio.sleep(1)
+        set_times = [0, 0]
+
+        def count(index: int) -> None:
+            set_times[index] += 1
+
+        for index, machine in enumerate(machines):
+            assert machine.broker is not None
+            machine.broker.ticker.add("count", lambda index=index: count(index), lambda now_ms, mono_ms: None)
+        await asyncio.sleep(10)
+        assert max(set_times) < 500
+
+    run_machines(main)
