@@ -235,6 +235,38 @@ class ReadOnlyFiles:
         return _locked(self.open(path), fcntl.LOCK_SH)
 
 
+# -- Small files
+
+
+def read_whole(files: ReadableFiles, path: str) -> bytes:
+    """Return the content of a file. Raises OSError."""
+    file = files.open(path)
+    try:
+        return files.read(file, files.size(file), 0)
+    finally:
+        files.close(file)
+
+
+def write_new(files: Files, path: str, content: Buffer) -> None:
+    """Make a file with this content, which is durable after `sync_directory`. Raises OSError."""
+    file = files.open(path, create=True)
+    try:
+        files.write(file, [content], 0)
+        files.sync(file)
+    finally:
+        files.close(file)
+
+
+def replace(files: Files, path: str, content: Buffer) -> None:
+    """Replace a file of the data directory, or make it: after a crash it is the old or the new one. Raises OSError."""
+    new = f"{path}.new"
+    if new in files.list("."):
+        files.remove(new)
+    write_new(files, new, content)
+    files.rename(new, path)
+    files.sync_directory(".")
+
+
 def _locked(file: int, kind: int) -> int:
     """Lock an open file without waiting, and return it. Closes it and raises OSError if another process holds it."""
     try:

@@ -8,13 +8,12 @@ the release before cannot read; each release reads all versions up to its own.
 from typing import Final
 
 from duolog.store.errors import StoreError
-from duolog.store.files import Files, ReadableFiles
+from duolog.store.files import Files, ReadableFiles, replace
 from duolog.store.log.segment import LOG_DIRECTORY
 
 FORMAT_VERSION: Final = 1
 FORMAT_PATH: Final = "format"
 
-_NEW_PATH: Final = "format.new"
 _SIZE_MAX: Final = 16
 
 
@@ -59,16 +58,7 @@ def check_format(content: bytes) -> int:
 
 def write_format(files: Files, version: int = FORMAT_VERSION) -> None:
     """Write a version, durably. Raises OSError."""
-    if _NEW_PATH in files.list("."):
-        files.remove(_NEW_PATH)
-    handle = files.open(_NEW_PATH, create=True)
-    try:
-        files.write(handle, [b"%d\n" % version], 0)
-        files.sync(handle)
-    finally:
-        files.close(handle)
-    files.rename(_NEW_PATH, FORMAT_PATH)
-    files.sync_directory(".")
+    replace(files, FORMAT_PATH, b"%d\n" % version)
 
 
 def _read(files: ReadableFiles) -> bytes:

@@ -24,13 +24,12 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from duolog.store.errors import Corruption
-from duolog.store.files import Files
+from duolog.store.files import Files, read_whole, replace
 from duolog.store.shared.wal.slots import Tail
 from duolog.store.shared.wal.wal_object import Identity
 from duolog.store.workers import Executors, Failure
 
 PATH: Final = "shared"
-_NEW_PATH: Final = "shared.new"
 _MAGIC: Final = 0x444C4331  # "DLC1"
 _STATE: Final = Struct(">IIIIQQQ16s16s16s")
 _NO_SEQUENCE: Final = (1 << 64) - 1
@@ -66,27 +65,14 @@ def write_copy_state(files: Files, state: CopyState) -> None:
         )
     )
     packed[4:8] = crc32c(memoryview(packed)[8:]).to_bytes(4, "big")
-    if _NEW_PATH in files.list("."):
-        files.remove(_NEW_PATH)
-    handle = files.open(_NEW_PATH, create=True)
-    try:
-        files.write(handle, [packed], 0)
-        files.sync(handle)
-    finally:
-        files.close(handle)
-    files.rename(_NEW_PATH, PATH)
-    files.sync_directory(".")
+    replace(files, PATH, packed)
 
 
 def read_copy_state(files: Files) -> CopyState | None:
     """Return the content of the file; None if there is no file. Blocks; raises Corruption and OSError."""
     if PATH not in files.list("."):
         return None
-    handle = files.open(PATH)
-    try:
-        data = files.read(handle, files.size(handle), 0)
-    finally:
-        files.close(handle)
+    data = read_whole(files, PATH)
     try:
         magic, crc, epoch, object_crc, sequence, position, own_from, stream, owner, writer = _STATE.unpack(data)
     except error:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from duolog.store.files import Files
+from duolog.store.files import Files, read_whole
 from duolog.store.log.segment import Segments
 from duolog.store.log.unit_source import UnitSource
 from duolog.store.recovery.checkpoint import snapshot_path, snapshot_positions
@@ -36,8 +36,4 @@ class LocalRanges:
         position = max(snapshot_positions(self._files), default=-1)
         if position < 0:
             return None
-        handle = self._files.open(snapshot_path(position))
-        try:
-            return LocalSnapshot(position, self._files.read(handle, self._files.size(handle), 0))
-        finally:
-            self._files.close(handle)
+        return LocalSnapshot(position, read_whole(self._files, snapshot_path(position)))

@@ -7,7 +7,7 @@ So the segment objects become segment files, and removed ranges become gaps.
 from crc32c import crc32c
 
 from duolog.store.errors import StoreError
-from duolog.store.files import Files
+from duolog.store.files import Files, write_new
 from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.recovery.checkpoint import snapshot_path
 from duolog.store.shared.local_copy import remove_log
@@ -46,19 +46,19 @@ async def materialize(requests: Requests, files: Files, manifests: Manifests) ->
     snapshot = await requests.get(key)
     if snapshot is None:
         raise await missing(manifests, key)
-    _write_file(files, snapshot_path(manifests.snapshot), snapshot)
+    write_new(files, snapshot_path(manifests.snapshot), snapshot)
     position = manifests.segments[0].start if manifests.segments else None
     for segment in manifests.segments:
         if position is not None and segment.start > position:
-            _write_file(files, Segment(position, segment.start, is_gap=True).path, b"")
+            write_new(files, Segment(position, segment.start, is_gap=True).path, b"")
         await _download(requests, files, manifests, segment)
         position = segment.end
     assert manifests.floor is not None, "a snapshot is named with a floor"
     end = manifests.floor.tail.position
     if position is not None and position < end:
-        _write_file(files, Segment(position, end, is_gap=True).path, b"")
+        write_new(files, Segment(position, end, is_gap=True).path, b"")
     if position != end:
-        _write_file(files, Segment(end).path, b"")
+        write_new(files, Segment(end).path, b"")
     files.sync_directory(LOG_DIRECTORY)
     files.sync_directory(".")
 
@@ -75,15 +75,6 @@ async def _download(requests: Requests, files: Files, manifests: Manifests, segm
             crc, at = crc32c(data, crc), at + len(data)
         if crc != segment.crc:
             raise damaged(segment.key, f"its CRC is {crc:#010x}, and the manifest has {segment.crc:#010x}")
-        files.sync(handle)
-    finally:
-        files.close(handle)
-
-
-def _write_file(files: Files, path: str, content: bytes) -> None:
-    handle = files.open(path, create=True)
-    try:
-        files.write(handle, [content], 0)
         files.sync(handle)
     finally:
         files.close(handle)
