@@ -15,6 +15,7 @@ The file is written to a temporary file, synced and renamed. It may be older tha
 follow `sequence` and compares them with the local log (`store/shared/joining.py`).
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -102,7 +103,8 @@ class CopyStateKeeper:
         self._interval_ms = interval_ms  # Between two writes of the file.
         self._newest: CopyState | None = None
         self._next_mono_ms = 0
-        self._is_writing = False
+        self._idle = asyncio.Event()  # No write of the file is under way.
+        self._idle.set()
 
     @property
     def saved(self) -> Tail:
@@ -116,28 +118,31 @@ class CopyStateKeeper:
 
     def next_deadline_ms(self) -> int | None:
         """Return the monotonic time of the next `advance`; None if there is nothing to write."""
-        return None if self._newest is None or self._is_writing else self._next_mono_ms
+        return self._next_mono_ms if self._newest is not None and self._idle.is_set() else None
 
     def advance(self, mono_ms: int) -> None:
         """Begin to write the noted state, if it is time."""
         newest = self._newest
-        if newest is None or self._is_writing or mono_ms < self._next_mono_ms:
+        if newest is None or not self._idle.is_set() or mono_ms < self._next_mono_ms:
             return
         self._next_mono_ms = mono_ms + self._interval_ms
         if newest.tail.position <= self._durable():
-            self._newest, self._is_writing = None, True
+            self._newest = None
+            self._idle.clear()
             write = partial(write_copy_state, self._files, newest)
             self._executors.background.submit(write, partial(self._written, newest))
 
     def _written(self, state: CopyState, outcome: Failure | None) -> None:
-        self._is_writing = False
+        self._idle.set()
         if outcome is None:
             self._state = state
-        if outcome is not None:
+        else:
             log.warning("the file %s could not be written, a start will read more slots: %s", PATH, outcome)
 
-    def begin_ownership(self, identity: Identity, fence: Tail) -> None:
+    async def begin_ownership(self, identity: Identity, fence: Tail) -> None:
         """Write durably that units from the fence on are this broker's own. Blocks; raises OSError."""
+        # A write of the background thread would put the state of a follower in the place of this one.
+        await self._idle.wait()
         self._state = CopyState(identity, fence, fence.position, identity.writer)
         self._newest = None
         write_copy_state(self._files, self._state)

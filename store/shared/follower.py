@@ -16,7 +16,6 @@ from duolog.store.durability import Durability
 from duolog.store.log.format import UNIT_HEADER_SIZE, BadUnit, unit_size
 from duolog.store.log.log_copy import LogCopy
 from duolog.store.shared.copy_state import CopyStateKeeper
-from duolog.store.shared.events import Event, OwnerKnown
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.compactor import CountedSlot, SlotsSeen
@@ -91,7 +90,6 @@ class Follower:
         keeper: CopyStateKeeper,
         options: SharedOptions,
         mono_ms: Callable[[], int],
-        on_event: Callable[[Event], None],
         on_written: Callable[[], None],
     ) -> None:
         """`on_written` is called after units were appended and written: the flusher may sync them."""
@@ -101,7 +99,7 @@ class Follower:
         self._keeper = keeper
         self._manifests, self._seen = manifests, seen
         self._options, self._mono_ms = options, mono_ms
-        self._on_event, self._on_written = on_event, on_written
+        self._on_written = on_written
         self._seen_mono_ms = mono_ms()  # When the newest slot was read.
         self._is_released = not cursor.owner.epoch  # The owner has ended, or the stream has had none yet.
         self._polling = Polling(options.takeover_ms // BEATS)
@@ -131,7 +129,6 @@ class Follower:
             self._keeper.note(self.cursor.owner, self.cursor.tail)
         elif isinstance(outcome, Fence):
             self._is_released = False
-            self._on_event(OwnerKnown(outcome.writer, outcome.epoch, outcome.claim))
 
     async def _apply(self, units: memoryview) -> None:
         """Append and replay the units of one object, in slices."""

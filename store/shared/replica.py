@@ -132,7 +132,6 @@ class Replica:
                 self._keeper,
                 self.options,
                 self._mono_ms,
-                self._on_event,
                 self._on_progress,
             )
         return store
@@ -171,7 +170,7 @@ class Replica:
         assert won is not None, "Replica.follow comes first"
         await self._sync()
         if self.joined.won is None:
-            self._keeper.begin_ownership(won.identity, won.fence)
+            await self._keeper.begin_ownership(won.identity, won.fence)
         store.take_over(now_ms, won.identity.epoch)
         self._seen.note(CountedSlot(won.identity, won.fence, is_fence=True), self._slots_max)
         self._compactor = Compactor(

@@ -100,7 +100,7 @@ class Requests:
 
     def _report(self, error: StoreRetry | StoreRefused | StoreUnknown) -> None:
         self._is_in_trouble = True
-        self._on_event(StoreTrouble(str(error), isinstance(error, StoreRefused)))
+        self._on_event(StoreTrouble(str(error)))
 
     def _note_success(self) -> None:
         if self.is_stopped:

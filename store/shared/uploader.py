@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from duolog.store.durability import Durability
-from duolog.store.errors import StoreBehind, StoreError
+from duolog.store.errors import StoreBehind
 from duolog.store.log.unit_source import Cut, UnitSource
 from duolog.store.shared.events import Deposed, Event
 from duolog.store.shared.lease import OwnerLease
@@ -67,9 +67,11 @@ class Uploader:
 
     def next_deadline_ms(self) -> int | None:
         """Return the monotonic time at which `pump` must be called next; None if only an outcome changes anything."""
-        if self._is_reading or not self.slots.has_room:
-            return None
-        return self._cut_mono_ms + self._interval_ms
+        return self._cut_mono_ms + self._interval_ms if self._may_begin else None
+
+    @property
+    def _may_begin(self) -> bool:
+        return self.slots.has_room and not self._is_reading and not self._is_ended
 
     @property
     def _interval_ms(self) -> int:
@@ -85,17 +87,18 @@ class Uploader:
     def pump(self, mono_ms: int) -> None:
         """Begin the uploads for which it is time. To be called after each write of the log, and at the deadline."""
         self._watch_backlog()
-        while not self._is_reading and self.slots.has_room and mono_ms - self._cut_mono_ms >= self._interval_ms:
-            first, end = self.slots.end, self._durability.written
-            if first == end:
-                self._begin(Cut(end, []), mono_ms)
-                continue
-            cut = self._source.in_memory(first, end, self._options.object_bytes)
-            if cut is None:
-                self._is_reading = True
-                self._source.read(first, end, self._options.object_bytes, self._read)
-            else:
-                self._begin(cut, mono_ms)
+        while self._may_begin and mono_ms - self._cut_mono_ms >= self._interval_ms:
+            self._begin_next(mono_ms)
+
+    def _begin_next(self, mono_ms: int) -> None:
+        """Begin the next upload. Units that are no longer in memory are read from the local log first."""
+        first, end = self.slots.end, self._durability.written
+        cut = Cut(end, []) if first == end else self._source.in_memory(first, end, self._options.object_bytes)
+        if cut is None:
+            self._is_reading = True
+            self._source.read(first, end, self._options.object_bytes, self._read)
+        else:
+            self._begin(cut, mono_ms)
 
     def _read(self, outcome: Cut | Failure) -> None:
         self._is_reading = False
@@ -172,7 +175,7 @@ class Uploader:
     # -- Stopping
 
     def end(self, mono_ms: int) -> bool:
-        """Upload the rest, with the mark that this owner has ended; return whether everything counts.
+        """Upload the rest, and then an object that says that this owner has ended; return whether everything counts.
 
         To be called again after each outcome, and after the last append, until it returns True.
         """
@@ -180,19 +183,10 @@ class Uploader:
             return True
         if self._is_ended:
             return not self.slots
-        if not self._is_reading and self.slots.has_room and not self.slots:
-            first, end = self.slots.end, self._durability.written
-            cut = Cut(end, []) if first == end else self._source.in_memory(first, end, self._options.in_flight_bytes)
-            if cut is not None:
-                self._is_ended = cut.end == end
-                self._begin(cut, mono_ms, ENDED_FLAG if self._is_ended else 0)
+        if self._may_begin:
+            if self.slots.end < self._durability.written:
+                self._begin_next(mono_ms)
+            elif not self.slots:
+                self._is_ended = True
+                self._begin(Cut(self.slots.end, []), mono_ms, ENDED_FLAG)
         return False
-
-
-def error_of(uploader: Uploader, mono_ms: int) -> StoreError | None:
-    """Return why an owner may not answer now; None if it may."""
-    if uploader.slots.deposed:
-        return StoreError(uploader.slots.deposed)
-    if not uploader.lease.is_valid(mono_ms):
-        return StoreError("the object store has not answered for most of cluster.takeover_ms")
-    return None
