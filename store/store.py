@@ -19,6 +19,7 @@ the loop's thread. No method awaits, and no method reads a clock: time is an arg
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 
 from duolog.store.durability import Durability
@@ -122,21 +123,20 @@ class Store:
 
         Raises DataDirectoryInUse, Corruption or OSError.
         """
-        store = cls._recover(files, options, replayer, lock_directory(files))
-        try:
+        with ExitStack() as undo:
+            lock = lock_directory(files)
+            undo.callback(files.close, lock)
+            store = cls._recover(files, options, replayer, lock)
             store.begin_run(now_ms, store.recovery.epoch)
-        except BaseException:
-            files.close(store._lock)
-            raise
+            undo.pop_all()
         return store
 
     @classmethod
     def open_copy(cls, files: Files, options: StoreOptions, replayer: Replayer, lock: int, own_from: int) -> "Store":
         """Recover a log that continues elsewhere: `log_copy` appends to it.
 
-        `lock` is what `lock_directory` returned; it is closed with the store, or if this fails. The units below
-        position `own_from` were copied. No run begins, so nothing else may append before `begin_run`. Blocks. Raises
-        Corruption or OSError.
+        `lock` is what `lock_directory` returned; it is closed with the store. The units below position `own_from` were
+        copied. No run begins, so nothing else may append before `begin_run`. Blocks. Raises Corruption or OSError.
         """
         store = cls._recover(files, options, replayer, lock, own_from)
         store._log.epoch -= 1  # The number of the run that continues.
@@ -144,13 +144,9 @@ class Store:
 
     @classmethod
     def _recover(cls, files: Files, options: StoreOptions, replayer: Replayer, lock: int, own_from: int = 0) -> "Store":
-        try:
-            files.make_directory(LOG_DIRECTORY)
-            files.sync_directory(".")
-            store = cls(files, options, replayer, lock, own_from)
-        except BaseException:
-            files.close(lock)
-            raise
+        files.make_directory(LOG_DIRECTORY)
+        files.sync_directory(".")
+        store = cls(files, options, replayer, lock, own_from)
         log.info(
             "recovered clean=%s checkpoint_position=%d end_position=%d units=%d entries=%d cut_bytes=%d segments=%d "
             "queues=%d epoch=%d",

@@ -104,9 +104,12 @@ class StreamMembership:
         """Send requests again until the store answers."""
         while True:
             try:
-                return await request()
+                found = await request()
             except (StoreRetry, StoreUnknown) as error:
                 self._note_trouble(str(error))
+            else:
+                self._note_answer()
+                return found
             await asyncio.sleep(RETRY_S)
 
     # -- The other brokers
@@ -118,11 +121,12 @@ class StreamMembership:
     async def _watch(self) -> None:
         for pause_s in chain(REFRESH_S, repeat(REFRESH_S[-1])):
             await asyncio.sleep(pause_s)
-            with suppress(StoreRetry, StoreUnknown):
-                try:
-                    await self._members.refresh()
-                except ObjectStoreError as error:
-                    self._note_trouble(str(error))
+            try:
+                await self._members.refresh()
+            except ObjectStoreError as error:
+                self._note_trouble(str(error))
+            else:
+                self._note_answer()
             self.update_nodes()
 
     def update_nodes(self) -> None:
@@ -158,14 +162,18 @@ class StreamMembership:
             case StoreTrouble(reason):
                 self._note_trouble(reason)
             case StoreAnswers():
-                self._is_in_trouble = False
-                log.info("object store answers again")
+                self._note_answer()
 
     def _note_trouble(self, reason: str) -> None:
         """Log the first failure of several in a row."""
         if not self._is_in_trouble:
             self._is_in_trouble = True
             log.warning("object store request failed, it is repeated: %s", reason)
+
+    def _note_answer(self) -> None:
+        if self._is_in_trouble:
+            self._is_in_trouble = False
+            log.info("object store answers again")
 
     # -- The end
 

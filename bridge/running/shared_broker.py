@@ -96,11 +96,7 @@ class SharedBroker(Broker):
             )
             files = self._open_files()
             lock = lock_directory(files)  # Before the store is asked: a mistaken second start must change nothing.
-            try:
-                await self.membership.join(files, lock)
-            except BaseException:
-                files.close(lock)
-                raise
+            await self.membership.join(files, lock)
             self.prepare_log(files, now_ms, self.server, self.addresses)
             self.nodes = self.membership.nodes
             self.store = self.membership.replica.open(store_options(section, is_shared=True), self.state_log)

@@ -39,6 +39,7 @@ from duolog.store.workers import Inline
 from tests.kit.clock import ManualClock
 from tests.kit.disk import CrashDisk
 from tests.kit.object_store import SimulatedBucket, SimulatedObjects, StoreFaults
+from tests.kit.snapshot import Snapshot
 
 T = TypeVar("T")
 
@@ -73,27 +74,13 @@ class Sums:
     def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None:
         raise error
 
-    def snapshot(self) -> "_Records":
+    def snapshot(self) -> Snapshot:
         last = [f"last:{name}={value}".encode() for name, value in self.last.items()]
-        return _Records([f"counts={self.records},{self.frames}".encode(), *last])
+        return Snapshot([f"counts={self.records},{self.frames}".encode(), *last])
 
     @property
     def state(self) -> tuple[int, int, dict[str, str]]:
         return self.records, self.frames, self.last
-
-
-class _Records:
-    def __init__(self, records: list[bytes]) -> None:
-        self._records = iter(records)
-
-    def __iter__(self) -> "_Records":
-        return self
-
-    def __next__(self) -> bytes:
-        return next(self._records)
-
-    def close(self) -> None:
-        self._records = iter(())
 
 
 @dataclass

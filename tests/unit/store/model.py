@@ -1,7 +1,7 @@
 """What a store should hold: a model to compare with, and the replayer and executors that tests of the store share."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -10,6 +10,7 @@ from duolog.store.entry import FIRST_FRAME_FORM, Slot, Stored
 from duolog.store.index.queue import Queue
 from duolog.store.store import Store
 from duolog.store.workers import Failure, Inline
+from tests.kit.snapshot import Snapshot
 
 T = TypeVar("T")
 
@@ -47,26 +48,10 @@ class Notes:
         for key in [key for key in self.seen if key >> 16 == topic]:
             del self.seen[key]
 
-    def snapshot(self) -> "Snapshot":
+    def snapshot(self) -> Snapshot:
         values = [f"set={name}={value}".encode() for name, value in sorted(self.values.items())]
         seen = [f"seen={key}={','.join(map(str, offsets))}".encode() for key, offsets in sorted(self.seen.items())]
         return Snapshot(values + seen)
-
-
-class Snapshot:
-    """Records of a moment (`store.StateRecords`)."""
-
-    def __init__(self, records: Iterable[bytes]) -> None:
-        self._records = iter(records)
-
-    def __iter__(self) -> "Snapshot":
-        return self
-
-    def __next__(self) -> bytes:
-        return next(self._records)
-
-    def close(self) -> None:
-        self._records = iter(())
 
 
 @dataclass
