@@ -132,6 +132,7 @@ async def _compare(
     If the slot was compacted, and the local log differs from the segment objects, the cursor stays where it is.
     """
     while True:
+        await manifests.refresh()
         floor = manifests.floor
         if floor is not None and floor.tail.sequence >= cursor.sequence:
             is_whole = cursor.position >= manifests.first_whole
