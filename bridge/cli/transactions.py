@@ -20,6 +20,8 @@ from duolog.bridge.cli.common import (
 
 txn_app = new_app("Transactions of both client protocols.")
 
+HALF_MESSAGE = "a half message: of a Kafka producer by topic and id, of a RocketMQ producer by --half-offset."
+
 
 @txn_app.command("list")
 def txn_list(http: Http = None, as_json: AsJson = False) -> None:
@@ -81,33 +83,18 @@ HalfOffset = Annotated[
 ]
 
 
-@txn_app.command("commit")
-def commit_half(
+@txn_app.command("rollback", help=f"Roll back {HALF_MESSAGE}")
+@txn_app.command("commit", help=f"Commit {HALF_MESSAGE}")
+def decide_half(
+    command: typer.Context,
     topic: HalfTopic = None,
     id: HalfId = None,
     half_offset: HalfOffset = None,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
-    """Commit a half message: of a Kafka producer by topic and id, of a RocketMQ producer by --half-offset."""
-    _decide(http, topic, id, half_offset, "commit", as_json=as_json)
-
-
-@txn_app.command("rollback")
-def roll_back_half(
-    topic: HalfTopic = None,
-    id: HalfId = None,
-    half_offset: HalfOffset = None,
-    http: Http = None,
-    as_json: AsJson = False,
-) -> None:
-    """Roll back a half message: of a Kafka producer by topic and id, of a RocketMQ producer by --half-offset."""
-    _decide(http, topic, id, half_offset, "rollback", as_json=as_json)
-
-
-def _decide(
-    http: str | None, topic: str | None, id: str | None, half_offset: int | None, verdict: str, *, as_json: bool
-) -> None:
+    """Decide a half message; the name of the command is the verdict."""
+    verdict = command.info_name
     if (topic is None) == (half_offset is None):
         raise BadOption("expected either TOPIC/ID or --half-offset")
     if topic is None:

@@ -50,8 +50,14 @@ Operations = Annotated[
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="only from this address or network; * for any")]
 
 
-@acl_app.command("add", epilog="Example: duolog acl add --allow --user alice --topic orders --operation read,write")
-def acl_add(
+@acl_app.command("remove", help="Remove the rules that `add` with the same options has added.")
+@acl_app.command(
+    "add",
+    help="Add a rule for each user, resource and operation that is named.",
+    epilog="Example: duolog acl add --allow --user alice --topic orders --operation read,write",
+)
+def acl_change(
+    command: typer.Context,
     allow: Allow = False,
     deny: Deny = False,
     users: UserNames = None,
@@ -70,40 +76,14 @@ def acl_add(
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a rule for each user, resource and operation that is named."""
+    """Add or remove the rules that the options name; both commands have the same options."""
     resources = _resources(
         topics, topic_prefixes, groups, group_prefixes, transactional_ids, transactional_prefixes, cluster
     )
-    count = _change("add", _rules(allow, deny, users, user_groups, resources, operation, host), data, config, http)
-    show_done({"added": count}, f"rules added: {count}", as_json=as_json)
-
-
-@acl_app.command("remove")
-def acl_remove(
-    allow: Allow = False,
-    deny: Deny = False,
-    users: UserNames = None,
-    user_groups: UserGroups = None,
-    topics: TopicNames = None,
-    topic_prefixes: TopicPrefixes = None,
-    groups: GroupNames = None,
-    group_prefixes: GroupPrefixes = None,
-    transactional_ids: TransactionalIds = None,
-    transactional_prefixes: TransactionalPrefixes = None,
-    cluster: Cluster = False,
-    operation: Operations = "all",
-    host: Host = "*",
-    data: OfflineData = None,
-    config: ConfigFile = None,
-    http: Http = None,
-    as_json: AsJson = False,
-) -> None:
-    """Remove the rules that `add` with the same options has added."""
-    resources = _resources(
-        topics, topic_prefixes, groups, group_prefixes, transactional_ids, transactional_prefixes, cluster
-    )
-    count = _change("remove", _rules(allow, deny, users, user_groups, resources, operation, host), data, config, http)
-    show_done({"removed": count}, f"rules removed: {count}", as_json=as_json)
+    what = command.info_name or ""
+    done = {"add": "added", "remove": "removed"}[what]
+    count = _change(what, _rules(allow, deny, users, user_groups, resources, operation, host), data, config, http)
+    show_done({done: count}, f"rules {done}: {count}", as_json=as_json)
 
 
 @acl_app.command("list")
