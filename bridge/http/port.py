@@ -63,6 +63,7 @@ from duolog.bridge.security.acls import TooManyRules
 from duolog.bridge.security.quotas.entity import BadQuota
 from duolog.bridge.security.quotas.stored_quotas import TooManyQuotas
 from duolog.bridge.security.rules import BadRule
+from duolog.bridge.security.user_changes import NotSuper
 from duolog.bridge.security.users import TooManyUsers, UnknownUser, UserError, UserExists
 from duolog.bridge.state.group_offsets import TooManyGroupOffsets
 from duolog.bridge.state.idempotency_keys import IdempotencyKeyReused
@@ -246,7 +247,7 @@ class HttpPort:
             return response
         except UnknownReader as error:
             return failure(str(error), 401)
-        except (MayNotRead, NotAllowed) as error:
+        except (MayNotRead, NotAllowed, NotSuper) as error:
             return failure(str(error), 403)
         except (TopicExists, UserExists, TooManyUsers, TooManyRules, TooManyQuotas) as error:
             return failure(str(error), 409)

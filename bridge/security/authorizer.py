@@ -50,7 +50,7 @@ class Authorizer:
     def allows(self, session: Session, resource_type: ResourceType, name: str, operation: Operation) -> bool:
         """Whether the session may do the operation on a resource, whose name is in Kafka's spelling."""
         if session.generation != self.generation:
-            self.renew(session)
+            self._renew(session)
         if session.is_super:
             return True
         question = (resource_type, name, operation)
@@ -80,7 +80,7 @@ class Authorizer:
     def allows_every(self, session: Session, resource_type: ResourceType, operation: Operation) -> bool:
         """Whether the session may do the operation on all such resources: no rule takes the right on any of them."""
         if session.generation != self.generation:
-            self.renew(session)
+            self._renew(session)
         question = (-resource_type, ANY, operation)
         verdict = session.verdicts.get(question)
         if verdict is None:
@@ -89,26 +89,19 @@ class Authorizer:
             session.verdicts[question] = verdict
         return verdict
 
-    def may_change_user(self, session: Session | None, name: str, *, makes_super: bool = False) -> bool:
-        """Whether the session may change, remove or make a user, given that it has the right to change users.
-
-        Only super users may do so with super users: ALTER on the cluster must not be a way to become one. A session of
-        None means that security is off.
-        """
-        if session is None:
-            return True
-        if session.generation != self.generation:
-            self.renew(session)
-        user = self._users.get(name)
-        return session.is_super or not (makes_super or (user is not None and user.is_super))
-
     def is_valid(self, session: Session) -> bool:
         """Whether the session's user still exists, with the password of the login."""
         if session.generation != self.generation:
-            self.renew(session)
+            self._renew(session)
         return session.is_valid
 
-    def renew(self, session: Session) -> None:
+    def is_super(self, session: Session) -> bool:
+        """Whether the session's user may do everything."""
+        if session.generation != self.generation:
+            self._renew(session)
+        return session.is_super
+
+    def _renew(self, session: Session) -> None:
         """Forget what was decided for the session before users or rules changed."""
         session.generation = self.generation
         for decisions in (session.verdicts, session.readable, session.writable):

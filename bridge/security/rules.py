@@ -99,9 +99,9 @@ class Rule(NamedTuple):
 
     def __str__(self) -> str:
         name = f"{self.name}*" if self.pattern is Pattern.PREFIXED else self.name
-        what = f"{self.resource_type.name.lower()} {name}"
-        host = "" if self.host == ANY else f" from {self.host}"
-        return f"{self.permission.name.lower()} {self.principal} {self.operation.name.lower()} on {what}{host}"
+        permission, operation = self.permission.name.lower(), self.operation.name.lower()
+        resource = f"{self.resource_type.name.lower()} {name}"
+        return f"{permission} {self.principal} {operation} on {resource} from {self.host}"
 
 
 def checked(rule: Rule) -> Rule:

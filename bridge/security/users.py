@@ -16,7 +16,6 @@ from duolog.store.entry import Promise, Slot
 from duolog.store.state_log import StateLog
 
 GROUPS_MAX: Final = 64  # Groups of one user.
-ONLY_SUPER: Final = "only a super user may make, change or remove a super user"
 
 
 class UserError(Exception):
@@ -75,6 +74,13 @@ class Users:
         """Return all users."""
         return self._users.values()
 
+    def known(self, name: str) -> User:
+        """Return the user of this name. Raises UnknownUser."""
+        user = self._users.get(name)
+        if user is None:
+            raise UnknownUser(f"there is no user {name[:NAME_CHARACTERS_MAX]}")
+        return user
+
     # -- Changing
 
     def set(self, record: UserSet, now_ms: int, *, is_new: bool | None = None) -> Promise:
@@ -83,8 +89,8 @@ class Users:
         is_there = name in self._users
         if is_new is True and is_there:
             raise UserExists(f"there is a user {name} already")
-        if is_new is False and not is_there:
-            raise UnknownUser(f"there is no user {name[:NAME_CHARACTERS_MAX]}")
+        if is_new is False:
+            self.known(name)
         if not is_there and len(self._users) >= self._count_max:
             raise TooManyUsers(f"{len(self._users)} users; security.users_max is {self._count_max}")
         check_name(name)
@@ -94,8 +100,7 @@ class Users:
 
     def remove(self, name: str, now_ms: int) -> Promise:
         """Remove a user. Raises UnknownUser, StoreError."""
-        if name not in self._users:
-            raise UnknownUser(f"there is no user {name[:NAME_CHARACTERS_MAX]}")
+        self.known(name)
         return self._state_log.commit([UserRemoved(name)], now_ms).promise
 
     # -- Replay

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duolog.bridge.cli.access.users import OfflineData, offline
+from duolog.bridge.cli.access.users import OfflineData, add_offline, offline
 from duolog.bridge.cli.common import (
     AsJson,
     BadOption,
@@ -94,7 +94,7 @@ def acl_list(data: OfflineData = None, config: ConfigFile = None, http: Http = N
     else:
         import msgspec
 
-        from duolog.bridge.security.rule_texts import text_of
+        from duolog.bridge.security.tools.rule_texts import text_of
 
         with offline(data, config) as core:
             rows = [msgspec.to_builtins(text_of(rule)) for rule in core.security.acls.all()]
@@ -155,14 +155,10 @@ def _add_users(users: "Sequence[ImportedUser]", data: str | None, config: Any, h
             body = {"name": user.name, "password": user.password, "is_super": user.is_super}
             api.post("/api/users", body)
         return len(new)
-    from duolog.bridge.security.logins import new_record
-
     with offline(data, config) as core:
-        security, now_ms = core.security, core.clock.now_ms()
-        new = [user for user in users if security.users.get(user.name) is None]
+        new = [user for user in users if core.security.users.get(user.name) is None]
         for name, password, is_super in new:
-            record = new_record(name, password, security.box, security.options, now_ms, is_super=is_super)
-            security.users.set(record, now_ms, is_new=True)
+            add_offline(core, name, password, is_super=is_super)
         return len(new)
 
 
@@ -230,8 +226,8 @@ def _change(what: str, rows: list[dict[str, str]], data: str | None, config: Any
     """Add or remove rules; return how many were."""
     import msgspec
 
-    from duolog.bridge.security.rule_texts import RuleText, rule_of
     from duolog.bridge.security.rules import BadRule
+    from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 
     try:
         return _apply(what, [rule_of(msgspec.convert(row, RuleText)) for row in rows], data, config, http)
@@ -243,7 +239,7 @@ def _apply(what: str, rules: "Sequence[Rule]", data: str | None, config: Any, ht
     """Add or remove rules; return how many were."""
     import msgspec
 
-    from duolog.bridge.security.rule_texts import text_of
+    from duolog.bridge.security.tools.rule_texts import text_of
 
     if data is None:
         path = "/api/acls" if what == "add" else "/api/acls/remove"

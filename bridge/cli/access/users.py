@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,6 +59,15 @@ def offline(data: str, config: Any) -> Iterator["Core"]:
         raise Refused(str(error)) from error
 
 
+def add_offline(core: "Core", name: str, password: str, *, is_super: bool, groups: Sequence[str] = ()) -> None:
+    """Add a user to an open data directory. Raises UserError."""
+    from duolog.bridge.security.user_changes import hashed, hashing, set_user
+
+    now_ms = core.clock.now_ms()
+    made = hashed(hashing(core.security, name, password, now_ms, is_super=is_super, groups=groups)())
+    set_user(core.security, None, made, now_ms, is_new=True)
+
+
 def password_of(is_from_input: bool) -> str:
     """Read a password: from standard input, or twice from the terminal. Raises BadOption."""
     if is_from_input:
@@ -89,14 +98,8 @@ def user_add(
         body = {"name": name, "password": password, "is_super": is_super, "groups": groups or []}
         writing(http).post("/api/users", body)
     else:
-        from duolog.bridge.security.logins import new_record
-
         with offline(data, config) as core:
-            security, now_ms = core.security, core.clock.now_ms()
-            record = new_record(
-                name, password, security.box, security.options, now_ms, is_super=is_super, groups=tuple(groups or ())
-            )
-            security.users.set(record, now_ms, is_new=True)
+            add_offline(core, name, password, is_super=is_super, groups=groups or ())
     show_done({"added": name}, f"added {name}", as_json=as_json)
 
 
@@ -134,16 +137,12 @@ def user_password(
     if data is None:
         writing(http).patch("/api/users", name, body={"password": password})
     else:
-        from duolog.bridge.security.logins import new_record
+        from duolog.bridge.security.user_changes import change_user, hashed, hashing
 
         with offline(data, config) as core:
-            security, now_ms = core.security, core.clock.now_ms()
-            user = security.users.get(name)
-            record = new_record(
-                name, password, security.box, security.options, now_ms,
-                is_super=user is not None and user.is_super, groups=tuple(user.record.groups) if user else (),
-            )  # fmt: skip
-            security.users.set(record, now_ms, is_new=False)
+            now_ms = core.clock.now_ms()
+            made = hashed(hashing(core.security, name, password, now_ms)())
+            change_user(core.security, None, name, now_ms, made=made)
     show_done({"changed": name}, f"changed the password of {name}", as_json=as_json)
 
 

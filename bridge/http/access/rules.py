@@ -17,8 +17,8 @@ from duolog.bridge.http.access.users import check_enabled
 from duolog.bridge.http.answers import Listing, answer, array
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
-from duolog.bridge.security.rule_texts import RuleText, rule_of, text_of
 from duolog.bridge.security.rules import Rule
+from duolog.bridge.security.tools.rule_texts import RuleText, rule_of, text_of
 from duolog.store.entry import Promise
 
 

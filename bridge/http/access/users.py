@@ -9,21 +9,21 @@ Only a super user may make, change or remove a super user. All of them are refus
 whoever reaches an open port could leave a user behind for later.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
 from aiohttp import web
 
-from duolog.bridge.http.access.gate import SESSION, NotAllowed
+from duolog.bridge.http.access.gate import SESSION
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records.security import UserSet
-from duolog.bridge.security.logins import new_record
 from duolog.bridge.security.scram import Mechanism
-from duolog.bridge.security.users import ONLY_SUPER, UnknownUser, User, UserError
+from duolog.bridge.security.user_changes import change_user, hashed, hashing, remove_user, set_user
+from duolog.bridge.security.users import User, UserError
 from duolog.store.entry import Promise
 
 
@@ -72,72 +72,41 @@ class UserApi:
     async def _add(self, request: web.Request) -> web.Response:
         check_enabled(self._context)
         wanted = parsed(await self._read(request), NewUser)
-        record = await self._record(wanted.name, wanted.password, is_super=wanted.is_super, groups=tuple(wanted.groups))
-        await self._keep(request, record, is_new=True)
+        record = await self._hashed(wanted.name, wanted.password, is_super=wanted.is_super, groups=wanted.groups)
+        await self._kept(set_user(self._security, request.get(SESSION), record, self._now_ms(), is_new=True))
         return answer(self._view(wanted.name), 201)
 
     async def _change(self, request: web.Request) -> web.Response:
         check_enabled(self._context)
         name = request.match_info["name"]
         wanted = parsed(await self._read(request), UserChange)
-        if self._security.users.get(name) is None:
-            raise UnknownUser(f"there is no user {name[:255]}")
-        hashed = None if wanted.password is None else await self._record(name, wanted.password)
-        user = self._security.users.get(name)
-        if user is None:
-            raise UnknownUser(f"there is no user {name[:255]}")
-        record = user.record if hashed is None else hashed
-        await self._keep(
-            request,
-            msgspec.structs.replace(
-                record,
-                is_super=user.is_super if wanted.is_super is None else wanted.is_super,
-                groups=user.record.groups if wanted.groups is None else wanted.groups,
-            ),
-            is_new=False,
-        )
+        self._security.users.known(name)
+        made = None if wanted.password is None else await self._hashed(name, wanted.password)
+        promise = change_user(
+            self._security, request.get(SESSION), name, self._now_ms(),
+            made=made, is_super=wanted.is_super, groups=wanted.groups,
+        )  # fmt: skip
+        await self._kept(promise)
         return answer(self._view(name))
 
     async def _remove(self, request: web.Request) -> web.Response:
         check_enabled(self._context)
         name = request.match_info["name"]
-        self._check_super(request, name)
-        await self._kept(self._security.users.remove(name, self._context.clock.now_ms()))
+        await self._kept(remove_user(self._security, request.get(SESSION), name, self._now_ms()))
         return answer({"removed": name})
 
-    async def _record(
-        self, name: str, password: str, *, is_super: bool = False, groups: tuple[str, ...] = ()
-    ) -> UserSet:
-        """Compute the record of a user in a thread. Raises UserError."""
-        security, now_ms = self._security, self._context.clock.now_ms()
-        make = partial(
-            new_record, name, password, security.box, security.options, now_ms, is_super=is_super, groups=groups
-        )
-        outcome = await awaited(partial(security.executor.submit, partial(_outcome, make)))
-        if isinstance(outcome, UserError):
-            raise outcome
-        assert isinstance(outcome, UserSet)
-        return outcome
+    async def _hashed(self, name: str, password: str, *, is_super: bool = False, groups: Sequence[str] = ()) -> UserSet:
+        """Return the record of a user, which a thread makes. Raises UserError, StoreError."""
+        make = hashing(self._security, name, password, self._now_ms(), is_super=is_super, groups=groups)
+        outcome: UserSet | UserError = await awaited(partial(self._security.executor.submit, make))
+        return hashed(outcome)
 
-    async def _keep(self, request: web.Request, record: UserSet, *, is_new: bool) -> None:
-        self._check_super(request, record.name, makes_super=record.is_super)
-        await self._kept(self._security.users.set(record, self._context.clock.now_ms(), is_new=is_new))
-
-    def _check_super(self, request: web.Request, name: str, *, makes_super: bool = False) -> None:
-        if not self._security.authorizer.may_change_user(request.get(SESSION), name, makes_super=makes_super):
-            raise NotAllowed(ONLY_SUPER)
+    def _now_ms(self) -> int:
+        return self._context.clock.now_ms()
 
     def _view(self, name: str) -> Json:
         user = self._security.users.get(name)
         return {} if user is None else user_view(user)
-
-
-def _outcome(make: Callable[[], UserSet]) -> UserSet | UserError:
-    """Return an error instead of raising it, because a thread would report it as a fault."""
-    try:
-        return make()
-    except UserError as error:
-        return error
 
 
 def check_enabled(context: HttpContext) -> None:

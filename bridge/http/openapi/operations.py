@@ -20,7 +20,7 @@ from duolog.bridge.http.openapi.operation import (
     Query,
     limit_of,
 )
-from duolog.bridge.security.rule_texts import RuleText
+from duolog.bridge.security.tools.rule_texts import RuleText
 
 # -- Parameters of several operations
 

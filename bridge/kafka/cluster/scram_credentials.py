@@ -17,7 +17,8 @@ from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Step
 from duolog.bridge.records.security import ScramVerifier, UserSet
 from duolog.bridge.security.passwords import verifier_of_salted
 from duolog.bridge.security.scram import Mechanism
-from duolog.bridge.security.users import ONLY_SUPER, TooManyUsers, User, UserError
+from duolog.bridge.security.user_changes import NotSuper, remove_user, set_user
+from duolog.bridge.security.users import TooManyUsers, User, UserError
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
 from duolog.store.entry import Promise
@@ -26,6 +27,10 @@ from duolog.store.errors import StoreError
 MECHANISMS: Final = {1: Mechanism.SHA_256, 2: Mechanism.SHA_512}  # ScramMechanism.java
 ITERATIONS: Final = range(4096, 16_384 + 1)
 SALT_BYTES_MAX: Final = 1024
+_ERRORS: Final[dict[type[Exception], ErrorCode]] = {
+    NotSuper: ErrorCode.cluster_authorization_failed,
+    TooManyUsers: ErrorCode.policy_violation,
+}
 _FIELDS: Final = {Mechanism.SHA_256: "scram_sha_256", Mechanism.SHA_512: "scram_sha_512"}
 
 
@@ -96,8 +101,7 @@ def alter_user_scram_credentials(context: KafkaContext, connection: OrderedConne
         except _Refused as refusal:
             error, message = refusal.error, str(refusal)
         except (UserError, StoreError) as refusal:
-            error = ErrorCode.policy_violation if isinstance(refusal, TooManyUsers) else ErrorCode.invalid_request
-            message = str(refusal)
+            error, message = _ERRORS.get(type(refusal), ErrorCode.invalid_request), str(refusal)
         results.append(types.AlterUserScramCredentialsResult(user=name, error_code=error, error_message=message))
         yield
     entity = types.AlterUserScramCredentialsResponse(throttle_time=NO_THROTTLE, results=Elements(results))
@@ -111,8 +115,6 @@ def _alter(
     if not security.is_enabled:
         raise _Refused(ErrorCode.security_disabled, "security.enabled is off")
     session = None if request.rights is None else request.rights.session
-    if not security.authorizer.may_change_user(session, name):
-        raise _Refused(ErrorCode.cluster_authorization_failed, ONLY_SUPER)
     mechanisms = [_mechanism_of(row) for row in (*deletions, *upsertions)]
     if len(set(mechanisms)) < len(mechanisms):
         raise _Refused(ErrorCode.duplicate_resource, f"a mechanism of user {name[:255]} is named twice")
@@ -128,8 +130,8 @@ def _alter(
         changes[_FIELDS[_mechanism_of(row)]] = _verifier_of(row)
     record = msgspec.structs.replace(record, **changes, set_ms=now_ms)
     if record.scram_sha_256 is None and record.scram_sha_512 is None and not record.sealed_secret:
-        return security.users.remove(name, now_ms)
-    return security.users.set(record, now_ms)
+        return remove_user(security, session, name, now_ms)
+    return set_user(security, session, record, now_ms)
 
 
 def _mechanism_of(row: Any) -> Mechanism:

@@ -4,25 +4,23 @@ They are the users of all protocols. Only an answer to a super user has password
 the same users on another broker. Source: `AdminBrokerProcessor.java`.
 """
 
+from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.waiting import UntilCalled, WaitingSteps
+from duolog.bridge.net.waiting import UntilCalled, Wait, WaitingSteps
 from duolog.bridge.records.security import UserSet
-from duolog.bridge.rocketmq.access.gate import no_permission
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
-from duolog.bridge.security.logins import new_record
 from duolog.bridge.security.secret_box import CannotUnseal
 from duolog.bridge.security.session import Session
-from duolog.bridge.security.users import ONLY_SUPER, User, UserError
+from duolog.bridge.security.user_changes import change_user, hashed, hashing, remove_user, set_user
+from duolog.bridge.security.users import User
 from duolog.protocol.rocketmq.auth import ListUsersRequest, UserInfo, UserRequest
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.json import fastjson
@@ -40,70 +38,51 @@ def create_user(context: RocketMQContext, connection: RocketMQConnection, comman
     if not wanted.password:
         raise refused("password: a user must have one")
     return answer_in_steps(
-        connection, command, _set(context, connection.session, command, name, wanted, None), outlives_connection=True
+        connection, command, _create(context, connection.session, command, name, wanted), outlives_connection=True
     )
+
+
+def _create(
+    context: RocketMQContext, session: Session | None, command: RemotingCommand, name: str, wanted: UserInfo
+) -> WaitingSteps[Answer]:
+    is_super = bool(_is_super(wanted))
+    made = yield from _hashed(context, name, wanted, is_super=is_super)
+    return answer(command, promise=set_user(context.security, session, made, context.clock.now_ms(), is_new=True))
 
 
 def update_user(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer | None:
     """Answer AUTH_UPDATE_USER: change the password, or the type."""
     check_enabled(context)
     name, wanted = UserRequest.parse(command.ext).username, read_body(command, UserInfo)
-    user = context.security.users.get(name)
-    if user is None:
-        raise _unknown(name)
+    context.security.users.known(name)
     return answer_in_steps(
-        connection, command, _set(context, connection.session, command, name, wanted, user), outlives_connection=True
+        connection, command, _update(context, connection.session, command, name, wanted), outlives_connection=True
     )
 
 
-def _set(
-    context: RocketMQContext,
-    session: Session | None,
-    command: RemotingCommand,
-    name: str,
-    wanted: UserInfo,
-    known: User | None,
+def _update(
+    context: RocketMQContext, session: Session | None, command: RemotingCommand, name: str, wanted: UserInfo
 ) -> WaitingSteps[Answer]:
-    security, now_ms = context.security, context.clock.now_ms()
-    is_super = _is_super(wanted, known)
-    record = None if known is None else known.record
-    if wanted.password:
-        make = partial(new_record, name, wanted.password, security.box, security.options, now_ms)
-        made = yield UntilCalled(partial(security.executor.submit, partial(_outcome, make)))
-        if not isinstance(made, UserSet):
-            raise refused(str(made))
-        record = made
-    assert record is not None, "a new user has a password"
-    _check_super(context, session, name, makes_super=is_super)
-    now = security.users.get(name)
-    groups = () if now is None else now.record.groups
-    try:
-        promise = security.users.set(
-            msgspec.structs.replace(record, is_super=is_super, groups=groups), now_ms, is_new=known is None
-        )
-    except UserError as error:
-        raise refused(str(error)) from error
+    is_super = _is_super(wanted)
+    made = (yield from _hashed(context, name, wanted)) if wanted.password else None
+    promise = change_user(context.security, session, name, context.clock.now_ms(), made=made, is_super=is_super)
     return answer(command, promise=promise)
 
 
-def _outcome(make: partial[UserSet]) -> UserSet | UserError:
-    """Return an error instead of raising it, because a thread would report it as a fault."""
-    try:
-        return make()
-    except UserError as error:
-        return error
+def _hashed(
+    context: RocketMQContext, name: str, wanted: UserInfo, *, is_super: bool = False
+) -> Generator[Wait, Any, UserSet]:
+    """Return the record of a user, which a thread makes. Raises UserError, StoreError."""
+    make = hashing(context.security, name, wanted.password or "", context.clock.now_ms(), is_super=is_super)
+    return hashed((yield UntilCalled(partial(context.security.executor.submit, make))))
 
 
-def _check_super(context: RocketMQContext, session: Session | None, name: str, *, makes_super: bool = False) -> None:
-    if not context.security.authorizer.may_change_user(session, name, makes_super=makes_super):
-        raise no_permission(ONLY_SUPER)
-
-
-def _is_super(wanted: UserInfo, known: User | None) -> bool:
+def _is_super(wanted: UserInfo) -> bool | None:
+    """Return whether the user shall be a super user; None: the request does not say so. Raises RequestRefused."""
     if wanted.user_status not in (None, "", ENABLED):
         raise refused(f"userStatus: only {ENABLED} is supported, got {wanted.user_status!r:.60}; delete the user")
     if not wanted.user_type:
-        return known is not None and known.is_super
+        return None
     if wanted.user_type not in (SUPER, NORMAL):
         raise refused(f"userType: expected {SUPER} or {NORMAL}, got {wanted.user_type!r:.60}")
     return wanted.user_type == SUPER
@@ -113,12 +92,7 @@ def delete_user(context: RocketMQContext, connection: RocketMQConnection, comman
     """Answer AUTH_DELETE_USER. The rules that name the user stay."""
     check_enabled(context)
     name = UserRequest.parse(command.ext).username
-    _check_super(context, connection.session, name)
-    try:
-        promise = context.security.users.remove(name, context.clock.now_ms())
-    except UserError as error:
-        raise RequestRefused(ResponseCode.USER_NOT_EXIST, str(error)) from error
-    return answer(command, promise=promise)
+    return answer(command, promise=remove_user(context.security, connection.session, name, context.clock.now_ms()))
 
 
 def get_user(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
@@ -156,7 +130,3 @@ def check_enabled(context: RocketMQContext) -> None:
 def refused(reason: str) -> RequestRefused:
     """Return the refusal of a value."""
     return RequestRefused(ResponseCode.INVALID_PARAMETER, reason)
-
-
-def _unknown(name: str) -> RequestRefused:
-    return RequestRefused(ResponseCode.USER_NOT_EXIST, f"there is no user {name[:255]}")

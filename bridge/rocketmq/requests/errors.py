@@ -11,6 +11,10 @@ from duolog.bridge.rocketmq.groups.membership_limits import TooManyMembers
 from duolog.bridge.rocketmq.namesrv.key_values import TooManyValues
 from duolog.bridge.rocketmq.pop.pop_checkpoints import TooManyPopped
 from duolog.bridge.rocketmq.requests.admission import Busy
+from duolog.bridge.security.acls import TooManyRules
+from duolog.bridge.security.rules import BadRule
+from duolog.bridge.security.user_changes import NotSuper
+from duolog.bridge.security.users import UnknownUser, UserError
 from duolog.bridge.state.group_offsets import MetadataTooLarge, TooManyGroupOffsets
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topics import InvalidQueueCount, InvalidTopicName, TooManyTopics, TopicExists, UnknownTopic
@@ -65,6 +69,11 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (MetadataTooLarge, ResponseCode.INVALID_PARAMETER),
     (IllegalExpression, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
     (IllegalName, ResponseCode.INVALID_PARAMETER),
+    (NotSuper, ResponseCode.NO_PERMISSION),
+    (UnknownUser, ResponseCode.USER_NOT_EXIST),
+    (UserError, ResponseCode.INVALID_PARAMETER),
+    (BadRule, ResponseCode.INVALID_PARAMETER),
+    (TooManyRules, ResponseCode.INVALID_PARAMETER),
     (TooManyMessages, ResponseCode.MESSAGE_ILLEGAL),
     # A header field is missing or invalid. Apache RocketMQ answers with the same code.
     (ProtocolError, ResponseCode.SYSTEM_ERROR),

@@ -23,7 +23,6 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.security.authorizer import Authorizer
 from duolog.bridge.security.needs import Need
-from duolog.bridge.security.rule_texts import text_of
 from duolog.bridge.security.rules import USER, Operation
 from duolog.bridge.security.session import Session
 
@@ -112,13 +111,7 @@ class AuditLog:
         denying = None
         if need.name is not None:
             denying = self._authorizer.denying(session, need.resource_type, need.name, need.operation)
-        if denying is None:
-            return "no rule allows it"
-        text = text_of(denying)
-        name = text.name + "*" if text.pattern == "prefixed" else text.name
-        return f"{text.permission} {text.principal} {text.operation} on {text.resource} {name} from {text.host}"[
-            :TEXT_MAX
-        ]
+        return "no rule allows it" if denying is None else str(denying)[:TEXT_MAX]
 
     def changed(self, protocol: str, session: Session, request: str, needs: Iterable[Need]) -> None:
         """Note an administrative request that was allowed."""

@@ -1,1 +1,1 @@
-"""What tools need of the rules: filters, and the files of other brokers."""
+"""What tools need of the rules: filters, and rules as words."""

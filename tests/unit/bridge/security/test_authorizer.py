@@ -9,11 +9,11 @@ from duolog.bridge.records.security import ScramVerifier, UserSet
 from duolog.bridge.security.acls import Acls, TooManyRules
 from duolog.bridge.security.needs import Need, first_refused
 from duolog.bridge.security.resources import Resources
-from duolog.bridge.security.rule_texts import RuleText, rule_of, text_of
 from duolog.bridge.security.rules import BadRule, Operation, ResourceType, Rule
 from duolog.bridge.security.scram import Mechanism
 from duolog.bridge.security.security import Security
 from duolog.bridge.security.session import Session
+from duolog.bridge.security.tools.rule_texts import RuleText, rule_of, text_of
 from duolog.bridge.security.users import TooManyUsers, UnknownUser, UserError, UserExists
 from duolog.store.state_log import StateLog
 from tests.kit.clock import ManualClock

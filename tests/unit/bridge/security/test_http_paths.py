@@ -14,8 +14,8 @@ from duolog.bridge.config import Options, SecurityOptions
 from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES, WHEN_FOUND
 from duolog.bridge.http.port import routes_of
 from duolog.bridge.records.groups import CommittedOffset
-from duolog.bridge.security.rule_texts import RuleText, rule_of
 from duolog.bridge.security.session import Session
+from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from tests.kit.http import HttpBench
 from tests.unit.adversary.http_requests import BODIES
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from duolog.bridge.security import needs
-from duolog.bridge.security.rule_texts import RuleText, rule_of
 from duolog.bridge.security.rules import Operation
+from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.unit.bridge.kafka.bench import Client
 from tests.unit.bridge.security.test_kafka_login import SecureBench, login

@@ -13,8 +13,8 @@ from duolog.bridge.kafka import TABLE
 from duolog.bridge.kafka.requests.access import Access
 from duolog.bridge.rocketmq.request_table import TABLE as ROCKETMQ_TABLE
 from duolog.bridge.security.logins import new_record
-from duolog.bridge.security.rule_texts import RuleText, rule_of
 from duolog.bridge.security.secret_box import SecretBox
+from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of

@@ -13,9 +13,9 @@ from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.security.logins import new_record
-from duolog.bridge.security.rule_texts import RuleText, rule_of
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.session import Session
+from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.protocol.rocketmq.codes import RequestCode as Code
 from duolog.protocol.rocketmq.codes import ResponseCode
