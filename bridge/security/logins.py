@@ -11,12 +11,11 @@ from typing import Final
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.records.security import ScramVerifier, UserSet
 from duolog.bridge.security.passwords import SALT_BYTES, fits, verifier_of
-from duolog.bridge.security.scram import NONCE_BYTES, LoginFailed, Mechanism, ScramLogin
+from duolog.bridge.security.scram import NONCE_BYTES, WRONG, LoginFailed, Mechanism, ScramLogin
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.users import User, UserError, Users
 
-WRONG: Final = "the user name or password is wrong"
 PASSWORD_BYTES_MAX: Final = 1024
 REMEMBERED_MAX: Final = 1000  # Passwords that were checked; further ones take the place of the oldest.
 

@@ -21,6 +21,7 @@ from duolog.protocol.errors import ProtocolError
 
 NONCE_BYTES: Final = 24
 MESSAGE_BYTES_MAX: Final = 4096
+WRONG: Final = "the user name or password is wrong"  # Also for an unknown user.
 _GS2_HEADERS: Final = ("n,", "y,")
 
 
@@ -89,7 +90,7 @@ class ScramLogin:
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=False))
         stored_key = new_hash(hash_name, client_key).digest()
         if not hmac.compare_digest(stored_key, verifier.stored_key) or len(proof) != len(signature) or not is_same:
-            raise LoginFailed("the user name or password is wrong")
+            raise LoginFailed(WRONG)
         return b"v=" + base64.b64encode(hmac.digest(verifier.server_key, auth_message, hash_name))
 
 

@@ -12,8 +12,8 @@ class Session:
     """A principal on one connection. `Authorizer` keeps its decisions here, until users or rules change.
 
     `login` identifies the user as it was at the login, so that a user who is removed, or gets another password, loses
-    the session. It is 0 for a principal that others have
-    vouched for, such as a CA: such a session is not bound to the password of a user with its name.
+    the session. It is 0 for a principal that a certificate or a token names: such a session does not depend on the
+    password of a user with its name, but has all rights if that user is a super user.
     """
 
     __slots__ = (
@@ -49,6 +49,11 @@ class Session:
         """Set the groups of principals to which the principal belongs."""
         of_groups = (f"{GROUP_OF_PRINCIPALS}{each}" for each in groups)
         self.principals = frozenset({self.principal, f"{USER}*", *of_groups})
+
+    @property
+    def end(self) -> str:
+        """Why the session is no longer valid."""
+        return f"the user {self.name} was removed, or has another password now"
 
     @property
     def principal(self) -> str:

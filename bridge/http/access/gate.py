@@ -22,10 +22,10 @@ from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
 from duolog.bridge.monitoring.repeated_lines import RepeatedLines
 from duolog.bridge.net.futures import awaited
-from duolog.bridge.security.logins import PASSWORD_BYTES_MAX, WRONG
+from duolog.bridge.security.logins import PASSWORD_BYTES_MAX
 from duolog.bridge.security.needs import AnyOf, first_refused
 from duolog.bridge.security.rules import Operation
-from duolog.bridge.security.scram import LoginFailed
+from duolog.bridge.security.scram import WRONG, LoginFailed
 from duolog.bridge.security.session import Session
 from duolog.bridge.state.topic_table import Topic
 

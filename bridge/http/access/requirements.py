@@ -14,7 +14,7 @@ from aiohttp import web
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.security.needs import AnyOf, cluster, group, topic, transactional_id
 from duolog.bridge.security.resources import DLQ
-from duolog.bridge.security.rules import Operation
+from duolog.bridge.security.rules import Operation, ResourceType
 from duolog.protocol import names
 
 READ, WRITE, CREATE, DELETE, ALTER = (
@@ -107,7 +107,7 @@ def _redrive(context: HttpContext, request: web.Request, body: bytes) -> Iterato
     """Redriven messages are written to the group's retry topic or to the topics that they came from."""
     for need in _dead_letters(context, request, body):
         yield need
-        if need[0].resource_type.name == "TOPIC" and need[0].name is not None:
+        if need[0].resource_type is ResourceType.TOPIC and need[0].name is not None:
             yield topic(need[0].name, WRITE)
 
 

@@ -131,7 +131,7 @@ class KafkaConnection(OrderedConnection):
             return api.handler(context, self, request)  # A request of the login: `Login.check` lets no other pass.
         security, body = context.security, request.body
         if not security.authorizer.is_valid(session):
-            raise ProtocolError(f"the user {session.name} was removed, or has another password now")
+            raise ProtocolError(session.end)
         known = None if api.access.known is None else api.access.known(session, body)
         if known is not None and is_known(known, body.partitions):
             return api.handler(context, self, request)

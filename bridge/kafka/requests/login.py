@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from duolog.bridge.net.tls.peer import TlsPeer
 from duolog.bridge.net.waiting import UntilCalled, Wait
-from duolog.bridge.security.logins import PASSWORD_BYTES_MAX, WRONG
-from duolog.bridge.security.scram import LoginFailed, Mechanism, ScramLogin
+from duolog.bridge.security.logins import PASSWORD_BYTES_MAX
+from duolog.bridge.security.scram import WRONG, LoginFailed, Mechanism, ScramLogin
 from duolog.bridge.security.security import Security
 from duolog.bridge.security.session import Session
 from duolog.protocol.errors import ProtocolError

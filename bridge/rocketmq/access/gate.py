@@ -73,7 +73,7 @@ class Gate:
         """Raise RequestRefused unless the session has all needs."""
         authorizer = self._security.authorizer
         if not authorizer.is_valid(session):
-            raise no_permission(f"the user {session.name} was removed, or has another password now")
+            raise no_permission(session.end)
         need = first_refused(authorizer, session, needs)
         if need is not None:
             self._security.audit.refused("rocketmq", session, request, (need,))

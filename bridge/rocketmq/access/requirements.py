@@ -142,12 +142,6 @@ def _locks(context: RocketMQContext, command: RemotingCommand) -> Iterator[AnyOf
         yield from topic_needs(context, name, READ)
 
 
-def _consume(context: RocketMQContext, command: RemotingCommand) -> Iterator[AnyOf]:
-    """A group that reads its own retry topic needs READ on the topics that the messages came from, as any reader."""
-    yield group_need(_field(command, "consumerGroup"), READ)
-    yield from topic_needs(context, _field(command, "topic"), READ)
-
-
 def _route(context: RocketMQContext, command: RemotingCommand) -> Iterable[AnyOf]:
     name = _field(command, "topic")
     return () if name == AUTO_CREATE_TOPIC else topic_needs(context, name, DESCRIBE)
@@ -170,11 +164,10 @@ def _update_topics(context: RocketMQContext, command: RemotingCommand) -> Iterat
     yield cluster(ALTER)
 
 
-def _update_group(context: RocketMQContext, command: RemotingCommand) -> Iterator[AnyOf]:
-    yield cluster(ALTER_CONFIGS)
-
-
 # -- By code
+
+# A group that reads its own retry topic needs READ on the topics that the messages came from, as any reader.
+_consume: Final = of_both(READ)
 
 NEEDS: Final[dict[Code, Needs]] = {
     # -- Messages
@@ -236,14 +229,14 @@ NEEDS: Final[dict[Code, Needs]] = {
     Code.GET_ALL_TOPIC_CONFIG: of_cluster(DESCRIBE),
     Code.GET_TOPIC_CONFIG: of_topic(DESCRIBE_CONFIGS),
     Code.GET_TOPIC_STATS_INFO: of_topic(DESCRIBE),
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _update_group,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: of_cluster(ALTER_CONFIGS),
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: of_cluster(DESCRIBE),
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: of_group(DESCRIBE_CONFIGS, "group"),
     Code.GET_CONSUME_STATS: of_group(DESCRIBE, "consumerGroup"),
     Code.GET_CONSUMER_CONNECTION_LIST: of_group(DESCRIBE, "consumerGroup"),
     Code.GET_PRODUCER_CONNECTION_LIST: of_cluster(DESCRIBE),
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _update_topics,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _update_group,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: of_cluster(ALTER_CONFIGS),
     Code.DELETE_SUBSCRIPTIONGROUP: of_group(DELETE, "groupName"),
     # -- Inspection by tools
     Code.QUERY_TOPIC_CONSUME_BY_WHO: of_topic(DESCRIBE),

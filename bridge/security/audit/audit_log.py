@@ -107,7 +107,7 @@ class AuditLog:
     def _deciding(self, session: Session, need: Need) -> str:
         """Return the words of the rule that has refused a need."""
         if not self._authorizer.is_valid(session):
-            return "the user was removed, or has another password now"
+            return session.end[:TEXT_MAX]
         denying = None
         if need.name is not None:
             denying = self._authorizer.denying(session, need.resource_type, need.name, need.operation)

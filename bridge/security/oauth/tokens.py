@@ -12,10 +12,10 @@ from duolog.bridge.config import SecurityOptions
 from duolog.bridge.security.oauth.key_sets import KeySet
 from duolog.bridge.security.rules import NAME_CHARACTERS_MAX
 from duolog.bridge.security.scram import LoginFailed
+from duolog.bridge.security.users import GROUPS_MAX
 
 TOKEN_BYTES_MAX: Final = 16 << 10
 LEEWAY_MS: Final = 5_000  # By so much the clock of the identity provider may be ahead.
-GROUPS_MAX: Final = 64
 # No algorithm with a shared secret: the public key would be taken for the secret.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 

@@ -16,9 +16,10 @@ that have not logged in are the user ANONYMOUS. Source: ClientQuotaManager.java#
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from duolog.bridge.security.rules import NAME_CHARACTERS_MAX
+
 ANONYMOUS: Final = "ANONYMOUS"
 ANY: Final = ""
-NAME_CHARACTERS_MAX: Final = 255
 
 PRODUCED: Final = "producer_byte_rate"
 FETCHED: Final = "consumer_byte_rate"
