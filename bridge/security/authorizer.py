@@ -11,6 +11,8 @@ So the order of rules never counts. The decisions of a session are kept until an
 order: StandardAuthorizerData.java of Apache Kafka.
 """
 
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final
 
 from duolog.bridge.config import SecurityOptions
@@ -68,25 +70,34 @@ class Authorizer:
 
     def allows_some(self, session: Session, resource_type: ResourceType, operation: Operation) -> bool:
         """Whether there is a name for which the session may do the operation on such a resource."""
-        if self.allows(session, resource_type, ANY, operation):
-            return True
-        names = {
-            rule.name
-            for rule in self._acls.of_type(resource_type)
-            if rule.permission is Permission.ALLOW and rule.principal in session.principals
-        }
-        return any(self.allows(session, resource_type, name, operation) for name in names)
+        return self._over_names(any, session, resource_type, operation)
 
     def allows_every(self, session: Session, resource_type: ResourceType, operation: Operation) -> bool:
         """Whether the session may do the operation on all such resources: no rule takes the right on any of them."""
+        return self._over_names(all, session, resource_type, operation)
+
+    def _over_names(
+        self,
+        quantifier: Callable[[Iterable[bool]], bool],
+        session: Session,
+        resource_type: ResourceType,
+        operation: Operation,
+    ) -> bool:
+        """Ask for `*`, and for each name in a rule that may decide otherwise. A session remembers the answers."""
         if session.generation != self.generation:
             self._renew(session)
-        question = (-resource_type, ANY, operation)
-        verdict = session.verdicts.get(question)
+        question = (quantifier, resource_type, operation)
+        verdict = session.over_names.get(question)
         if verdict is None:
-            names = {ANY: None} | {rule.name: None for rule in self._acls.of_type(resource_type)}
-            verdict = all(self.allows(session, resource_type, name, operation) for name in names)
-            session.verdicts[question] = verdict
+            deciding = Permission.ALLOW if quantifier is any else Permission.DENY
+            every_rule = quantifier is all and self._allow_if_no_rule  # A rule for others takes the right, too.
+            names = (
+                rule.name
+                for rule in self._acls.of_type(resource_type)
+                if every_rule or (rule.permission is deciding and rule.principal in session.principals)
+            )
+            verdict = quantifier(self.allows(session, resource_type, name, operation) for name in chain((ANY,), names))
+            session.over_names[question] = verdict
         return verdict
 
     def is_valid(self, session: Session) -> bool:
@@ -104,7 +115,7 @@ class Authorizer:
     def _renew(self, session: Session) -> None:
         """Forget what was decided for the session before users or rules changed."""
         session.generation = self.generation
-        for decisions in (session.verdicts, session.readable, session.writable):
+        for decisions in (session.verdicts, session.over_names, session.readable, session.writable):
             decisions.clear()
         user = self._users.get(session.name)
         is_same = user is not None and session.login in (0, user.login)

@@ -1,6 +1,6 @@
 """Who a connection belongs to: the principal, its groups and its address, with the decisions that were made for it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from duolog.bridge.security.rules import GROUP_OF_PRINCIPALS, USER, Address, address_of
@@ -24,6 +24,7 @@ class Session:
         "is_valid",
         "login",
         "name",
+        "over_names",
         "principals",
         "readable",
         "verdicts",
@@ -41,6 +42,8 @@ class Session:
         self.is_valid = False  # The user exists, with the password of the login.
         self.is_super = False
         self.verdicts: dict[tuple[int, str, int], bool] = {}
+        # By `any` or `all`: decisions about all names of a resource type.
+        self.over_names: dict[tuple[Callable[[Iterable[bool]], bool], int, int], bool] = {}
         # Topics that the session may read or write, without any condition but the generation; for Produce and Fetch.
         self.readable: set[str] = set()
         self.writable: set[str] = set()

@@ -179,6 +179,30 @@ def test_some_resource_is_enough_where_any_is_asked() -> None:
     assert not authorizer.allows_some(session, ResourceType.TOPIC, Operation.WRITE)
 
 
+def test_all_resources_are_allowed_until_a_rule_takes_one() -> None:
+    bench = Bench()
+    bench.user("alice")
+    session, authorizer, acls = bench.session("alice"), bench.security.authorizer, bench.security.acls
+    acls.add([rule("allow", "User:alice", "topic", "ord~", "read")], NOW)
+    assert not authorizer.allows_every(session, ResourceType.TOPIC, Operation.READ)
+    acls.add([rule("allow", "User:alice", "topic", "*", "read")], NOW)
+    assert authorizer.allows_every(session, ResourceType.TOPIC, Operation.READ)
+    acls.add([rule("deny", "User:bob", "topic", "orders", "read")], NOW)
+    assert authorizer.allows_every(session, ResourceType.TOPIC, Operation.READ)
+    acls.add([rule("deny", "User:*", "topic", "pay~", "read")], NOW)
+    assert not authorizer.allows_every(session, ResourceType.TOPIC, Operation.READ)
+
+
+def test_a_rule_for_others_takes_what_is_allowed_without_rules() -> None:
+    bench = Bench(allow_if_no_rule=True)
+    bench.user("alice")
+    session, authorizer = bench.session("alice"), bench.security.authorizer
+    assert authorizer.allows_every(session, ResourceType.TOPIC, Operation.READ)
+    bench.security.acls.add([rule("allow", "User:bob", "topic", "orders", "read")], NOW)
+    assert not authorizer.allows_every(session, ResourceType.TOPIC, Operation.READ)
+    assert authorizer.allows_some(session, ResourceType.TOPIC, Operation.READ)
+
+
 def test_replay_gives_the_same_users_and_rules() -> None:
     bench = Bench()
     bench.user("alice", groups=("devs",))
