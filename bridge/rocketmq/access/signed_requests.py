@@ -4,12 +4,13 @@ The password of a user is its secret key. A request of an unknown user takes the
 signature, and has the same answer.
 """
 
+import secrets
 from typing import Final
 
 from duolog.bridge.rocketmq.access.gate import no_permission
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.security.logins import session_of
-from duolog.bridge.security.secret_box import CannotUnseal
+from duolog.bridge.security.secret_box import KEY_BYTES, CannotUnseal
 from duolog.bridge.security.security import Security
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.users import User
@@ -27,6 +28,7 @@ class SignedRequests:
 
     def __init__(self, security: Security) -> None:
         self._security = security
+        self._no_secret_key = secrets.token_bytes(KEY_BYTES)  # Checked for unknown users, and fits no request.
         self._secret_keys: dict[str, tuple[int, bytes]] = {}  # By user: `User.login` and the secret key.
 
     def session_of(self, connection: RocketMQConnection, command: RemotingCommand) -> Session:
@@ -35,13 +37,10 @@ class SignedRequests:
         if name is None:
             return self._session_of_certificate(connection)
         user = self._security.users.get(name)
-        known, other = (
-            self._secret_key(user),
-            self._security.box.derive(b"access key " + name.encode("utf-8", "replace")),
-        )
+        known = self._secret_key(user)
         body = command.body
         assert isinstance(body, bytes | bytearray | memoryview), "the body of a received request is one buffer"
-        is_fitting = is_signed_with(command.ext, body, known or other)
+        is_fitting = is_signed_with(command.ext, body, known or self._no_secret_key)
         if user is None or not known or not is_fitting:
             self._security.audit.login("rocketmq", ACCESS_KEY_LOGIN, name, connection.peer[0], WRONG)
             raise no_permission(WRONG)
