@@ -15,7 +15,8 @@ the others for "all" (null)    none: an empty answer would look like success, so
 
 Schemas define what a request names: the array of the response whose elements have an error code belongs to the array
 of the request with the same name, or else to the request's only array. The elements of the response take the values of
-fields with the same names. An item that is a plain string or number becomes the first field behind the error code.
+fields with the same names, and arrays without errors that have the same fields in the request. An item that is a plain
+string or number becomes the first field behind the error code.
 """
 
 import sys
@@ -118,13 +119,12 @@ class _Mirror:
         """Make a response or an element of one, for a request or an item of it; None: the error alone."""
         array = None if _has_own_error(response_type) else _array_with_errors(response_type)
         values = {field.name: self._value(field) for field in fields(response_type)}
-        if not isinstance(asked, (str, int)):
-            values |= {name: getattr(asked, name) for name in _taken_over(response_type) if hasattr(asked, name)}
-            values |= {
-                field.name: _copied(field, asked) for field in fields(response_type) if field.name in _NAME_PARTS
-            }
-        else:
+        if isinstance(asked, (str, int)):
             values[_first_name(response_type)] = asked
+        else:
+            values |= {name: getattr(asked, name) for name in _taken_over(response_type) if hasattr(asked, name)}
+            asked_type: Any = type(asked)
+            values |= {array.name: _copied(array, asked) for array in _repeated_arrays(response_type, asked_type)}
         if array is not None:
             values[array.name] = tuple(self._elements(array, asked))
         elif not _has_own_error(response_type):
@@ -183,9 +183,14 @@ def _array_with_errors(entity_type: Any) -> "Field[Any] | None":
     """Return the array whose elements, or the elements within them, have an error code."""
     for field in fields(entity_type):
         element_type = _element_of(field)
-        if element_type is not None and (_has_own_error(element_type) or _array_with_errors(element_type)):
+        if element_type is not None and _has_errors(element_type):
             return field
     return None
+
+
+def _has_errors(entity_type: Any) -> bool:
+    """Whether the type, or an array within it, has an error code."""
+    return _has_own_error(entity_type) or _array_with_errors(entity_type) is not None
 
 
 def _element_of(field: "Field[Any]") -> Any:
@@ -225,8 +230,22 @@ _ASKED: Final = frozenset(
     | {"resource_type", "resource_name"}
 )
 
-# Arrays that together name an item: the entity of a quota is a user and a client id, for example.
-_NAME_PARTS: Final = frozenset({"entity"})
+
+@cache
+def _repeated_arrays(response_type: Any, asked_type: Any) -> tuple["Field[Any]", ...]:
+    """Return the arrays that the request has, too, with the same fields and no errors: they name the item.
+
+    An example is the entity of a quota, which consists of a user and a client id.
+    """
+    asked = {field.name: _element_of(field) for field in fields(asked_type)} if is_dataclass(asked_type) else {}
+    return tuple(
+        field
+        for field in fields(response_type)
+        if (element_type := _element_of(field)) is not None
+        and not _has_errors(element_type)
+        and (given_type := asked.get(field.name)) is not None
+        and [each.name for each in fields(element_type)] == [each.name for each in fields(given_type)]
+    )
 
 
 def _copied(array: "Field[Any]", asked: Any) -> tuple[Any, ...]:
