@@ -97,11 +97,16 @@ class Rule(NamedTuple):
             Operation(stored.operation), stored.host, Permission(stored.permission),
         )  # fmt: skip
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> str:
+        """Say what the rule is about, without the host."""
         name = f"{self.name}*" if self.pattern is Pattern.PREFIXED else self.name
         permission, operation = self.permission.name.lower(), self.operation.name.lower()
         resource = f"{self.resource_type.name.lower()} {name}"
-        return f"{permission} {self.principal} {operation} on {resource} from {self.host}"
+        return f"{permission} {self.principal} {operation} on {resource}"
+
+    def __str__(self) -> str:
+        return self.words if self.host == ANY else f"{self.words} from {self.host}"
 
 
 def checked(rule: Rule) -> Rule:

@@ -111,7 +111,7 @@ class AuditLog:
         denying = None
         if need.name is not None:
             denying = self._authorizer.denying(session, need.resource_type, need.name, need.operation)
-        return "no rule allows it" if denying is None else str(denying)[:TEXT_MAX]
+        return "no rule allows it" if denying is None else f"{denying.words} from {denying.host}"[:TEXT_MAX]
 
     def changed(self, protocol: str, session: Session, request: str, needs: Iterable[Need]) -> None:
         """Note an administrative request that was allowed."""
