@@ -1,6 +1,6 @@
-"""The Protocol of an object store, as the shared log uses it."""
+"""The Protocols of an object store, as the shared log and as backups use it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -61,5 +61,17 @@ class ObjectStore(Protocol):
         """Delete these objects. A key without an object is no error.
 
         If the method raises, some of the objects may have been deleted.
+        """
+        ...
+
+
+class FileStore(ObjectStore, Protocol):
+    """An object store that also takes files of any size. Backups use it; the log of a stream never does."""
+
+    async def put(self, key: str, blocks: Iterable[bytes]) -> None:
+        """Store an object, in the place of any other with its key. Nobody ever sees a part of it.
+
+        A large object is sent in parts, so it is never in memory as a whole. What `blocks` raises is passed on.
+        Raises StoreRetry and StoreRefused.
         """
         ...

@@ -8,7 +8,7 @@ several processes wins. The files are not synced: `file://` is for trials.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from duolog.store.objects.answers import StoreAnswer, answer_of, error_of, says_exists, says_missing
@@ -20,6 +20,8 @@ T = TypeVar("T")
 DELETE_LIMIT = 1000  # Keys of one DeleteObjects of S3
 BULK_DELETE = ("s3",)
 LISTS_IN_ORDER = ("s3", "gs", "az", "memory")
+PART_BYTES = 16 << 20  # Of an upload in parts. S3 takes 10,000 parts of 5 MiB to 5 GiB.
+PARTS_AT_ONCE = 4
 
 
 class RemoteObjects:
@@ -45,6 +47,22 @@ class RemoteObjects:
         if is_local or says_exists(answer):
             return Creation.EXISTS
         raise error_of(answer, what, is_create=True) from None
+
+    async def put(self, key: str, blocks: Iterable[bytes]) -> None:
+        from obstore import open_writer_async
+
+        what = self._what("write", key)
+        writer = open_writer_async(self._store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+        for block in blocks:
+            await self._in_part(writer.write(block), what)
+        await self._in_part(writer.close(), what)
+
+    async def _in_part(self, request: Awaitable[object], what: str) -> None:
+        """Await a write that may wait for all parts under way."""
+        try:
+            await self._in_time(request, PARTS_AT_ONCE * PART_BYTES)
+        except Exception as error:  # noqa: BLE001 - see create
+            raise self._error(error, what) from None
 
     async def get(self, key: str, bytes_max: int) -> bytes | None:
         what = self._what("read", key)

@@ -1,20 +1,24 @@
 """`duolog backup` while clients produce without a pause: the restored copy has every message that was acknowledged.
 
-Messages of both kinds of delay are pending meanwhile: in memory, and in sorted tables.
+Messages of both kinds of delay are pending meanwhile: in memory, and in sorted tables. The copy is a directory, or
+objects in a bucket of moto's S3 server or of versitygw.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
 import pytest
 
 from tests.kit.broker import Broker
-from tests.kit.command import duolog
+from tests.kit.command import duolog, run_duolog
 from tests.kit.eventually import eventually
+from tests.kit.object_servers import ObjectServer, moto, versity
 from tests.wire.clients.topics import create_topic
 from tests.wire.clients.transactional import LibrdkafkaClient
 
@@ -51,8 +55,31 @@ class Load(threading.Thread):
         self.acknowledged += 1
 
 
-def test_a_copy_of_a_serving_broker_has_every_acknowledged_message(tmp_path: Path) -> None:
-    backup, data = tmp_path / "backup", tmp_path / "restored"
+STORES = {"moto": moto, "versity": versity}
+
+
+@contextmanager
+def running_store(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+    """Run an object store with a bucket, whose credentials the commands find in their environment."""
+    with STORES[name]() as running:
+        running.make_bucket("backups")
+        for variable, value in running.environment.items():
+            monkeypatch.setenv(variable, value)
+        yield running
+
+
+@pytest.fixture(params=["directory", *STORES])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[str]]:
+    """Yield the place of a backup, as arguments of a command."""
+    if request.param == "directory":
+        yield [str(tmp_path / "backup")]
+        return
+    with running_store(request.param, monkeypatch) as store:
+        yield ["s3://backups/monday", "--set", f"shared.endpoint={store.endpoint}"]
+
+
+def test_a_copy_of_a_serving_broker_has_every_acknowledged_message(tmp_path: Path, place: Sequence[str]) -> None:
+    data = tmp_path / "restored"
     with Broker(tmp_path / "data", SETTINGS) as broker:
         create_topic(broker.kafka, "orders", 1)
         create_topic(broker.kafka, "later", 1)
@@ -66,14 +93,14 @@ def test_a_copy_of_a_serving_broker_has_every_acknowledged_message(tmp_path: Pat
         try:
             eventually("some load", lambda: load.acknowledged, lambda count: count > 2000, WITHIN_S)
             before = load.acknowledged
-            duolog("backup", str(backup), "--http", broker.http)
+            duolog("backup", *place, "--http", broker.http)
             after = load.acknowledged
         finally:
             load.is_stopped.set()
             load.join()
         assert after > before, "the broker did not serve while it was copied"
         duolog("log", "verify", "--data", str(broker.data))
-    duolog("restore", str(backup), "--data", str(data))
+    duolog("restore", *place, "--data", str(data))
     duolog("log", "verify", "--data", str(data))
     with Broker(data, SETTINGS) as restored:
         read = LibrdkafkaClient(restored.kafka).read("orders", 1, before, "read_uncommitted")
@@ -81,3 +108,36 @@ def test_a_copy_of_a_serving_broker_has_every_acknowledged_message(tmp_path: Pat
         assert [int(value) for _, _, value in read] == [*range(len(read))]
         pending = json.loads(duolog("timer", "list", "--json", "--http", restored.http))
         assert pending["count"] == LATER
+
+
+def test_what_is_wrong_with_a_bucket_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_store("versity", monkeypatch) as store, Broker(tmp_path / "data", SETTINGS) as broker:
+        create_topic(broker.kafka, "orders", 1)
+        endpoint = ["--set", f"shared.endpoint={store.endpoint}"]
+
+        def refused(*arguments: str) -> str:
+            done = run_duolog(*arguments, *endpoint)
+            assert done.returncode == 1, done.stderr
+            return done.stderr.splitlines()[-1]
+
+        to_backup = ["--http", broker.http]
+        missing = refused("backup", "s3://missing/monday", *to_backup)
+        assert "list s3://missing/monday/: 404 NoSuchBucket: the bucket does not exist: create it" in missing
+        duolog("backup", "s3://backups/monday", *to_backup, *endpoint)
+        again = refused("backup", "s3://backups/monday", *to_backup)
+        assert "s3://backups/monday has a finished backup: use another prefix for each backup" in again
+        tuesday = refused("restore", "s3://backups/tuesday", "--data", str(tmp_path / "new"))
+        assert "s3://backups/tuesday has no backup.json: it is no finished backup" in tuesday
+        (first, *_) = store.client().list_objects_v2(Bucket="backups", Prefix="monday/log/")["Contents"]
+        content = bytearray(store.client().get_object(Bucket="backups", Key=first["Key"])["Body"].read())
+        content[100] ^= 1
+        store.client().put_object(Bucket="backups", Key=first["Key"], Body=bytes(content))
+        changed = refused("restore", "s3://backups/monday", "--data", str(tmp_path / "new"))
+        assert f"s3://backups/{first['Key']} is damaged: its CRC-32C is" in changed
+        store.client().delete_object(Bucket="backups", Key=first["Key"])
+        removed = refused("restore", "s3://backups/monday", "--data", str(tmp_path / "new"))
+        assert f"s3://backups/{first['Key']} is missing, or empty" in removed
+        assert not [*tmp_path.glob("new*")]
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        wrong = refused("backup", "s3://backups/monday", *to_backup)
+        assert "the credentials are wrong: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in wrong

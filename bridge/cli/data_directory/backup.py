@@ -1,9 +1,10 @@
 """`duolog backup` copies the data directory of a running broker, and `duolog restore` makes a data directory of a copy.
 
-The command copies the files, not the broker, so a backup does not hold up the broker's event loop. It must run as a
-user who may read the data directory.
+The copy is a directory, or objects in a bucket. The command copies the files, not the broker, so a backup does not hold
+up the broker's event loop. It must run as a user who may read the data directory.
 """
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,60 +12,88 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from duolog.bridge.cli.common import AsJson, Http, Refused, show_done, writing
-from duolog.bridge.cli.data_directory.opening import progress
+from duolog.bridge.cli.common import AsJson, ConfigFile, Http, Overrides, Refused, show_done, writing
+from duolog.bridge.cli.data_directory.opening import is_url, open_bucket, progress
 
 if TYPE_CHECKING:
     from duolog.bridge.cli.http_client import Api
-    from duolog.store.recovery.backup import BackupPlan, Sources
+    from duolog.store.backup.manifest import BackupManifest
+    from duolog.store.backup.sources import BackupPlan, Sources
 
 RENEW_BYTES: Final = 64 << 20  # The lease is renewed whenever so many bytes were copied.
 ATTEMPTS: Final = 10  # The broker may remove a table between its answer and the opening of the file.
 
 TOKEN_VARIABLE = "DUOLOG_TOKEN"
+PLACE = "DIR|URL"
 
-Target = Annotated[Path, typer.Argument(metavar="DIR", help="a directory that is empty or does not exist")]
-Source = Annotated[Path, typer.Argument(metavar="DIR", help="the directory of the backup")]
+Target = Annotated[
+    str,
+    typer.Argument(metavar=PLACE, help="a directory that is empty or does not exist, or a URL like s3://bucket/prefix"),
+]
+Source = Annotated[str, typer.Argument(metavar=PLACE, help="the directory or the URL of the backup")]
+Copy = Callable[["Sources", Callable[[int], None]], None]
 
 
 def backup(
-    directory: Target,
+    target: Target,
     data: Annotated[
         Path | None, typer.Option("--data", metavar="DIR", help="the data directory, if its path is another one here")
     ] = None,
     token: Annotated[
         str | None, typer.Option(envvar=TOKEN_VARIABLE, metavar="TOKEN", help="a token of http.readers_file")
     ] = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy the data directory of the running broker, on the machine of the broker.
 
     The copy has everything that was acknowledged before the command began. Each unit of the copied log is verified.
+    A URL names a prefix of a bucket; shared.endpoint and shared.region say where it is, by --set or --config.
     """
-    from duolog.store.recovery.backup import BackupFailed, check_is_new
+    from duolog.store.backup.manifest import BackupFailed
+    from duolog.store.objects.errors import ObjectStoreError
 
     api = writing(http)
     api.token = token
     lease = ""
     try:
-        check_is_new(str(directory))
+        copy = _to_bucket(target, config, overrides) if is_url(target) else _to_directory(target)
         lease, plan, sources = _open_sources(api, data)
-        with progress("copying", plan.total_bytes) as note_bytes:
-            sources.copy_to(str(directory), _renewing(api, lease, note_bytes))
+        with progress("copying", sources.total_bytes) as note_bytes:
+            copy(sources, _renewing(api, lease, note_bytes))
         sources.close()
-    except (BackupFailed, OSError) as error:
+    except (BackupFailed, ObjectStoreError, OSError) as error:
         raise Refused(f"no backup was made: {error}") from error
     finally:
         _release(api, lease)
-    done = {"directory": str(directory), "position": plan.position, "bytes": plan.total_bytes}
-    text = f"{directory} has the log up to position {plan.position}, {plan.total_bytes} bytes, verified"
+    done = {"directory": target, "position": plan.position, "bytes": sources.total_bytes}
+    text = f"{target} has the log up to position {plan.position}, {sources.total_bytes} bytes, verified"
     show_done(done, text, as_json=as_json)
+
+
+def _to_directory(target: str) -> Copy:
+    from duolog.store.backup.directory import copy_to_directory
+    from duolog.store.backup.new_directory import check_is_new
+
+    check_is_new(target)
+    return lambda sources, note_bytes: copy_to_directory(sources, target, note_bytes)
+
+
+def _to_bucket(url: str, config: Path | None, overrides: list[str] | None) -> Copy:
+    """Check that the prefix is empty, or has an unfinished backup. Raises BackupFailed and ObjectStoreError."""
+    from duolog.store.backup.bucket import BucketBackup
+
+    made = BucketBackup(open_bucket(url, config, overrides), url)
+    left_over = asyncio.run(made.left_over())
+    return lambda sources, note_bytes: asyncio.run(made.upload(sources, left_over, note_bytes))
 
 
 def _open_sources(api: "Api", data: Path | None) -> tuple[str, "BackupPlan", "Sources"]:
     """Take a lease, and open the files of its plan; again with another lease if one of them was removed meanwhile."""
-    from duolog.store.recovery.backup import BackupFailed, FilesChanged, Sources
+    from duolog.store.backup.manifest import BackupFailed
+    from duolog.store.backup.sources import FilesChanged, Sources
 
     reason: object = ""
     for _ in range(ATTEMPTS):
@@ -91,7 +120,8 @@ def _release(api: "Api", lease: str) -> None:
 
 
 def _plan_of(answer: dict[str, Any], data: Path | None) -> "BackupPlan":
-    from duolog.store.recovery.backup import BackupPlan, CopiedFile
+    from duolog.store.backup.manifest import CopiedFile
+    from duolog.store.backup.sources import BackupPlan
 
     files = [[CopiedFile(row["path"], row["size"]) for row in answer[name]] for name in ("segments", "tables")]
     return BackupPlan(answer["directory"] if data is None else str(data), answer["position"], *files)
@@ -116,19 +146,42 @@ def _renewing(api: "Api", lease: str, note_bytes: Callable[[int], None]) -> Call
 
 
 def restore(
-    directory: Source,
+    source: Source,
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="the new data directory; empty or not there")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a data directory of a backup; each unit of its log is verified before and after it is copied."""
-    from duolog.store.recovery.backup import Backup, BackupFailed
+    """Make a data directory of a backup; checksums and each unit of its log are verified."""
+    from duolog.store.backup.manifest import BackupFailed
+    from duolog.store.objects.errors import ObjectStoreError
 
     try:
-        found = Backup(str(directory))
-        with progress("restoring", found.total_bytes) as note_bytes:
-            found.restore(str(data), note_bytes)
-    except (BackupFailed, OSError) as error:
+        if is_url(source):
+            restored = asyncio.run(_restore_bucket(source, data, config, overrides))
+        else:
+            restored = _restore_directory(source, data)
+    except (BackupFailed, ObjectStoreError, OSError) as error:
         raise Refused(f"nothing was restored: {error}") from error
-    done = {"directory": str(data), "position": found.position, "bytes": found.total_bytes}
-    text = f"{data} has the log up to position {found.position}; start the broker with --data {data}"
+    done = {"directory": str(data), "position": restored.position, "bytes": restored.total_bytes}
+    text = f"{data} has the log up to position {restored.position}; start the broker with --data {data}"
     show_done(done, text, as_json=as_json)
+
+
+def _restore_directory(directory: str, data: Path) -> "BackupManifest":
+    from duolog.store.backup.directory import DirectoryBackup
+
+    found = DirectoryBackup(directory)
+    with progress("restoring", found.manifest.total_bytes) as note_bytes:
+        found.restore(str(data), note_bytes)
+    return found.manifest
+
+
+async def _restore_bucket(url: str, data: Path, config: Path | None, overrides: list[str] | None) -> "BackupManifest":
+    from duolog.store.backup.bucket import BucketBackup
+
+    found = BucketBackup(open_bucket(url, config, overrides), url)
+    manifest = await found.manifest()
+    with progress("restoring", manifest.total_bytes) as note_bytes:
+        await found.restore(manifest, str(data), note_bytes)
+    return manifest

@@ -1,5 +1,6 @@
-"""What the commands that read a data directory share: the option, the lock, positions and progress."""
+"""What the commands that read a data directory or a bucket share: options, the lock, the store, progress."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from duolog.bridge.cli.common import BadOption, Refused
 
 if TYPE_CHECKING:
     from duolog.store.files import ReadOnlyFiles, RealFiles
+    from duolog.store.objects.remote import RemoteObjects
 
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="the data directory")]
 
@@ -69,6 +71,29 @@ def check_is_data(data: Path) -> None:
         format_of(ReadOnlyFiles(str(data)))
     except UnknownFormat as error:
         raise BadOption(f"--data {data}: {error}") from error
+
+
+def is_url(place: str) -> bool:
+    """Return whether a place is the URL of an object store; all others are directories."""
+    return "://" in place
+
+
+def open_bucket(url: str, config: Path | None, overrides: list[str] | None) -> "RemoteObjects":
+    """Open the object store of a URL, with the settings of the section `shared`. Raises BadOption."""
+    from duolog.bridge.config import ConfigError, load_with_sources, parse_override
+    from duolog.store.objects.errors import StoreRefused
+    from duolog.store.objects.opening import open_objects
+    from duolog.store.objects.options import ObjectStoreOptions
+
+    try:
+        shared = load_with_sources(config, dict(map(parse_override, overrides or [])), os.environ).options.shared
+        return open_objects(
+            ObjectStoreOptions(
+                url, shared.endpoint, shared.region, shared.connect_timeout_ms, shared.request_timeout_ms
+            )
+        )
+    except (ConfigError, StoreRefused) as error:
+        raise BadOption(str(error)) from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ without this right. In an answer, `segments` has files and positions in them; `q
 that are visible and committed now, and the aborted transactions among them. The program must not read anything else
 from the files.
 
-A backup copies all files of the log up to a position, under a lease of the whole log (`store/recovery/backup.py`). It
+A backup copies all files of the log up to a position, under a lease of the whole log (`store/backup/sources.py`). It
 needs the right to read all topics, which is the pattern "*".
 
 The answer is computed while it is written, in slices. The offsets of a queue are those of the time when its row is

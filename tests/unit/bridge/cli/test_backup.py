@@ -10,8 +10,10 @@ import pytest
 
 from duolog.bridge.cli.data_directory.backup import _plan_of
 from duolog.bridge.config import HttpOptions, Options
+from duolog.store.backup.directory import copy_to_directory
+from duolog.store.backup.manifest import CopiedFile
+from duolog.store.backup.sources import BackupPlan, FilesChanged, Sources
 from duolog.store.log.format import POSITION_MAX
-from duolog.store.recovery.backup import BackupPlan, CopiedFile, FilesChanged, Sources
 from tests.kit.core import ManualCore
 from tests.kit.damage import flip
 from tests.kit.http import HttpBench
@@ -32,7 +34,7 @@ def copied(core: ManualCore, data: Path, target: Path) -> BackupPlan:
     sources = Sources(_plan_of(answer, data))
     count = core.topic("orders").queues[0].end_offset
     publish(core, count, count + 30)
-    sources.copy_to(str(target), lambda _: None)
+    copy_to_directory(sources, str(target), lambda _: None)
     sources.close()
     assert bench.ask("DELETE", f"/api/leases/{answer['lease']}")[0] == 200
     assert core.store.retention.dead_segments.held_from == POSITION_MAX

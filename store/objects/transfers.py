@@ -1,0 +1,68 @@
+"""Requests of commands: repeated for a while where the store is busy, and objects that are read in parts."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from duolog.store.objects.errors import StoreRetry, StoreUnknown
+from duolog.store.objects.interface import LIST_LIMIT, ObjectEntry, ObjectStore
+
+RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # Pauses before the repetitions of a request.
+RANGE_BYTES: Final = 8 << 20
+RANGES_AT_ONCE: Final = 4
+
+T = TypeVar("T")
+
+
+async def persist(request: Callable[[], Awaitable[T]]) -> T:
+    """Send a request that may be repeated, again while the store is busy. Raises ObjectStoreError after the last one.
+
+    A create may be repeated, too, if its caller compares the content where an object exists.
+    """
+    for pause_s in RETRY_S:
+        try:
+            return await request()
+        except (StoreRetry, StoreUnknown):
+            await asyncio.sleep(pause_s)
+    return await request()
+
+
+async def list_all(objects: ObjectStore, prefix: str = "") -> list[ObjectEntry]:
+    """Return all objects of a folder and its folders. Raises ObjectStoreError."""
+    found: list[ObjectEntry] = []
+
+    async def next_page() -> Sequence[ObjectEntry]:
+        return await objects.list(prefix, found[-1].key if found else "")
+
+    while True:
+        page = await persist(next_page)
+        found += page
+        if len(page) < LIST_LIMIT:
+            return found
+
+
+async def read_ranges(objects: ObjectStore, key: str, start: int, end: int) -> AsyncIterator[bytes]:
+    """Yield the bytes of an object from `start` up to `end`, in parts; some are read ahead.
+
+    Ends early where the object ends, and at once if there is no object. Raises ObjectStoreError.
+    """
+    under_way: deque[asyncio.Task[bytes | None]] = deque()
+    starts = iter(range(start, end, RANGE_BYTES))
+    try:
+        while True:
+            while len(under_way) < RANGES_AT_ONCE and (at := next(starts, None)) is not None:
+                under_way.append(asyncio.create_task(_read(objects, key, at, min(RANGE_BYTES, end - at))))
+            if not under_way:
+                return
+            data = await under_way.popleft()
+            if not data:
+                return
+            yield data
+    finally:
+        for task in under_way:
+            task.cancel()
+
+
+async def _read(objects: ObjectStore, key: str, start: int, length: int) -> bytes | None:
+    return await persist(lambda: objects.get_range(key, start, length))
