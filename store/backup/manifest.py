@@ -2,7 +2,7 @@
 
     {"format": 1, "data_format": 1, "position": position, "files": [[path, size], ...], "crc32c": {path: checksum}}
 
-Backups of versions before 0.2.0 have no checksums: then only sizes, and the units of the log, are verified.
+Backups of older versions may have no checksums: then only sizes, and the units of the log, are verified.
 """
 
 import json

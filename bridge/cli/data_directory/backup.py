@@ -24,7 +24,7 @@ RENEW_BYTES: Final = 64 << 20  # The lease is renewed whenever so many bytes wer
 ATTEMPTS: Final = 10  # The broker may remove a table between its answer and the opening of the file.
 
 TOKEN_VARIABLE = "DUOLOG_TOKEN"
-PLACE = "DIR|URL"
+PLACE = "PLACE"
 
 Target = Annotated[
     str,
