@@ -8,29 +8,22 @@ not depend on the codecs under test.
 A request that waits is answered later: `client.send(...)` gives its number, `client.answer_to(number)` None so far.
 """
 
-import struct
 from collections import deque
-from dataclasses import MISSING, fields, is_dataclass
-from datetime import timedelta
-from typing import Any, TypeVar, cast, get_args, get_origin
-
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
+from typing import Any, TypeVar
 
 from duolog.bridge.config import GroupsOptions, KafkaOptions, Options, SecurityOptions
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.framing import FrameReader
-from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore, Members
+from tests.kit.kafka_frames import answer_of, frame_of
 from tests.kit.sockets import connect
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.batches import batch
 
 T = TypeVar("T")
-_NO_TIME = b"\xff" * 8
 SMALL_STORE = StoreOptions(segment_bytes=4 << 20, reserve_bytes=0, tail_bytes=64 << 10)
 
 
@@ -94,79 +87,10 @@ class Client:
         self.transport.taken.clear()
         for frame in self._frames.feed(taken):
             expected, key, version = self._asked.popleft()
-            at = 5 if is_flexible(key, version) and key != ApiKey.API_VERSIONS else 4
-            assert struct.unpack_from(">i", frame)[0] == expected, "answers come in the order of asking"
-            if key == ApiKey.DESCRIBE_TRANSACTIONS:
-                # A time of -1 says that there is none; kio cannot read it.
-                frame = bytes(frame).replace(_NO_TIME, bytes(8))
-            entity, size = entity_reader(load_response_schema(key, version))(frame, at)
-            assert at + size == len(frame), "the answer is as long as it says"
-            self._answers[expected] = entity
+            self._answers[expected] = answer_of(key, version, expected, frame)
         return self._answers.get(number)
 
     @property
     def is_closed(self) -> bool:
         self.bench.loop.turn()
         return self.connection.closed
-
-
-def frame_of(key: int, version: int, number: int, /, **values: Any) -> bytes:
-    """Encode a request. Values that the version lacks are left out, and missing values are empty."""
-    parts = [struct.pack(">hhi", key, version, number), b"\0\x04test"]
-    if is_flexible(key, version):
-        parts.append(b"\0")
-    entity_type: Any = load_request_schema(key, version)
-    entity_writer(entity_type)(cast(Any, _Parts(parts)), _filled(entity_type, values))
-    frame = b"".join(parts)
-    return struct.pack(">i", len(frame)) + frame
-
-
-class _Parts:
-    def __init__(self, parts: list[bytes]) -> None:
-        self.write = parts.append
-
-
-def _filled(entity_type: Any, values: dict[str, Any]) -> Any:
-    """Make an entity of plain values: dicts and lists for nested entities, numbers for durations."""
-    filled = {}
-    for field in fields(entity_type):
-        if field.name in values:
-            filled[field.name] = _value(field.type, values[field.name])
-        elif field.default is MISSING and field.default_factory is MISSING:
-            filled[field.name] = _empty(field.type)
-    return entity_type(**filled)
-
-
-def _value(type_: Any, value: Any) -> Any:
-    element = next((each for each in _parts_of(type_) if get_origin(each) is tuple), None)
-    if element is not None and isinstance(value, list):
-        return tuple(_value(get_args(element)[0], each) for each in value)
-    if isinstance(value, dict):
-        return _filled(next(each for each in _parts_of(type_) if is_dataclass(each)), value)
-    if "Timedelta" in str(type_) and isinstance(value, int):
-        return timedelta(milliseconds=value)
-    return value
-
-
-def _empty(type_: Any) -> Any:
-    kinds = _parts_of(type_)
-    if type(None) in kinds:
-        return None
-    (kind,) = kinds
-    if get_origin(kind) is tuple:
-        return ()
-    if is_dataclass(kind):
-        return _filled(kind, {})
-    name = str(kind)
-    if "Timedelta" in name:
-        return timedelta(0)
-    if kind is bool:
-        return False
-    if kind is bytes:
-        return b""
-    return "" if kind is str or any(text in name for text in ("Name", "GroupId", "TransactionalId")) else 0
-
-
-def _parts_of(type_: Any) -> tuple[Any, ...]:
-    is_union = get_origin(type_) is not None and get_origin(type_) is not tuple
-    return get_args(type_) if is_union else (type_,)

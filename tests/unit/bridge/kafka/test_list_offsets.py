@@ -8,7 +8,8 @@ import pytest
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.kafka.record_batch import read_header
 from tests.kit.clock import ManualClock
-from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of
+from tests.kit.kafka_frames import frame_of
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 OK = ErrorCode.none
 UNKNOWN = ErrorCode.unknown_topic_or_partition

@@ -7,8 +7,9 @@ import pytest
 from duolog.bridge.kafka.requests import sliced_requests
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.kafka.batch_builder import BatchBuilder
+from tests.kit.kafka_frames import frame_of
 from tests.unit.adversary import budget
-from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 COUNT = 5_000
 

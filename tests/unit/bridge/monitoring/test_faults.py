@@ -38,8 +38,9 @@ from duolog.store.errors import (
 from duolog.store.promises import Promises
 from duolog.store.state_log import StateLog
 from tests.kit.clock import ManualClock
+from tests.kit.kafka_frames import frame_of
 from tests.kit.memory_log import MemoryLog
-from tests.unit.bridge.kafka.bench import KafkaBench, frame_of
+from tests.unit.bridge.kafka.bench import KafkaBench
 from tests.unit.bridge.kafka.filled import filled
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 

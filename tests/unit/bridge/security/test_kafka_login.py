@@ -16,8 +16,9 @@ from duolog.bridge.security.logins import new_record
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from tests.kit.kafka_frames import frame_of
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 BOX = SecretBox(b"k" * 32)
 SETTINGS = SecurityOptions(enabled=True)

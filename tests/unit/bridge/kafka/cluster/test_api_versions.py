@@ -14,7 +14,8 @@ from duolog.protocol.kafka.api_messages import (
     is_flexible,
     response_types,
 )
-from tests.unit.bridge.kafka.bench import Client, frame_of
+from tests.kit.kafka_frames import frame_of
+from tests.unit.bridge.kafka.bench import Client
 
 ROWS = [pytest.param(api, id=api.key.name) for api in TABLE.values()]
 

@@ -10,8 +10,9 @@ import pytest
 from duolog.bridge.config import KafkaOptions
 from duolog.bridge.kafka import TABLE
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from tests.kit.kafka_frames import frame_of
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 VERSIONS = [(api.key, version) for api in TABLE.values() for version in range(api.min_version, api.max_version + 1)]
 

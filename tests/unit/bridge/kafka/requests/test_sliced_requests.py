@@ -9,8 +9,9 @@ from duolog.bridge.config import KafkaOptions, LimitsOptions
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.kafka.requests.sliced_requests import AT_ONCE_MAX, STEPS_MAX
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from tests.kit.kafka_frames import frame_of
 from tests.unit.bridge.batches import batch
-from tests.unit.bridge.kafka.bench import Client, KafkaBench, frame_of
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 NAMES = 3 * STEPS_MAX
 
