@@ -27,9 +27,11 @@ unit: setup-test
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not power_cut' tests/unit
 fuzz: setup-test $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $(FUZZ)
-# Brokers over one object store with faults, in virtual time; SEEDS=10000, or SIMULATE=--bugs for bugs that it must find.
+# Shared logs, and whole brokers with clients, over one object store with faults, in virtual time; SEEDS=10000, or
+# SIMULATE=--bugs for bugs that it must find.
 simulate: setup-test
-	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(SIMULATE)
+	$(BIN)/python -m tests.simulation logs --seeds $(or $(SEEDS),1000) $(SIMULATE)
+	$(BIN)/python -m tests.simulation brokers --seeds $(or $(SEEDS),200) $(SIMULATE)
 soak: setup-test
 	$(BIN)/python -m pytest -m soak --timeout 7200
 bench: setup-test

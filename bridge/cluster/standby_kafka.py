@@ -161,6 +161,8 @@ class StandbyKafkaConnection(KafkaConnection):
     def _refusal(self, request: KafkaRequest) -> Answer | None:
         error = error_for(request.api_key)
         self._standby.metrics.errors["kafka", error.name] += 1
+        if request.api_key == ApiKey.FETCH:
+            return fault_answers.fetch_answer_of(request, error)
         answer = fault_answers.answer_of(request, self._log_directory, error, "this broker is not the owner")
         if answer is None and not (request.api_key == ApiKey.PRODUCE and request.body.acks == 0):
             self.close("this broker is not the owner, and the answer has no place for an error")

@@ -28,15 +28,23 @@ async def check_creates(objects: ObjectStore, name: str, wait_s: float = 0.1) ->
     answers too seldom to be tested.
     """
     for number in range(ROUNDS_MAX):
-        if await _race(objects, f"{FOLDER}{name}/{number}", wait_s):
+        is_won = await _race(objects, f"{FOLDER}{name}/{number}", wait_s)
+        if is_won:
             return
+        if is_won is None:
+            raise StoreRetry(f"{FOLDER}{name}/{number}: none of {RACERS} creates was answered")
     raise _refused(f"{FOLDER}{name}", "no request was told that it created the object")
 
 
-async def _race(objects: ObjectStore, key: str, wait_s: float) -> bool:
-    """Return whether exactly one create won. Raises UnreliableStore if the outcomes contradict each other."""
+async def _race(objects: ObjectStore, key: str, wait_s: float) -> bool | None:
+    """Return whether exactly one create won; None if no create was answered, so that there may be no object.
+
+    Raises UnreliableStore if the outcomes contradict each other.
+    """
     contents = [f"{key} {number}".encode() for number in range(RACERS)]
     created = await asyncio.gather(*(_create(objects, key, each, wait_s) for each in contents))
+    if all(outcome is None for outcome in created):
+        return None
     found = await _persist(lambda: objects.get(key, len(key) + 16), wait_s)
     late = await _create(objects, key, b"late", wait_s)
     await _persist(lambda: objects.delete([key]), wait_s)

@@ -85,10 +85,13 @@ class HostLoop(VirtualLoop):
         pass  # Each process would set one.
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if context["message"] != "Task was destroyed but it is pending!":  # It belonged to a process that was killed.
+        # What a killed process was doing is collected as garbage, with its tasks and their outcomes.
+        if not context["message"].endswith(("was destroyed but it is pending!", "was never retrieved")):
             self.errors.append(f"{context['message']}: {context.get('exception')!r}")
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        if self.is_closed():  # A coroutine that nobody awaits any more ends at its garbage collection.
+            return asyncio.Handle(callback, args, self, context)
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
         if process is None:
             return super().call_soon(callback, *args, context=context)
@@ -161,7 +164,7 @@ class Network:
     def __init__(self, loop: asyncio.AbstractEventLoop, seed: int) -> None:
         self.loop, self.random = loop, random.Random(seed)
         self._listeners: dict[tuple[str, int], Listener] = {}
-        self._ends: set[End] = set()
+        self._ends: dict[End, None] = {}  # In the order of their beginnings.
         self._cut: set[str] = set()
         self._waiting: dict[str, list[Callable[[], None]]] = {}  # Packets of hosts that are cut off.
 
@@ -188,7 +191,7 @@ class Network:
                 return
             own, other = End(self, address[0], context), End(self, address[0], listener.context)
             own.peer, other.peer = other, own
-            self._ends |= {own, other}
+            self._ends |= {own: None, other: None}
             self.loop.call_soon(other.open, listener.factory, context=listener.context)
             connected.set_result(own)
 
@@ -224,7 +227,7 @@ class Network:
             end.leave()
 
     def gone(self, end: "End") -> None:
-        self._ends.discard(end)
+        self._ends.pop(end, None)
 
 
 class End(asyncio.Transport):

@@ -122,7 +122,15 @@ class Outside:
 
 
 async def _outside(request: Any) -> Any:
-    return await asyncio.get_running_loop().create_task(request, context=Context())
+    task = asyncio.get_running_loop().create_task(request, context=Context())
+    task.add_done_callback(_retrieved, context=Context())
+    return await task
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """Take note of an exception, because the process that should may be dead."""
+    if not task.cancelled():
+        task.exception()
 
 
 class Machine:

@@ -69,8 +69,7 @@ def answer_of(
     if key == ApiKey.FETCH:
         if version >= _FETCH_ERROR_FROM:
             return Answer(fetch.encode_response(version, correlation_id, (), error=error))
-        fetched = [PartitionFetched(each.topic, each.partition, error) for each in request.body.partitions]
-        return Answer(fetch.encode_response(version, correlation_id, fetched))
+        return fetch_answer_of(request, error)
     response_type: Any = load_response_schema(key, version)
     asked: Any = (log_directory,) if key == ApiKey.DESCRIBE_LOG_DIRS else request.body
     if key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
@@ -84,6 +83,16 @@ def answer_of(
     except _NotMirrored:
         return None
     return Answer(encode_response(key, version, correlation_id, entity))
+
+
+def fetch_answer_of(request: KafkaRequest, error: ErrorCode) -> Answer:
+    """Return the answer to a Fetch request with the error for each partition.
+
+    An error of the whole would not do for a change of the leader: Java's client asks for Metadata only if a partition
+    has the error.
+    """
+    fetched = [PartitionFetched(each.topic, each.partition, error) for each in request.body.partitions]
+    return Answer(fetch.encode_response(request.version, request.correlation_id, fetched))
 
 
 def entity_of(request: KafkaRequest, error: ErrorCode) -> Any:

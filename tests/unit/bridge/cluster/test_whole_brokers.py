@@ -1,12 +1,18 @@
-"""Whole brokers of one stream in virtual time (`tests/simulation/brokers.py`): takeovers, and idle ones."""
+"""Whole brokers of one stream in virtual time (`tests/simulation/brokers.py`): takeovers, standbys, chaos."""
 
 import asyncio
+import struct
 from collections.abc import Callable, Coroutine
 
+import pytest
+
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.clock import ManualClock
 from tests.kit.hosts import run_hosts
+from tests.kit.kafka_frames import answer_of, frame_of
 from tests.kit.object_store import SimulatedBucket
-from tests.simulation.brokers import OPTIONS, Machine
+from tests.simulation.brokers import OPTIONS, PORTS, Machine
+from tests.simulation.whole_brokers import simulate
 
 
 def run_machines(main: Callable[..., Coroutine[object, object, None]]) -> None:
@@ -64,3 +70,28 @@ def test_idle_owner_and_standby_sleep_most_of_the_time() -> None:
         assert max(set_times) < 500
 
     run_machines(main)
+
+
+def test_fetch_from_a_standby_has_the_error_in_each_partition() -> None:
+    """Java's consumer does not look for the leader because of an error of the whole answer."""
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1, "current_leader_epoch": -1}
+    topics = [{"topic": "orders", "partitions": [partition]}]
+
+    async def main(first: Machine, second: Machine) -> None:
+        for machine in (first, second):
+            machine.start()
+            await asyncio.sleep(1)
+        reader, writer = await asyncio.open_connection(second.host, PORTS["kafka"])
+        writer.write(frame_of(ApiKey.FETCH, 11, 1, max_bytes=1, session_epoch=-1, topics=topics))
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        answer = answer_of(ApiKey.FETCH, 11, 1, await reader.readexactly(size))
+        assert answer.error_code is ErrorCode.none
+        assert answer.responses[0].partitions[0].error_code is ErrorCode.not_leader_or_follower
+
+    run_machines(main)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_lost_whatever_happens(seed: int) -> None:
+    """`make simulate` runs many more seeds."""
+    simulate(seed)

@@ -6,7 +6,7 @@ import pytest
 
 from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRetry
 from duolog.store.objects.interface import Creation
-from duolog.store.objects.self_test import FOLDER, check_creates
+from duolog.store.objects.self_test import FOLDER, RACERS, check_creates
 from tests.kit.clock import ManualClock
 from tests.kit.loop import run
 from tests.kit.object_store import SimulatedBucket, SimulatedObjects, StoreFaults
@@ -27,6 +27,21 @@ def test_a_store_that_creates_twice_is_refused(seed: int) -> None:
     bucket = SimulatedBucket(seed, is_lying=True)
     with pytest.raises(StoreRefused, match=r"two brokers could write at a time: use a store"):
         run(check_creates(bucket.client("a"), "run"), ManualClock())
+
+
+def test_a_store_that_answers_no_create_is_neither_trusted_nor_refused() -> None:
+    """The object need not exist then, so a create that is answered later tells nothing."""
+
+    class LosesTheRace(SimulatedObjects):
+        count = 0
+
+        async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
+            self.count += 1
+            self.faults.lost_request = 1.0 if self.count <= RACERS else 0.0
+            return await super().create(key, data)
+
+    with pytest.raises(StoreRetry, match="none of 8 creates was answered"):
+        run(check_creates(LosesTheRace(SimulatedBucket(1), "a", StoreFaults()), "run"), ManualClock())
 
 
 def test_the_object_of_the_test_is_removed() -> None:
