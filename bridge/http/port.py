@@ -44,6 +44,7 @@ from duolog.bridge.http.api.status import StatusApi
 from duolog.bridge.http.api.timers import TimerApi
 from duolog.bridge.http.api.topics import TopicApi
 from duolog.bridge.http.api.transactions import TransactionApi, UnknownTransaction
+from duolog.bridge.http.api_part import RequestIo
 from duolog.bridge.http.connections import HttpConnection, HttpConnections, TooMuchHeld
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.guard import Guard
@@ -136,7 +137,7 @@ class HttpPort:
         return self.connections.accept(server)
 
     def _application(self) -> web.Application:
-        context, kept, read = self._context, self._kept, self.read
+        context, io = self._context, RequestIo(self._kept, self.read)
         decompression = Decompression(context.options.convert.inflate_bytes_max)
         application = web.Application(middlewares=[self._serve])
         application.add_routes(
@@ -147,19 +148,19 @@ class HttpPort:
                 *LogApi().routes(),
                 *MemberApi(context).routes(),
                 *CronApi(context).routes(),
-                *StatusApi(context, self._document, kept, read, lambda wait_ms: self.drain(wait_ms)).routes(),
+                *StatusApi(context, io, self._document, lambda wait_ms: self.drain(wait_ms)).routes(),
                 *SettingsApi(context, lambda: self.reload()).routes(),
-                *TopicApi(context, kept, read, decompression).routes(),
-                *LeaseApi(context, kept, read, lambda: self.readers).routes(),
-                *GroupApi(context, kept, read).routes(),
-                *TransactionApi(context, kept, read).routes(),
-                *PendingApi(context, kept).routes(),
-                *TimerApi(context, kept, read).routes(),
-                *ScheduleApi(context, kept, read).routes(),
-                *MessageApi(context, decompression, kept, read).routes(),
-                *UserApi(context, kept, read).routes(),
-                *AclApi(context, kept, read).routes(),
-                *QuotaApi(context, kept, read).routes(),
+                *TopicApi(context, io, decompression).routes(),
+                *LeaseApi(context, io, lambda: self.readers).routes(),
+                *GroupApi(context, io).routes(),
+                *TransactionApi(context, io).routes(),
+                *PendingApi(context, io).routes(),
+                *TimerApi(context, io).routes(),
+                *ScheduleApi(context, io).routes(),
+                *MessageApi(context, io, decompression).routes(),
+                *UserApi(context, io).routes(),
+                *AclApi(context, io).routes(),
+                *QuotaApi(context, io).routes(),
             ]
         )
         return application

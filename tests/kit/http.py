@@ -19,6 +19,7 @@ from duolog.bridge.http.api.pending import PendingApi
 from duolog.bridge.http.api.schedules import ScheduleApi
 from duolog.bridge.http.api.timers import TimerApi
 from duolog.bridge.http.api.topics import TopicApi
+from duolog.bridge.http.api_part import RequestIo
 from duolog.bridge.http.port import HttpPort
 from duolog.store.entry import Promise
 from tests.kit.core import ManualCore
@@ -129,12 +130,12 @@ class TimerHandlers:
         kept: Callable[[Promise], Awaitable[None]],
         read: Callable[[web.Request], Awaitable[bytes]],
     ) -> None:
-        context = core.http_context()
+        context, io = core.http_context(), RequestIo(kept, read)
         self._apis = (
-            TimerApi(context, kept, read),
-            PendingApi(context, kept),
-            ScheduleApi(context, kept, read),
-            TopicApi(context, kept, read, Decompression(1 << 20)),
+            TimerApi(context, io),
+            PendingApi(context, io),
+            ScheduleApi(context, io),
+            TopicApi(context, io, Decompression(1 << 20)),
         )
 
     def __getattr__(self, name: str) -> Callable[[Any], Coroutine[Any, Any, Any]]:

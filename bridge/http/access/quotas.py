@@ -7,16 +7,14 @@ A user or client id that is missing does not matter, an empty one is the default
 removed. Quotas hold whether `security.enabled` is on or off; without it, all clients are the user ANONYMOUS.
 """
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 from aiohttp import web
 
 from duolog.bridge.http.answers import Listing, answer, array
+from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.security.quotas.entity import Entity
-from duolog.store.entry import Promise
 
 
 class QuotaChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,16 +25,11 @@ class QuotaChange(msgspec.Struct, forbid_unknown_fields=True):
     client_id: str | None = None
 
 
-class QuotaApi:
-    """The routes. `kept` waits for a promise of the log, `read` reads a request's body."""
+class QuotaApi(ApiPart):
+    """The routes."""
 
-    def __init__(
-        self,
-        context: HttpContext,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-    ) -> None:
-        self._context, self._kept, self._read = context, kept, read
+    def __init__(self, context: HttpContext, io: RequestIo) -> None:
+        super().__init__(context, io)
         self._stored = context.security.quotas.stored
 
     def routes(self) -> list[web.RouteDef]:

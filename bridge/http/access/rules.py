@@ -8,18 +8,16 @@ A rule is `{"principal", "resource", "name", "pattern", "operation", "host", "pe
 refused while `security.enabled` is off.
 """
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 from aiohttp import web
 
 from duolog.bridge.http.access.users import check_enabled
 from duolog.bridge.http.answers import Listing, answer, array
+from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.security.rules import Rule
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of, text_of
-from duolog.store.entry import Promise
 
 
 class RuleList(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,16 +26,11 @@ class RuleList(msgspec.Struct, forbid_unknown_fields=True):
     rules: list[RuleText]
 
 
-class AclApi:
-    """The routes. `kept` waits for a promise of the log, `read` reads a request's body."""
+class AclApi(ApiPart):
+    """The routes."""
 
-    def __init__(
-        self,
-        context: HttpContext,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-    ) -> None:
-        self._context, self._kept, self._read = context, kept, read
+    def __init__(self, context: HttpContext, io: RequestIo) -> None:
+        super().__init__(context, io)
         self._acls = context.security.acls
 
     def routes(self) -> list[web.RouteDef]:

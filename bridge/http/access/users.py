@@ -9,7 +9,7 @@ Only a super user may make, change or remove a super user. All of them are refus
 whoever reaches an open port could leave a user behind for later.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -17,6 +17,7 @@ from aiohttp import web
 
 from duolog.bridge.http.access.gate import SESSION
 from duolog.bridge.http.answers import Json, answer
+from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.net.futures import awaited
@@ -24,7 +25,6 @@ from duolog.bridge.records.security import UserSet
 from duolog.bridge.security.scram import Mechanism
 from duolog.bridge.security.user_changes import change_user, hashed, hashing, remove_user, set_user
 from duolog.bridge.security.users import User, UserError
-from duolog.store.entry import Promise
 
 
 class NewUser(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,16 +44,11 @@ class UserChange(msgspec.Struct, forbid_unknown_fields=True):
     groups: list[str] | None = None
 
 
-class UserApi:
-    """The routes. `kept` waits for a promise of the log, `read` reads a request's body."""
+class UserApi(ApiPart):
+    """The routes."""
 
-    def __init__(
-        self,
-        context: HttpContext,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-    ) -> None:
-        self._context, self._kept, self._read = context, kept, read
+    def __init__(self, context: HttpContext, io: RequestIo) -> None:
+        super().__init__(context, io)
         self._security = context.security
 
     def routes(self) -> list[web.RouteDef]:

@@ -13,7 +13,7 @@ change offsets in retry and dead-letter topics.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from duolog.bridge.http.answers import (
 )
 from duolog.bridge.http.api import group_views
 from duolog.bridge.http.api.messages import OFFSET_MAX, value_view
-from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.api_part import ApiPart
 from duolog.bridge.http.requests import (
     check_query,
     number,
@@ -58,7 +58,7 @@ from duolog.protocol.rocketmq.names import (
     SYSTEM_GROUPS,
     dead_letter_topic,
 )
-from duolog.store.entry import Buffer, Promise
+from duolog.store.entry import Buffer
 from duolog.store.index.queue import Queue
 
 LETTERS_MAX: Final = 1000  # The number of dead letters in one answer.
@@ -91,16 +91,8 @@ class NewReset(msgspec.Struct, forbid_unknown_fields=True):
     execute: bool = False
 
 
-class GroupApi:
-    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
-
-    def __init__(
-        self,
-        context: HttpContext,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-    ) -> None:
-        self._context, self._kept, self._read = context, kept, read
+class GroupApi(ApiPart):
+    """The routes."""
 
     def routes(self) -> list[web.RouteDef]:
         path = "/api/groups/{name}"

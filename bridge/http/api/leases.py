@@ -18,7 +18,7 @@ written. The segments are the last part, so they contain all these offsets. Unti
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from duolog.bridge.http.answers import (
     to_json,
 )
 from duolog.bridge.http.api.readers import Readers
+from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.records import frame_formats
@@ -63,17 +64,12 @@ class NewBackup(msgspec.Struct, forbid_unknown_fields=True):
     lease_ms: int | None = None  # As in NewLease.
 
 
-class LeaseApi:
+class LeaseApi(ApiPart):
     """The routes. `readers` returns the table of tokens, which a reload of the settings replaces."""
 
-    def __init__(
-        self,
-        context: HttpContext,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-        readers: Callable[[], Readers],
-    ) -> None:
-        self._context, self._kept, self._read, self._readers = context, kept, read, readers
+    def __init__(self, context: HttpContext, io: RequestIo, readers: Callable[[], Readers]) -> None:
+        super().__init__(context, io)
+        self._readers = readers
 
     def routes(self) -> list[web.RouteDef]:
         return [

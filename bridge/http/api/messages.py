@@ -21,7 +21,7 @@ import asyncio
 import base64
 from codecs import utf_8_decode
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -40,6 +40,7 @@ from duolog.bridge.http.answers import (
     answer,
     object_with,
 )
+from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.message_forms import TAG, MessageForm, record_of
 from duolog.bridge.http.requests import check_query, due_ms_of, number, parsed, topic_named
@@ -99,17 +100,12 @@ class Decompression:
             yield await asyncio.to_thread(open_batch, batch, self._bytes_max)
 
 
-class MessageApi:
-    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
+class MessageApi(ApiPart):
+    """The routes. `decompression` opens batches."""
 
-    def __init__(
-        self,
-        context: HttpContext,
-        decompression: Decompression,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-    ) -> None:
-        self._context, self._decompression, self._kept, self._read = context, decompression, kept, read
+    def __init__(self, context: HttpContext, io: RequestIo, decompression: Decompression) -> None:
+        super().__init__(context, io)
+        self._decompression = decompression
 
     def routes(self) -> list[web.RouteDef]:
         path = "/api/topics/{name}/messages"

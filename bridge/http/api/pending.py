@@ -8,7 +8,7 @@ Messages in memory are indexed in slices, between which the loop runs (`delay/tr
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -17,6 +17,7 @@ from aiohttp import web
 from duolog.bridge.data.delayed.delay_commands import TimerView
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.timers import pending_message, pending_message_view
+from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import (
     check_query,
@@ -28,7 +29,6 @@ from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.rows import Timer
-from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 
@@ -43,11 +43,11 @@ _PLACE_MAX: Final = (1 << 63) - 1  # A row has its due time and address in 64 bi
 _PLACE_CHARACTERS_MAX: Final = 41
 
 
-class PendingApi:
-    """The routes. `kept` waits for a promise of the log."""
+class PendingApi(ApiPart):
+    """The routes."""
 
-    def __init__(self, context: HttpContext, kept: Callable[[Promise], Awaitable[None]]) -> None:
-        self._context, self._kept = context, kept
+    def __init__(self, context: HttpContext, io: RequestIo) -> None:
+        super().__init__(context, io)
         self._lists, self._pending = context.delayed.lists, context.delayed.delays.timers.pending
 
     def routes(self) -> list[web.RouteDef]:

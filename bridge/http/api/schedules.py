@@ -5,15 +5,13 @@ GET    /api/schedules, /{name}        with the next run
 DELETE /api/schedules/{name}
 """
 
-from collections.abc import Awaitable, Callable
-
 from aiohttp import web
 
 from duolog.bridge.data.delayed.schedules import Outcome
 from duolog.bridge.data.publishing.publisher import check_record
 from duolog.bridge.http.answers import Json, Listing, answer, array
 from duolog.bridge.http.api.timers import pending_message_view
-from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.api_part import ApiPart
 from duolog.bridge.http.message_forms import TopicMessageForm, record_of
 from duolog.bridge.http.requests import parsed, topic_named
 from duolog.bridge.records import frame_formats
@@ -26,7 +24,6 @@ from duolog.delay.recurring import (
 )
 from duolog.delay.schedules import DeliverySchedule, RecurringMessage
 from duolog.protocol.kafka.batch_builder import BatchBuilder
-from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 
 
@@ -43,16 +40,8 @@ class NewSchedule(TopicMessageForm, forbid_unknown_fields=True, kw_only=True):
     missed: str = Missed.ONCE.value
 
 
-class ScheduleApi:
-    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
-
-    def __init__(
-        self,
-        context: HttpContext,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-    ) -> None:
-        self._context, self._kept, self._read = context, kept, read
+class ScheduleApi(ApiPart):
+    """The routes."""
 
     def routes(self) -> list[web.RouteDef]:
         return [

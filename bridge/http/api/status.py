@@ -31,12 +31,12 @@ from duolog.bridge.http.answers import (
     array,
 )
 from duolog.bridge.http.api.group_views import known_groups
+from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.connections import HttpConnection
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.nodes import Nodes
-from duolog.store.entry import Promise
 
 OPEN = "warning: no authentication on {host}: anybody who reaches the ports may do everything (security.enabled)\n"
 DRAIN_MS_MAX = 3_600_000
@@ -56,23 +56,18 @@ class NewDrain(msgspec.Struct, forbid_unknown_fields=True):
     wait_ms: int = 10_000  # How long clients may take to leave.
 
 
-class StatusApi:
+class StatusApi(ApiPart):
     """The routes.
 
-    `document` returns the OpenAPI document, `kept` waits for a promise, `read` returns a body. `drain` begins to drain
-    the broker for some milliseconds, and returns the number of open client connections.
+    `document` returns the OpenAPI document. `drain` begins to drain the broker for some milliseconds, and returns the
+    number of open client connections.
     """
 
     def __init__(
-        self,
-        context: HttpContext,
-        document: Callable[[], Json],
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-        drain: Callable[[int], Awaitable[int]],
+        self, context: HttpContext, io: RequestIo, document: Callable[[], Json], drain: Callable[[int], Awaitable[int]]
     ) -> None:
-        self._context, self._document, self._kept, self._read = context, document, kept, read
-        self._drain_for = drain
+        super().__init__(context, io)
+        self._document, self._drain_for = document, drain
 
     def routes(self) -> list[web.RouteDef]:
         return [

@@ -13,7 +13,7 @@ Lists of pending messages are in `pending.py`.
 """
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
@@ -22,7 +22,7 @@ from duolog.bridge.data.delayed.delay_commands import Decision, DelayCommands, T
 from duolog.bridge.http.access.gate import NotAllowed, check_found
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.messages import bytes_view, headers_view, value_view
-from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.api_part import ApiPart
 from duolog.bridge.http.message_forms import TopicMessageForm, record_of
 from duolog.bridge.http.requests import NewTime, Text, check_query, due_ms_of, parsed, required, text_of, topic_named
 from duolog.bridge.net.futures import awaited
@@ -33,7 +33,7 @@ from duolog.delay.requested_delay import DelayRefused, RequestedDelay
 from duolog.protocol.kafka import record_reader
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages import properties
-from duolog.store.entry import Buffer, Promise
+from duolog.store.entry import Buffer
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 
@@ -51,16 +51,8 @@ class NewTimeByKey(NewTime, forbid_unknown_fields=True, kw_only=True):
     key: Text
 
 
-class TimerApi:
-    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
-
-    def __init__(
-        self,
-        context: HttpContext,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-    ) -> None:
-        self._context, self._kept, self._read = context, kept, read
+class TimerApi(ApiPart):
+    """The routes."""
 
     def routes(self) -> list[web.RouteDef]:
         return [

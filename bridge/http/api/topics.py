@@ -11,7 +11,7 @@
 Offsets count records; times are wall milliseconds.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from heapq import nsmallest
 from operator import attrgetter
 from typing import Final
@@ -29,6 +29,7 @@ from duolog.bridge.http.answers import (
 )
 from duolog.bridge.http.api import group_views, sums
 from duolog.bridge.http.api.messages import Decompression
+from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import (
     Text,
@@ -42,7 +43,6 @@ from duolog.bridge.http.requests import (
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state import topic_configs
 from duolog.bridge.state.topic_table import Topic
-from duolog.store.entry import Promise
 
 LIST_MAX: Final = 10_000  # The number of topics of a page.
 
@@ -61,20 +61,12 @@ class NewConfigs(msgspec.Struct, forbid_unknown_fields=True):
     configs: dict[str, Text | None]
 
 
-class TopicApi:
-    """The routes.
+class TopicApi(ApiPart):
+    """The routes. `decompression` opens batches."""
 
-    `kept` waits for a promise of the log, `read` reads a request's body, `decompression` opens batches.
-    """
-
-    def __init__(
-        self,
-        context: HttpContext,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-        decompression: Decompression,
-    ) -> None:
-        self._context, self._kept, self._read, self._decompression = context, kept, read, decompression
+    def __init__(self, context: HttpContext, io: RequestIo, decompression: Decompression) -> None:
+        super().__init__(context, io)
+        self._decompression = decompression
 
     def routes(self) -> list[web.RouteDef]:
         return [

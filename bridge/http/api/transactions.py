@@ -6,7 +6,7 @@ A RocketMQ half message that is not in memory is named by its offset in the half
 of the transaction; -1: no transaction is open.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
@@ -17,6 +17,7 @@ from aiohttp import web
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.http.answers import Json, Listing, answer, array
 from duolog.bridge.http.api.verdicts import decide_by_id, decide_by_offset
+from duolog.bridge.http.api_part import ApiPart
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.transactions.kafka_transactions import Transaction
 from duolog.protocol.rocketmq.messages import message, properties
@@ -32,16 +33,8 @@ class UnknownTransaction(Exception):
     """No Kafka producer has this transactional id."""
 
 
-class TransactionApi:
-    """The routes. `kept` waits for a promise of the log; `read` reads the body of a request."""
-
-    def __init__(
-        self,
-        context: HttpContext,
-        kept: Callable[[Promise], Awaitable[None]],
-        read: Callable[[web.Request], Awaitable[bytes]],
-    ) -> None:
-        self._context, self._kept, self._read = context, kept, read
+class TransactionApi(ApiPart):
+    """The routes."""
 
     def routes(self) -> list[web.RouteDef]:
         return [
