@@ -49,12 +49,7 @@ from duolog.bridge.http.connections import HttpConnection, HttpConnections, TooM
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.guard import Guard
 from duolog.bridge.http.local_api import BODY, LocalApi
-from duolog.bridge.http.observation.clients import ClientApi
-from duolog.bridge.http.observation.cron import CronApi
-from duolog.bridge.http.observation.history import HistoryApi
-from duolog.bridge.http.observation.log_lines import LogApi
-from duolog.bridge.http.observation.members import MemberApi
-from duolog.bridge.http.observation.warnings import WarningApi
+from duolog.bridge.http.observation.routes import observation_routes
 from duolog.bridge.monitoring.watchdog import measured
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
@@ -142,12 +137,7 @@ class HttpPort:
         application = web.Application(middlewares=[self._serve])
         application.add_routes(
             [
-                *HistoryApi(context).routes(),
-                *WarningApi(context).routes(),
-                *ClientApi(context).routes(),
-                *LogApi().routes(),
-                *MemberApi(context).routes(),
-                *CronApi(context).routes(),
+                *observation_routes(context),
                 *StatusApi(context, io, self._document, lambda wait_ms: self.drain(wait_ms)).routes(),
                 *SettingsApi(context, lambda: self.reload()).routes(),
                 *TopicApi(context, io, decompression).routes(),

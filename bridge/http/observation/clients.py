@@ -19,25 +19,16 @@ from duolog.bridge.net.connection import Connection
 CLIENTS_MAX: Final = 1000
 
 
-class ClientApi:
-    """The route."""
-
-    def __init__(self, context: HttpContext) -> None:
-        self._context = context
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/api/clients", self._clients)]
-
-    async def _clients(self, request: web.Request) -> web.StreamResponse:
-        check_query(request, {"limit"})
-        limit = number(request, "limit", 100, CLIENTS_MAX, lowest=1)
-        connections = self._context.monitoring.server.connections
-        found = [each for each in connections if isinstance(each, Connection)]
-        by_channel = _clients_by_channel(self._context)
-        mono_ms = self._context.clock.mono_ms()
-        oldest = nsmallest(limit, found, key=attrgetter("made_mono_ms"))
-        rows = (_row(each, by_channel, mono_ms) for each in oldest)
-        return Listing(object_with({"count": len(connections)}, "clients", rows))
+async def get_clients(context: HttpContext, request: web.Request) -> web.StreamResponse:
+    check_query(request, {"limit"})
+    limit = number(request, "limit", 100, CLIENTS_MAX, lowest=1)
+    connections = context.monitoring.server.connections
+    found = [each for each in connections if isinstance(each, Connection)]
+    by_channel = _clients_by_channel(context)
+    mono_ms = context.clock.mono_ms()
+    oldest = nsmallest(limit, found, key=attrgetter("made_mono_ms"))
+    rows = (_row(each, by_channel, mono_ms) for each in oldest)
+    return Listing(object_with({"count": len(connections)}, "clients", rows))
 
 
 def _clients_by_channel(context: HttpContext) -> dict[Any, tuple[str, str, list[str]]]:

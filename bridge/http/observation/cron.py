@@ -23,24 +23,15 @@ YEAR: Final = timedelta(days=366)
 TIME_MAX_MS: Final = 1 << 47
 
 
-class CronApi:
-    """The route."""
-
-    def __init__(self, context: HttpContext) -> None:
-        self._context = context
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/api/cron", self._preview)]
-
-    async def _preview(self, request: web.Request) -> web.Response:
-        check_query(request, {"expression", "zone", "from_ms", "count"})
-        now_ms = self._context.clock.now_ms()
-        cron = Cron(required(request, "expression"), request.query.get("zone") or "UTC")
-        count = number(request, "count", 10, RUNS_MAX, lowest=1)
-        runs = await _runs_after(cron, number(request, "from_ms", now_ms, TIME_MAX_MS) - 1, count)
-        changes = [each async for each in _changes(cron, runs[0])]
-        shown = [_run(cron, run) for run in runs]
-        return answer({"expression": cron.expression, "zone": cron.zone, "runs": shown, "changes": changes})
+async def get_cron(context: HttpContext, request: web.Request) -> web.Response:
+    check_query(request, {"expression", "zone", "from_ms", "count"})
+    now_ms = context.clock.now_ms()
+    cron = Cron(required(request, "expression"), request.query.get("zone") or "UTC")
+    count = number(request, "count", 10, RUNS_MAX, lowest=1)
+    runs = await _runs_after(cron, number(request, "from_ms", now_ms, TIME_MAX_MS) - 1, count)
+    changes = [each async for each in _changes(cron, runs[0])]
+    shown = [_run(cron, run) for run in runs]
+    return answer({"expression": cron.expression, "zone": cron.zone, "runs": shown, "changes": changes})
 
 
 async def _runs_after(cron: Cron, after_ms: int, count: int) -> list[int]:

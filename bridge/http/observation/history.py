@@ -8,16 +8,7 @@ from duolog.bridge.http.requests import check_query
 from duolog.bridge.monitoring.history import INTERVAL_MS
 
 
-class HistoryApi:
-    """The route."""
-
-    def __init__(self, context: HttpContext) -> None:
-        self._context = context
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/api/history", self._history)]
-
-    async def _history(self, request: web.Request) -> web.StreamResponse:
-        check_query(request, set())
-        intervals = (each._asdict() for each in self._context.monitoring.history.intervals())
-        return Listing(object_with({"interval_ms": INTERVAL_MS}, "intervals", intervals))
+async def get_history(context: HttpContext, request: web.Request) -> web.StreamResponse:
+    check_query(request, set())
+    intervals = (each._asdict() for each in context.monitoring.history.intervals())
+    return Listing(object_with({"interval_ms": INTERVAL_MS}, "intervals", intervals))

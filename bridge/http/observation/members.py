@@ -26,21 +26,12 @@ CONSUMER: Final = "consumer"
 _I32: Final = struct.Struct(">i")
 
 
-class MemberApi:
-    """The route."""
-
-    def __init__(self, context: HttpContext) -> None:
-        self._context = context
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/api/groups/{name}/members", self._members)]
-
-    async def _members(self, request: web.Request) -> web.StreamResponse:
-        check_query(request, set())
-        name = group_of_rocketmq(request.match_info["name"])
-        if name not in known_groups(self._context):
-            raise web.HTTPNotFound(text=f"there is no group {request.match_info['name'][:300]}")
-        return Listing(object_with({"group": name}, "members", _members(self._context, name)))
+async def get_members(context: HttpContext, request: web.Request) -> web.StreamResponse:
+    check_query(request, set())
+    name = group_of_rocketmq(request.match_info["name"])
+    if name not in known_groups(context):
+        raise web.HTTPNotFound(text=f"there is no group {request.match_info['name'][:300]}")
+    return Listing(object_with({"group": name}, "members", _members(context, name)))
 
 
 def _members(context: HttpContext, name: str) -> Iterator[Json | None]:

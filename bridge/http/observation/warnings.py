@@ -30,18 +30,9 @@ HANGING_MS: Final = 600_000
 NAMES_MAX: Final = 5  # The number of names in one text.
 
 
-class WarningApi:
-    """The route."""
-
-    def __init__(self, context: HttpContext) -> None:
-        self._context = context
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/api/warnings", self._warnings)]
-
-    async def _warnings(self, request: web.Request) -> web.Response:
-        check_query(request, set())
-        return answer([{"kind": kind, "text": text} for kind, text in warnings(self._context)])
+async def get_warnings(context: HttpContext, request: web.Request) -> web.Response:
+    check_query(request, set())
+    return answer([{"kind": kind, "text": text} for kind, text in warnings(context)])
 
 
 def warnings(context: HttpContext) -> Iterator[tuple[str, str]]:
