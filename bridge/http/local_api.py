@@ -19,9 +19,7 @@ from duolog.bridge.http.connections import HttpConnection
 
 ANSWER_BYTES_MAX: Final = 4 << 20
 BODY: Final = web.RequestKey("body", bytes)  # The body of a call, instead of the payload of the page's request.
-NOT_TAKEN: Final = frozenset({"content-length", "content-type", "transfer-encoding", "idempotency-key"})
-
-AnswerErrors = Callable[[web.Request, Callable[[web.Request], Awaitable[web.StreamResponse]]], Awaitable[Any]]
+NOT_TAKEN: Final = frozenset({"content-length", "content-type", "expect", "transfer-encoding", "idempotency-key"})
 
 
 class ApiAnswer(NamedTuple):
@@ -32,10 +30,10 @@ class ApiAnswer(NamedTuple):
 
 
 class LocalApi:
-    """The API of one port. `answer_errors` checks a request, calls its handler, and answers exceptions."""
+    """The API of one port. `serve` returns the answer to a request, which may be an error, without sending it."""
 
-    def __init__(self, application: web.Application, answer_errors: AnswerErrors, mono_ms: Clock_ms) -> None:
-        self._application, self._answer_errors, self._mono_ms = application, answer_errors, mono_ms
+    def __init__(self, serve: Callable[[web.Request], Awaitable[web.StreamResponse]], mono_ms: Clock_ms) -> None:
+        self._serve, self._mono_ms = serve, mono_ms
 
     async def call(
         self, page: web.Request, method: str, path: str, query: Mapping[str, str], body: object = None
@@ -51,12 +49,7 @@ class LocalApi:
             headers=kept | {"Content-Type": "application/json"},
         )
         request[BODY] = b"" if body is None else to_json(body)
-        found = await self._application.router.resolve(request)
-        found.add_app(self._application)
-        found.freeze()
-        request._match_info = found  # aiohttp's application sets it in the same way; there is no public function.
-        response = await self._answer_errors(request, found.handler)
-        return await self._read(cast(HttpConnection, page.protocol), response)
+        return await self._read(cast(HttpConnection, page.protocol), await self._serve(request))
 
     async def _read(self, connection: HttpConnection, response: web.StreamResponse) -> ApiAnswer:
         content = bytearray()

@@ -110,7 +110,7 @@ class HttpPort:
         self._gate = HttpGate(context, self._access) if context.security.is_enabled else None
         self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Every request passes `_serve`.
-        self.local_api = LocalApi(self.application, self._answer_errors, context.clock.mono_ms)
+        self.local_api = LocalApi(self._serve_local, context.clock.mono_ms)
         self._runner = web.AppRunner(self.application, handle_signals=False, shutdown_timeout=STOP_S)
 
     def add_pages(self, routes: Sequence[web.RouteDef]) -> None:
@@ -127,9 +127,12 @@ class HttpPort:
 
     def connection(self) -> asyncio.BaseProtocol:
         """Return the protocol for an accepted socket."""
+        return self.connections.accept(self._server())
+
+    def _server(self) -> web.Server:
         server = self._runner.server
         assert server is not None, "the HTTP port is not started"
-        return self.connections.accept(server)
+        return server
 
     def _application(self) -> web.Application:
         context, io = self._context, RequestIo(self._kept, self.read)
@@ -158,7 +161,7 @@ class HttpPort:
     def _document(self) -> Json:
         """Return the OpenAPI document; its modules are imported for the first request only, because few clients ask."""
         openapi = import_module("duolog.bridge.http.openapi.document")
-        return cast(Json, openapi.document(openapi.routes(self.application)))
+        return cast(Json, openapi.document(openapi.api_routes(routes_of(self.application))))
 
     async def read(self, request: web.Request) -> bytes:
         """Return the body of a request. Raises HTTPException if it is too large or incomplete, and TooMuchHeld."""
@@ -189,15 +192,22 @@ class HttpPort:
             return
         await awaited(partial(store.when, promise))
 
+    async def _serve_local(self, request: web.Request) -> web.StreamResponse:
+        """Return the answer to a request of `local_api`, which aiohttp gives to `_serve` with its route."""
+        return await self._server().request_handler(request)
+
     @web.middleware
     async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Serve a request of any route, or of none: check it, call the handler, and write the answer."""
+        """Serve a request of any route, or of none: check it, call the handler, and write the answer.
+
+        `local_api` reads the answer itself.
+        """
+        if BODY in request:
+            return await self._answer(request, handler)
         connection, mono_ms = cast(HttpConnection, request.protocol), self._context.clock.mono_ms
         connection.begin()
         try:
-            response = await self._answer_errors(request, handler)
-            if not self.may_answer() and request.path.startswith("/api/"):
-                response = failure("the object store does not answer, so another broker may be the owner", 503)
+            response = await self._answer(request, handler)
             if response.status >= HTTPStatus.BAD_REQUEST:
                 self._context.monitoring.metrics.errors["http", str(response.status)] += 1
             try:
@@ -213,6 +223,12 @@ class HttpPort:
             raise ConnectionResetError("a fault in an answer that was partly sent") from error
         finally:
             connection.end()
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await self._answer_errors(request, handler)
+        if not self.may_answer() and request.path.startswith("/api/"):
+            return failure("the object store does not answer, so another broker may be the owner", 503)
+        return response
 
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Return the answer to an exception. An exception that is not in this table is a fault, and has status 500."""

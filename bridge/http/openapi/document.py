@@ -13,7 +13,6 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
-from aiohttp import web
 
 from duolog.bridge.http.answers import Json
 from duolog.bridge.http.openapi import answers
@@ -23,13 +22,9 @@ from duolog.bridge.http.openapi.operations import OPERATIONS, PLACES
 REFERENCE: Final = "#/components/schemas/{name}"
 
 
-def routes(application: web.Application) -> tuple[tuple[str, str], ...]:
-    """Return the method and path of each route of the API.
-
-    HEAD is omitted, because every GET route also serves HEAD; so are the pages of the console.
-    """
-    found = [(route.method, route.resource.canonical) for route in application.router.routes() if route.resource]
-    return tuple(each for each in found if each[0] != "HEAD" and not is_page(each[1]))
+def api_routes(routes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return the routes, as methods and paths, without the pages of the console."""
+    return tuple((method, path) for method, path in routes if not is_page(path))
 
 
 def is_page(path: str) -> bool:

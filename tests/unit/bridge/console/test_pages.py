@@ -14,7 +14,7 @@ from duolog.bridge.console.console import PATHS
 from duolog.bridge.console.forms import Form, FormError
 from duolog.bridge.console.pages import PAGES
 from duolog.bridge.http import local_api
-from tests.kit.http import HttpBench
+from tests.kit.http import HEADERS, HttpBench, encoded
 
 EVIL = "<script>alert(1)</script>"
 # A form for each action.
@@ -95,6 +95,13 @@ def test_an_answer_that_is_too_large_is_not_shown(bench: HttpBench, monkeypatch:
         status, text = page(bench, path)
         assert status == 413
         assert "a command shows all of it" in text
+
+
+def test_an_action_says_once_that_its_client_may_send_the_body(bench: HttpBench) -> None:
+    sent = encoded("POST", "/console/actions/reload-settings", b"{}", HEADERS | {"Expect": "100-continue"})
+    status, _, rest = bench.send(sent)
+    assert status == 100
+    assert rest.startswith(b"HTTP/1.1 200 OK")
 
 
 def test_there_is_a_form_for_each_action() -> None:

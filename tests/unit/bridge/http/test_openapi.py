@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from duolog.bridge.http.openapi.document import document, is_page, routes
+from duolog.bridge.http.openapi.document import api_routes, document, is_page
 from duolog.bridge.http.openapi.operations import OPERATIONS
+from duolog.bridge.http.port import routes_of
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.http import HttpBench
@@ -50,7 +51,7 @@ def check(method: str, path: str, status: int, answer: Any) -> Any:
 
 def test_the_port_serves_the_document_of_its_routes() -> None:
     bench = HttpBench()
-    served = routes(bench.port().application)
+    served = api_routes(routes_of(bench.port().application))
     assert set(served) == set(OPERATIONS), "operations.py has other routes than the port"
     assert bench.ask("GET", "/api/openapi.json") == (200, msgspec.to_builtins(document(served)))
 
