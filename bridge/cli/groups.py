@@ -74,9 +74,6 @@ def _position(offset: int | None) -> int | str:
     return "none yet" if offset is None else offset
 
 
-# -- Dead letters
-
-
 @group_app.command("members")
 def group_members(name: str, http: Http = None, as_json: AsJson = False) -> None:
     """List the live members of a group, with their assignments."""
@@ -97,6 +94,9 @@ def _assignment(row: dict[str, Any]) -> str:
     if row["assignment"] is None:
         return "by the clients"
     return "; ".join(f"{each['topic']}: {', '.join(map(str, each['queues']))}" for each in row["assignment"])
+
+
+# -- Dead letters
 
 
 @group_app.command("dead-letters")

@@ -16,6 +16,8 @@ SHOWN_CHARACTERS: Final = 80
 class FormError(Exception):
     """A field has no usable value."""
 
+    status = 400
+
 
 class Form:
     """The fields of one form, which was sent at `now_ms`."""
@@ -45,7 +47,7 @@ class Form:
         found = self.optional(name)
         if found is None:
             return None
-        if not (found.isascii() and found.isdecimal() and len(found) < 20):
+        if not _is_number(found):
             raise self._error(name, "a number", found)
         return int(found)
 
@@ -64,7 +66,7 @@ class Form:
         found = self.optional(name)
         if found is None:
             return None
-        if found.isascii() and found.isdecimal() and len(found) < 20:
+        if _is_number(found):
             return int(found)
         try:
             moment = datetime.fromisoformat(found)
@@ -76,7 +78,7 @@ class Form:
         """Return the numbers of a field that may be sent repeatedly."""
         found = self.lines(name)
         for line in found:
-            if not (line.isascii() and line.isdecimal() and len(line) < 20):
+            if not _is_number(line):
                 raise self._error(name, "numbers", line)
         return [int(line) for line in found]
 
@@ -94,6 +96,10 @@ class Form:
 
     def _error(self, name: str, expected: str, got: str) -> FormError:
         return FormError(f"{name}: expected {expected}, got {got[:SHOWN_CHARACTERS]!r}")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 def given(**values: Any) -> dict[str, Any]:

@@ -63,15 +63,12 @@ class Site:
         status = 200
         try:
             page = await PAGES[path](api)
-        except PageRefused as refusal:
+        except (PageRefused, FormError) as refusal:
             status = refusal.status
-            page = Page("refused.html", "Not possible", {"text": refusal.text, "status": status}, api.commands)
-        except FormError as error:
-            status = 400
-            page = Page("refused.html", "Not possible", {"text": str(error), "status": status}, api.commands)
+            page = Page("refused.html", "Not possible", {"text": str(refusal), "status": status})
         values = dict(page.values) | {
             "title": page.title,
-            "commands": page.commands,
+            "commands": api.commands,
             "navigation": NAVIGATION,
             "path": request.path,
             "origin": api.origin,

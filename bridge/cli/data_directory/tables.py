@@ -1,6 +1,6 @@
 """Checks sorted tables of delayed messages for `duolog log verify`: those that the last manifest in the log names."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from duolog.bridge.records import codec
@@ -52,7 +52,7 @@ def check_tables(
             damaged.append(DamagedTable(path, 1, str(error)))
             continue
         try:
-            reasons = [text for text in _texts(table, note_bytes) if text]
+            reasons = list(_damage(table, note_bytes))
         finally:
             table.close()
         if reasons:
@@ -60,9 +60,8 @@ def check_tables(
     return damaged
 
 
-def _texts(table: SortedTable, note_bytes: Callable[[int], None]) -> list[str]:
-    texts = []
-    for size, text in table.check():
+def _damage(table: SortedTable, note_bytes: Callable[[int], None]) -> Iterator[str]:
+    for size, reason in table.check():
         note_bytes(size)
-        texts.append(text)
-    return texts
+        if reason:
+            yield reason

@@ -11,6 +11,11 @@ class UndecodableBody(ValueError):
     """The body does not fit the schema, or the schema cannot be used."""
 
 
+def signed_of(zigzag: int) -> int:
+    """Return the signed integer that zigzag encoding writes as this one."""
+    return (zigzag >> 1) ^ -(zigzag & 1)
+
+
 class BoundedReader:
     """The bytes of a body from `at` on."""
 
@@ -50,8 +55,7 @@ class BoundedReader:
 
     def zigzag(self) -> int:
         """Return a signed integer."""
-        found = self.uvarint()
-        return (found >> 1) ^ -(found & 1)
+        return signed_of(self.uvarint())
 
     def text(self, size: int) -> str:
         """Return text in UTF-8."""

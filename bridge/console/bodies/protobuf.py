@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from duolog.bridge.console.bodies.bounded_reader import BoundedReader, UndecodableBody
+from duolog.bridge.console.bodies.bounded_reader import BoundedReader, UndecodableBody, signed_of
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 DOUBLE, FLOAT, STRING, MESSAGE, BYTE_STRING, ENUM = 1, 2, 9, 11, 12, 14
@@ -181,10 +181,6 @@ def _signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
-def _zigzag(value: int) -> int:
-    return (value >> 1) ^ -(value & 1)
-
-
 # By the type of a field (FieldDescriptorProto.Type): its wire type if that is not VARINT, and the value of an integer.
 _WIRES: Final = {DOUBLE: FIXED64, FLOAT: FIXED32, 6: FIXED64, 7: FIXED32, 15: FIXED32, 16: FIXED64}
 _CONVERTED: Final[dict[int, Callable[[int], Any]]] = {
@@ -195,6 +191,6 @@ _CONVERTED: Final[dict[int, Callable[[int], Any]]] = {
     8: bool,
     15: lambda raw: _signed(raw, 32),
     16: lambda raw: _signed(raw, 64),
-    17: _zigzag,
-    18: _zigzag,
+    17: signed_of,
+    18: signed_of,
 }

@@ -2,8 +2,8 @@
 
 from duolog.bridge.console.commands import duolog, option
 from duolog.bridge.console.pages.page import ROWS, Page, PageApi
+from duolog.bridge.http.observation.log_lines import LEVELS
 
-LEVELS = ("debug", "info", "warning", "error")
 LINES = 200
 
 
@@ -11,12 +11,12 @@ async def settings(api: PageApi) -> Page:
     search = api.query.optional("search") or ""
     found = await api.get("/api/settings", words=duolog("config", "show", "--http", api.host))
     rows = [row for row in found if search in row["name"]]
-    return Page("settings.html", "Settings", {"rows": rows, "search": search}, api.commands)
+    return Page("settings.html", "Settings", {"rows": rows, "search": search})
 
 
 async def clients(api: PageApi) -> Page:
     found = await api.get("/api/clients", words=duolog("clients", "--limit", ROWS), limit=ROWS)
-    return Page("clients.html", "Clients", {"found": found}, api.commands)
+    return Page("clients.html", "Clients", {"found": found})
 
 
 async def log(api: PageApi) -> Page:
@@ -33,4 +33,4 @@ async def log(api: PageApi) -> Page:
         "component": component or "",
         "search": search or "",
     }
-    return Page("log.html", "Log", values, api.commands)
+    return Page("log.html", "Log", values)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from duolog.bridge.console.commands import duolog, option
 from duolog.bridge.console.forms import moment
-from duolog.bridge.console.pages.page import ROWS, Page, PageApi
+from duolog.bridge.console.pages.page import ROWS, Page, PageApi, rows_from
 from duolog.bridge.http.local_api import path_of
 
 DAY_MS: Final = 86_400_000
@@ -43,27 +43,25 @@ async def delayed(api: PageApi) -> Page:
         "count": count["count"], "histogram": _chart(histogram), "weeks": await _calendar(api, topic),
         "from_text": query.optional("from") or "", "until_text": query.optional("until") or "",
     }  # fmt: skip
-    return Page("delayed.html", "Delayed messages", values, api.commands)
+    return Page("delayed.html", "Delayed messages", values)
 
 
 async def timer(api: PageApi) -> Page:
     id = api.query.text("id")
     found = await api.get(path_of("/api/timers/{}", id), words=duolog("timer", "show", id))
-    return Page("timer.html", "A delayed message", {"timer": api.masking.masked(found["topic"], found)}, api.commands)
+    return Page("timer.html", "A delayed message", {"timer": api.masking.masked(found["topic"], found)})
 
 
 async def schedules(api: PageApi) -> Page:
     found = await api.get("/api/schedules", words=duolog("schedule", "list"))
-    start = api.query.number("row") or 0
-    rows = found[start : start + ROWS]
-    following = start + ROWS if len(found) > start + ROWS else None
+    rows, following = rows_from(found, api.query.number("row"))
     expression, zone = api.query.optional("cron"), api.query.optional("zone") or "UTC"
     preview = None
     if expression is not None:
         words = duolog("schedule", "preview", expression, *option("--zone", zone))
         preview = await api.get("/api/cron", words=words, expression=expression, zone=zone)
     values = {"rows": rows, "following": following, "expression": expression or "", "zone": zone, "preview": preview}
-    return Page("schedules.html", "Schedules", values, api.commands)
+    return Page("schedules.html", "Schedules", values)
 
 
 def _chart(histogram: dict[str, Any]) -> dict[str, Any]:

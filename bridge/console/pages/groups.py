@@ -3,32 +3,24 @@
 from typing import Any
 
 from duolog.bridge.console.commands import duolog, option
-from duolog.bridge.console.pages.page import ROWS, Page, PageApi
+from duolog.bridge.console.pages.page import ROWS, Page, PageApi, rows_from
+from duolog.bridge.http.api.groups import LETTER_FILTERS
 from duolog.bridge.http.local_api import path_of
-
-LETTER_FILTERS = ("reason", "topic", "key", "tag")
 
 
 async def groups(api: PageApi) -> Page:
     search = api.query.optional("search") or ""
     found = [row for row in await api.get("/api/groups", words=duolog("group", "list")) if search in row["name"]]
-    start = api.query.number("row") or 0
-    following = start + ROWS if len(found) > start + ROWS else None
-    return Page(
-        "groups.html",
-        "Groups",
-        {"rows": found[start : start + ROWS], "following": following, "search": search, "count": len(found)},
-        api.commands,
-    )
+    rows, following = rows_from(found, api.query.number("row"))
+    values = {"rows": rows, "following": following, "search": search, "count": len(found)}
+    return Page("groups.html", "Groups", values)
 
 
 async def group(api: PageApi) -> Page:
     name = api.place("name")
     found = await api.get(path_of("/api/groups/{}", name), words=duolog("group", "describe", name))
     members = await api.get(path_of("/api/groups/{}/members", name), words=duolog("group", "members", name))
-    start = api.query.number("row") or 0
-    positions = found["positions"][start : start + ROWS]
-    following = start + ROWS if len(found["positions"]) > start + ROWS else None
+    positions, following = rows_from(found["positions"], api.query.number("row"))
     values = {
         "group": found,
         "positions": positions,
@@ -36,7 +28,7 @@ async def group(api: PageApi) -> Page:
         "members": members["members"][:ROWS],
         "more": len(members["members"]) - ROWS,
     }
-    return Page("group.html", name, values, api.commands)
+    return Page("group.html", name, values)
 
 
 async def dead_letters(api: PageApi) -> Page:
@@ -55,12 +47,8 @@ async def dead_letters(api: PageApi) -> Page:
         found["dead_letters"] = [_masked(api, found["topic"], row) for row in found["dead_letters"]]
     texts = {field: api.query.optional(field) or "" for field in LETTER_FILTERS}
     known = [row["name"] for row in await api.get("/api/groups")][:1000]
-    return Page(
-        "dead_letters.html",
-        "Dead letters",
-        {"group": name, "found": found, "known": known, "filters": texts},
-        api.commands,
-    )
+    values = {"group": name, "found": found, "known": known, "filters": texts}
+    return Page("dead_letters.html", "Dead letters", values)
 
 
 def _masked(api: PageApi, dead_letter_topic: str, row: dict[str, Any]) -> dict[str, Any]:

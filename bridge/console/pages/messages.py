@@ -4,12 +4,13 @@ import asyncio
 import base64
 import json
 import shlex
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from duolog.bridge.console.bodies.bounded_reader import UndecodableBody
 from duolog.bridge.console.bodies.schemas import Schema, decoded, load
 from duolog.bridge.console.commands import duolog, option
-from duolog.bridge.console.forms import moment
+from duolog.bridge.console.forms import Form, moment
 from duolog.bridge.console.pages.page import Page, PageApi
 from duolog.bridge.http.local_api import path_of
 
@@ -21,52 +22,71 @@ FILTERS: Final = ("key", "tag", "header", "sql")
 FORMS: Final = ("text", "json", "hex", "schema")
 
 
+class _Place(NamedTuple):
+    """Where reading begins; with neither offset nor time, at the oldest message."""
+
+    queue: int
+    offset: int | None
+    time_ms: int | None
+
+
 async def messages(api: PageApi) -> Page:
     query, name = api.query, api.query.optional("topic")
     shown_as = query.optional("as") or "text"
-    values: dict[str, Any] = {"topic": name, "found": None, "shown_as": shown_as, "forms": FORMS, "rows": []}
-    values |= {"filters": {field: query.optional(field) or "" for field in FILTERS}}
-    values |= {"is_tail": query.flag("tail"), "queue": query.number("queue") or 0, "previous": None}
-    if name is None:
-        return Page("messages.html", "Messages", values, api.commands)
-    topic = await api.get(path_of("/api/topics/{}", name))
-    ends = {row["queue"]: row for row in topic["queues"]}
-    queue, offset, time_ms = values["queue"], query.number("offset"), query.moment_ms("time")
-    values |= {"queues": len(ends)}
-    if values["is_tail"] and queue in ends:
-        offset, time_ms = max(ends[queue]["start"], ends[queue]["end"] - SHOWN), None
     filters = {field: query.optional(field) for field in FILTERS}
-    place = option("--offset", offset) + option("--from-time", None if time_ms is None else moment(time_ms))
-    shown_filters = (word for field, text in filters.items() for word in option(f"--{field}", text))
-    words = duolog(
-        "consume", name, "--queue", queue, *(place or ("--from-beginning",)), *shown_filters, "--count", SHOWN,
-        "--timeout", "1s",
-    )  # fmt: skip
-    found = await api.get(
-        path_of("/api/topics/{}/messages", name),
-        words=words,
-        queue=queue,
-        offset=offset,
-        time_ms=time_ms,
-        limit=SHOWN,
-        **filters,
-    )
-    read = found["messages"]
-    if shown_as == "schema":
-        read = await asyncio.to_thread(_decoded, api.schemas_directory, topic["name"], read)
-    masked = [api.masking.masked(topic["name"], row) for row in read]
-    rows = [
-        row | {"shown": shown(row, shown_as), "command": _command(api.host, topic["name"], queue, row["offset"])}
-        for row in masked
-    ]
-    values |= {"found": found, "rows": rows}
+    values: dict[str, Any] = {
+        "topic": name, "found": None, "rows": [], "previous": None, "queue": query.number("queue") or 0,
+        "is_tail": query.flag("tail"), "shown_as": shown_as, "forms": FORMS,
+        "filters": {field: text or "" for field, text in filters.items()},
+    }  # fmt: skip
+    if name is None:
+        return Page("messages.html", "Messages", values)
+    topic = await api.get(path_of("/api/topics/{}", name))
+    place = _place(query, topic)
+    path, words = path_of("/api/topics/{}/messages", name), _words(name, place, filters)
+    found = await api.get(path, words=words, **place._asdict(), limit=SHOWN, **filters)
+    rows = await _rows(api, topic["name"], place.queue, found["messages"], shown_as)
     if rows and rows[0]["offset"] > found["start"]:
         values["previous"] = max(found["start"], rows[0]["offset"] - SHOWN)
-    return Page("messages.html", f"Messages of {topic['name']}", values, api.commands)
+    values |= {"queues": len(topic["queues"]), "found": found, "rows": rows}
+    return Page("messages.html", f"Messages of {topic['name']}", values)
+
+
+def _place(query: Form, topic: dict[str, Any]) -> _Place:
+    """Return where to read: a tail begins SHOWN messages before the end of the queue."""
+    queue = query.number("queue") or 0
+    row = next((row for row in topic["queues"] if row["queue"] == queue), None)
+    if query.flag("tail") and row is not None:
+        return _Place(queue, max(row["start"], row["end"] - SHOWN), None)
+    return _Place(queue, query.number("offset"), query.moment_ms("time"))
+
+
+def _words(name: str, place: _Place, filters: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Return the command that shows the same."""
+    time = None if place.time_ms is None else moment(place.time_ms)
+    start = option("--offset", place.offset) + option("--from-time", time)
+    shown_filters = (word for field, text in filters.items() for word in option(f"--{field}", text))
+    return duolog(
+        "consume", name, "--queue", place.queue, *(start or ("--from-beginning",)), *shown_filters, "--count", SHOWN,
+        "--timeout", "1s",
+    )  # fmt: skip
+
+
+async def _rows(
+    api: PageApi, topic: str, queue: int, read: list[dict[str, Any]], shown_as: str
+) -> list[dict[str, Any]]:
+    """Return what the page shows of messages: masked, with the body as text, and the command that shows one."""
+    if shown_as == "schema":
+        read = await asyncio.to_thread(_decoded, api.schemas_directory, topic, read)
+    masked = [api.masking.masked(topic, row) for row in read]
+    return [
+        row | {"shown": shown(row, shown_as), "command": _command(api.host, topic, queue, row["offset"])}
+        for row in masked
+    ]
 
 
 async def send(api: PageApi) -> Page:
-    return Page("send.html", "Send a message", {"topic": api.query.optional("topic") or ""}, api.commands)
+    return Page("send.html", "Send a message", {"topic": api.query.optional("topic") or ""})
 
 
 def _decoded(directory: str, topic: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

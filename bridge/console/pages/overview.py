@@ -35,7 +35,6 @@ async def overview(api: PageApi) -> Page:
             "wires": WIRES,
             "slow_turns": sum(row["long_turns"] for row in intervals),
         },
-        api.commands,
     )
 
 

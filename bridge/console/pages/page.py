@@ -1,6 +1,6 @@
 """What a page is made of, and the API as a page uses it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
@@ -18,7 +18,7 @@ class PageRefused(Exception):
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
-        self.status, self.text = status, text
+        self.status = status
 
 
 class Display(NamedTuple):
@@ -29,12 +29,18 @@ class Display(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A template with its values; `commands` are those that show the same."""
+    """A template with its values."""
 
     template: str
     title: str
     values: Mapping[str, Any]
-    commands: list[Commands]
+
+
+def rows_from(rows: Sequence[Any], start: int | None) -> tuple[Sequence[Any], int | None]:
+    """Return the rows of one page, which begins at `start`, and the start of the next page; None: it is the last."""
+    start = start or 0
+    end = start + ROWS
+    return rows[start:end], end if len(rows) > end else None
 
 
 class PageApi:
@@ -46,7 +52,7 @@ class PageApi:
         self.query = Form(request.query, now_ms)
         self.host = request.host
         self.origin = f"{request.scheme}://{request.host}"
-        self.commands: list[Commands] = []  # Of what the page asked for.
+        self.commands: list[Commands] = []  # Those that show the same as the page.
 
     def place(self, name: str) -> str:
         """Return a part of the page's path."""

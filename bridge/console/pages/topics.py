@@ -1,7 +1,7 @@
 """The list of topics, and one topic."""
 
 from duolog.bridge.console.commands import duolog, option
-from duolog.bridge.console.pages.page import ROWS, Page, PageApi
+from duolog.bridge.console.pages.page import ROWS, Page, PageApi, rows_from
 from duolog.bridge.http.local_api import path_of
 
 
@@ -18,24 +18,15 @@ async def topics(api: PageApi) -> Page:
     )
     rows = found[:ROWS]
     following = rows[-1]["name"] if len(found) > ROWS else None
-    return Page(
-        "topics.html",
-        "Topics",
-        {"rows": rows, "following": following, "search": search or "", "everything": everything},
-        api.commands,
-    )
+    values = {"rows": rows, "following": following, "search": search or "", "everything": everything}
+    return Page("topics.html", "Topics", values)
 
 
 async def topic(api: PageApi) -> Page:
     name = api.place("name")
     found = await api.get(path_of("/api/topics/{}", name), words=duolog("topic", "describe", name))
     groups = await api.get(path_of("/api/topics/{}/groups", name), words=duolog("topic", "groups", name))
-    start = api.query.number("queue") or 0
-    queues = found["queues"][start : start + ROWS]
-    following = start + ROWS if len(found["queues"]) > start + ROWS else None
-    return Page(
-        "topic.html",
-        found["name"],
-        {"topic": found, "queues": queues, "following": following, "groups": groups[:ROWS], "more": len(groups) - ROWS},
-        api.commands,
-    )
+    queues, following = rows_from(found["queues"], api.query.number("queue"))
+    more = len(groups) - ROWS
+    values = {"topic": found, "queues": queues, "following": following, "groups": groups[:ROWS], "more": more}
+    return Page("topic.html", found["name"], values)
