@@ -115,9 +115,12 @@ class SealedDataCheck:
         # A large piece takes the time of several rounds.
         self._next_mono_ms = mono_ms + max(ROUND_MS, ROUND_MS * found.read_bytes // self._budget_bytes)
         if found.is_end:
+            # Of passes without damage, the first one is logged, and one that follows damage.
+            is_first = self._pass_bytes == self.read_bytes
+            if self._pass_bytes and (is_first or self._found or self._last_found):
+                log.info("sealed data checked bytes=%d damaged_places=%d", self._pass_bytes, self._found)
             self.passes += 1
             self._last_found = self.damaged_places = self._found
-            log.info("sealed data checked bytes=%d damaged_places=%d", self._pass_bytes, self._found)
             self._end(mono_ms)
 
     def _end(self, mono_ms: int) -> None:

@@ -67,6 +67,22 @@ def test_damage_is_logged_and_counted_in_each_pass_and_the_broker_goes_on(caplog
     core.publish(core.topic("orders", 1), b"more")
 
 
+def test_passes_without_damage_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    core = filled_core(rate=1 << 30)
+    with caplog.at_level(logging.INFO, "store"):
+        run_pass(core)
+        run_pass(core)
+    assert caplog.text.count("sealed data checked bytes=") == 1
+
+
+def test_a_pass_over_nothing_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    core = ManualCore()
+    with caplog.at_level(logging.INFO, "store"):
+        run_pass(core)
+    assert core.sealed_data.passes == 1
+    assert "sealed data checked" not in caplog.text
+
+
 def test_a_segment_that_retention_removes_meanwhile_is_no_damage() -> None:
     core = filled_core(rate=10_000)
     core.sealed_data.advance(core.clock.mono_ms())
