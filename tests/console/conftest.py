@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 REBOUND = "evil.example"  # A name of another owner, which resolves to this machine.
 ARGUMENTS = ["--no-sandbox", f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1"]
 STEP_MS = 10_000  # The time within which a page must show what is expected.
+TURN_MS = 20  # Playwright handles events of the browser in this time.
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +45,14 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield started
         started.close()
+
+
+def wait_until(page: Page, is_true: Callable[[], bool], what: str) -> None:
+    """Wait until a condition is true, while events of the browser are handled."""
+    deadline = time.monotonic() + STEP_MS / 1000
+    while not is_true():
+        assert time.monotonic() < deadline, what
+        page.wait_for_timeout(TURN_MS)
 
 
 class Faults(list[str]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -243,5 +242,4 @@ def test_a_broker_that_is_gone_is_said(page: Page, faults: list[str]) -> None:
     expect(page.locator("#lost")).to_be_visible()
     page.unroute("**/console/messages*")
     expect(page.locator("#lost")).to_be_hidden()
-    time.sleep(0.1)
     faults.clear()

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, Page
 
-from tests.console.conftest import REBOUND
+from tests.console.conftest import REBOUND, wait_until
 from tests.console.contents import ask
 from tests.kit.broker import Broker, port_of
 
@@ -36,6 +36,7 @@ def foreign() -> Iterator[str]:
     server.server_close()
 
 
+FRAME = """(url) => { const frame = document.createElement("iframe"); frame.src = url; document.body.append(frame); }"""
 ATTEMPTS = {
     "a form": """(url) => { const form = document.createElement("form"); form.method = "post"; form.action = url;
         form.innerHTML = '<input name="name" value="evil">'; document.body.append(form); form.submit(); }""",
@@ -50,15 +51,23 @@ ATTEMPTS = {
 }
 
 
+def attempt(page: Page, script: str, url: str) -> None:
+    """Let a page send a request to a URL, and wait until the request has ended, in whatever way."""
+    ended: list[str] = []
+    page.on("requestfinished", lambda request: ended.append(request.url))
+    page.on("requestfailed", lambda request: ended.append(request.url))
+    page.evaluate(script, url)
+    wait_until(page, lambda: url in ended, f"no request to {url} has ended")
+
+
 @pytest.mark.parametrize("path", ["/console/actions/create-topic", "/api/topics"])
-@pytest.mark.parametrize("attempt", ATTEMPTS)
+@pytest.mark.parametrize("name", ATTEMPTS)
 def test_a_foreign_page_changes_nothing(
-    new_context: Callable[..., BrowserContext], broker: Broker, foreign: str, attempt: str, path: str
+    new_context: Callable[..., BrowserContext], broker: Broker, foreign: str, name: str, path: str
 ) -> None:
     page = new_context().new_page()
     page.goto(foreign)
-    page.evaluate(ATTEMPTS[attempt], f"http://{broker.http}{path}")
-    page.wait_for_timeout(300)
+    attempt(page, ATTEMPTS[name], f"http://{broker.http}{path}")
     assert "evil" not in {row["name"] for row in ask(broker, "GET", "/api/topics")}
 
 
@@ -79,11 +88,7 @@ def test_a_foreign_page_reads_and_frames_nothing(
     page.goto(foreign)
     read = page.evaluate("(url) => fetch(url).then(() => 'read', () => 'refused')", f"http://{broker.http}/")
     assert read == "refused"
-    page.evaluate(
-        "(url) => { const frame = document.createElement('iframe'); frame.src = url; document.body.append(frame); }",
-        f"http://{broker.http}/",
-    )
-    page.wait_for_timeout(500)
+    attempt(page, FRAME, f"http://{broker.http}/")
     assert all("Overview" not in (frame.content() or "") for frame in page.frames)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -18,7 +17,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.console.conftest import Faults
+from tests.console.conftest import Faults, wait_until
 from tests.console.contents import LONG, ask
 from tests.kit.broker import Broker
 
@@ -46,7 +45,9 @@ PAGES = {
 SCREENSHOTS = Path(os.environ.get("DUOLOG_SCREENSHOTS") or tempfile.gettempdir()) / "duolog-console"
 WIDTHS = (360, 1600)
 AXE_WIDTHS = {"light": 360, "dark": 1600}  # The width at which axe looks at a page of this theme.
-REDRAWN_MS = 200  # Charts are drawn again after a change of the width.
+# Charts are drawn again after a change of the width.
+CHARTS_FIT = """[...document.querySelectorAll(".chart")].every(
+    (place) => place.firstChild.clientWidth === Math.max(200, place.clientWidth))"""
 GRAVE = ("serious", "critical")
 LOAD_MS = 300
 TOPICS = 1000
@@ -66,7 +67,7 @@ def test_a_page_has_no_fault(
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_timeout(REDRAWN_MS)
+        wait_until(page, lambda: page.evaluate(CHARTS_FIT), "a chart is not as wide as its place")
         page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{theme}.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page is wider than the window"
         if width == AXE_WIDTHS[theme]:
@@ -122,10 +123,11 @@ def test_pages_load_within_the_time_with_many_topics(page: Page, broker: Broker)
 
 
 def test_a_live_part_shows_what_is_new_and_keeps_the_rest(page: Page, broker: Broker) -> None:
+    page.clock.install()
     page.goto("/console/messages?topic=audit&tail=true")
     ask(broker, "POST", "/api/topics/audit/messages", {"value": "just now"})
     expect(page.locator(".messages")).to_contain_text("just now")
     page.get_by_label("Live", exact=True).uncheck()
     ask(broker, "POST", "/api/topics/audit/messages", {"value": "not shown"})
-    time.sleep(2.5)  # Longer than the time between two refreshes.
+    page.clock.run_for(5000)  # Longer than the time between two refreshes.
     expect(page.locator(".messages")).not_to_contain_text("not shown")

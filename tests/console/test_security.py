@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.console.test_foreign_page import ATTEMPTS, foreign
+from tests.console.test_foreign_page import ATTEMPTS, attempt, foreign
 from tests.kit.broker import Broker
 
 __all__ = ["foreign"]  # A fixture.
@@ -84,11 +84,10 @@ def test_a_user_without_rights_sees_and_does_nothing(browser: Browser, secured: 
     expect(page.locator("#result")).to_contain_text("alice may not")
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_a_foreign_page_cannot_use_the_login(browser: Browser, secured: Broker, foreign: str, attempt: str) -> None:
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_a_foreign_page_cannot_use_the_login(browser: Browser, secured: Broker, foreign: str, name: str) -> None:
     page = opened(browser, secured, "root")
     page.goto("/")  # The browser has the login now.
     page.goto(foreign)
-    page.evaluate(ATTEMPTS[attempt], f"http://{secured.http}/console/actions/create-topic")
-    page.wait_for_timeout(300)
+    attempt(page, ATTEMPTS[name], f"http://{secured.http}/console/actions/create-topic")
     assert "evil" not in topics(secured)
