@@ -17,13 +17,27 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from tests.kit.broker import Broker
 from tests.kit.certificates import Authority
+from tests.kit.command import DUOLOG, duolog
 
 PEERS = Path(__file__).parent / "peers"
 PARTITIONS = 4  # Of every topic, on all sides; RocketMQ's default, and Duolog's.
@@ -35,20 +49,38 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 # OpenSSL and the JDK both prefer AES with 256 bits in TLS 1.3, and so do all rows with TLS.
 TLS_CIPHER = "TLS_AES_256_GCM_SHA384"
+ALLOWED = AclPermissionType.ALLOW
+USER, PASSWORD, MECHANISM = "load", "load's secret", "SCRAM-SHA-512"  # Of rows with a login.
 KAFKA_SYNC = ["log.flush.interval.messages=1"]
 ROCKETMQ_SYNC = ["flushDiskType=SYNC_FLUSH"]
 ROCKETMQ_FILTERS = ["enablePropertyFilter=true"]  # By default, RocketMQ refuses SQL92 filters.
 
 
+class Tls(NamedTuple):
+    """How the port for clients with TLS is set up. With `has_login`, they log in, and rules say what they may do."""
+
+    authority: Authority
+    has_login: bool
+
+    def client(self) -> dict[str, str]:
+        """Return the settings of Kafka clients."""
+        trust = {"ssl.ca.location": str(self.authority.file)}
+        if not self.has_login:
+            return {"security.protocol": "SSL", **trust}
+        login = {"sasl.mechanism": MECHANISM, "sasl.username": USER, "sasl.password": PASSWORD}
+        return {"security.protocol": "SASL_SSL", **trust, **login}
+
+
 class Contender(Protocol):
     """A broker that is measured. `kafka`, `namesrv` and `http` are host:port, or empty if it has no such port.
 
-    `kafka_tls` is the port for Kafka clients with TLS, if the broker was made with an `Authority`.
+    `kafka_tls` is the port for Kafka clients with TLS, and `tls` their settings, if the broker was made with `Tls`.
     """
 
     name: str
     kafka: str
     kafka_tls: str
+    tls: Mapping[str, str]
     namesrv: str
     http: str
 
@@ -81,16 +113,29 @@ class Duolog:
 
     name = "duolog"
 
-    def __init__(self, folder: Path, flush: str, authority: Authority | None = None) -> None:
+    def __init__(self, folder: Path, flush: str, tls: Tls | None = None) -> None:
         self.data = folder / "duolog"
-        tls = {} if authority is None else authority.settings() | {"tls.mode": "optional", "tls.min_version": "1.3"}
-        self._broker = Broker(self.data, {"store.flush": flush, "topics.queues": PARTITIONS} | tls)
+        settings: dict[str, object] = {"store.flush": flush, "topics.queues": PARTITIONS}
+        if tls is not None:
+            settings |= tls.authority.settings() | {"tls.mode": "optional", "tls.min_version": "1.3"}
+            settings |= {"security.enabled": tls.has_login}
+        self._broker = Broker(self.data, settings)
         self.kafka = self.kafka_tls = self.namesrv = self.http = ""
+        self.tls: Mapping[str, str] = {} if tls is None else tls.client()
+        self._has_login = tls is not None and tls.has_login
 
     def start(self) -> None:
+        if self._has_login and not self.data.exists():
+            self._add_user()
         self._broker.start()
         self.kafka, self.namesrv, self.http = self._broker.kafka, self._broker.namesrv, self._broker.http
         self.kafka_tls = self.kafka
+
+    def _add_user(self) -> None:
+        offline = ("--data", str(self.data))
+        user = [*DUOLOG, "user", "add", USER, "--password-stdin", *offline]
+        subprocess.run(user, input=PASSWORD, text=True, check=True, stdout=subprocess.DEVNULL)
+        duolog("acl", "add", "--allow", "--user", USER, "--topic", "*", "--operation", "write,create", *offline)
 
     def stop(self) -> None:
         self._broker.stop()
@@ -117,6 +162,7 @@ class _Peer:
     name: str
     process: str  # The process that is measured.
     http = kafka_tls = ""
+    tls: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, folder: Path, settings: list[str], environment: dict[str, str]) -> None:
         self.data = folder / self.name
@@ -161,25 +207,52 @@ class Kafka(_Peer):
     name = process = "kafka"
     namesrv = ""
 
-    def __init__(self, folder: Path, flush: str, authority: Authority | None = None) -> None:
+    def __init__(self, folder: Path, flush: str, tls: Tls | None = None) -> None:
         settings = [f"num.partitions={PARTITIONS}", *(KAFKA_SYNC if flush == "sync" else [])]
         self.kafka = f"127.0.0.1:{KAFKA_PORT}"
-        if authority is not None:
-            self.kafka_tls = f"127.0.0.1:{KAFKA_TLS_PORT}"
-            settings += _kafka_tls(authority)
+        self._has_login = tls is not None and tls.has_login
+        if tls is not None:
+            self.kafka_tls, self.tls = f"127.0.0.1:{KAFKA_TLS_PORT}", tls.client()
+            settings += _kafka_tls(tls)
         super().__init__(folder, settings, {"KAFKA_PORT": str(KAFKA_PORT)})
 
+    def start(self) -> None:
+        super().start()
+        if self._has_login:
+            self._add_user()
 
-def _kafka_tls(authority: Authority) -> list[str]:
+    def _add_user(self) -> None:
+        """Add the user and its rule by the port without TLS, whose clients may do everything."""
+        client = AdminClient({"bootstrap.servers": self.kafka, "log_level": 4})
+        scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        wanted = UserScramCredentialUpsertion(USER, scram, PASSWORD.encode())
+        rules = [
+            AclBinding(ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, f"User:{USER}", "*", operation, ALLOWED)
+            for operation in (AclOperation.WRITE, AclOperation.CREATE)
+        ]
+        for done in (*client.alter_user_scram_credentials([wanted]).values(), *client.create_acls(rules).values()):
+            done.result(30)
+
+
+def _kafka_tls(tls: Tls) -> list[str]:
     """Return the settings of a second listener, with TLS."""
-    ports = f"PLAINTEXT://127.0.0.1:{KAFKA_PORT},SSL://127.0.0.1:{KAFKA_TLS_PORT}"
+    ports = f"PLAINTEXT://127.0.0.1:{KAFKA_PORT},TLS://127.0.0.1:{KAFKA_TLS_PORT}"
+    protocol = "SASL_SSL" if tls.has_login else "SSL"
+    login = [
+        f"sasl.enabled.mechanisms={MECHANISM}",
+        "listener.name.tls.scram-sha-512.sasl.jaas.config="
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users=User:ANONYMOUS",
+    ]
     return [
         f"listeners={ports},CONTROLLER://127.0.0.1:{KAFKA_PORT + 1}",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT",
+        f"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,TLS:{protocol},CONTROLLER:PLAINTEXT",
         "ssl.keystore.type=PEM",
-        f"ssl.keystore.location={authority.server().both}",
+        f"ssl.keystore.location={tls.authority.server().both}",
         "ssl.enabled.protocols=TLSv1.3",
         f"ssl.cipher.suites={TLS_CIPHER}",
+        *(login if tls.has_login else ()),
     ]
 
 
@@ -188,8 +261,8 @@ class RocketMQ(_Peer):
     process = "broker"
     kafka = ""
 
-    def __init__(self, folder: Path, flush: str, authority: Authority | None = None) -> None:
-        if authority is not None:
+    def __init__(self, folder: Path, flush: str, tls: Tls | None = None) -> None:
+        if tls is not None:
             raise NotImplementedError("no row measures RocketMQ with TLS")
         ports = {"ROCKETMQ_NAMESRV_PORT": str(NAMESRV_PORT), "ROCKETMQ_BROKER_PORT": str(ROCKETMQ_PORT)}
         super().__init__(folder, ROCKETMQ_FILTERS + (ROCKETMQ_SYNC if flush == "sync" else []), ports)
@@ -243,7 +316,7 @@ def drop_page_cache(contender: Contender) -> None:
 
 def admin(contender: Contender) -> AdminClient:
     """Return an admin client. The caller must keep it as long as its futures, which end with it."""
-    return AdminClient({"bootstrap.servers": contender.kafka, "log_level": 4})
+    return AdminClient({"bootstrap.servers": contender.kafka_tls or contender.kafka, "log_level": 4, **contender.tls})
 
 
 def create_topic(contender: Contender, name: str) -> str:

@@ -20,7 +20,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from benchmarks.contenders import (
     Duolog,
     Kafka,
     RocketMQ,
+    Tls,
     admin,
     anonymous_mb,
     cpu_s,
@@ -61,7 +62,7 @@ RETRIED_PART = 100
 PACED_PER_S = 500  # Sends beside a cold reader: the load of a broker that is not saturated.
 
 NOBODY = ""
-PEERS: dict[str, Callable[[Path, str, Authority | None], Contender]] = {"kafka": Kafka, "rocketmq": RocketMQ}
+PEERS: dict[str, Callable[[Path, str, Tls | None], Contender]] = {"kafka": Kafka, "rocketmq": RocketMQ}
 
 
 class Scale(NamedTuple):
@@ -89,7 +90,6 @@ class Ground(NamedTuple):
     broker: Contender
     loads: Loads
     scale: Scale
-    tls: Mapping[str, str]  # The settings of Kafka clients with TLS; empty unless the row has TLS.
 
     def topic(self) -> str:
         return create_topic(self.broker, new_topic())
@@ -108,6 +108,7 @@ class Row:
     # None: the number of the scale. 1: the row takes too long to repeat, and needs no warm-up.
     rounds: int | None = None
     has_tls: bool = False
+    has_login: bool = False
 
 
 @dataclass
@@ -171,6 +172,11 @@ def with_tls(row: Row) -> Row:
     return replace(row, has_tls=True)
 
 
+def with_login(row: Row) -> Row:
+    """Return the row with clients that log in over TLS, and rules that say what they may do."""
+    return replace(row, has_tls=True, has_login=True)
+
+
 def nothing(ground: Ground) -> None:
     """Prepare nothing: each round of the row creates its own topic."""
 
@@ -195,7 +201,7 @@ def produce_with_tls(size: int) -> Callable[[Ground, Any], Ran]:
     def load(ground: Ground, _: Any) -> Ran:
         with a_topic(ground) as topic:
             return librdkafka.produce(
-                ground.broker.kafka_tls, topic, size, seconds=ground.scale.seconds, security=ground.tls
+                ground.broker.kafka_tls, topic, size, seconds=ground.scale.seconds, security=ground.broker.tls
             )
 
     return load
@@ -260,7 +266,9 @@ def consume_librdkafka(ground: Ground, filled: Filled) -> Ran:
 
 
 def consume_with_tls(ground: Ground, filled: Filled) -> Ran:
-    return librdkafka.consume(ground.broker.kafka_tls, filled.topic, PARTITIONS, filled.messages, security=ground.tls)
+    return librdkafka.consume(
+        ground.broker.kafka_tls, filled.topic, PARTITIONS, filled.messages, security=ground.broker.tls
+    )
 
 
 def consume_java(ground: Ground, filled: Filled) -> Ran:
@@ -522,6 +530,8 @@ ROWS: Sequence[Row] = (
                filled_by_kafka(KIB, times=4), consume_java, at_least(1), at_most(1.2)),
     with_tls(throughput("kafka-tls-produce", "Kafka produce, librdkafka, 1 KiB, TLS 1.3", K,
                         nothing, produce_with_tls(KIB), at_least(1), at_most(1.2))),
+    with_login(throughput("kafka-scram-produce", "Kafka produce, librdkafka, 1 KiB, TLS 1.3, SCRAM-SHA-512, rules", K,
+                          nothing, produce_with_tls(KIB), at_least(1), at_most(1.2))),
     with_tls(throughput("kafka-tls-consume", "Kafka consume, librdkafka, 1 KiB, TLS 1.3", K,
                         filled_by_kafka(KIB, times=4), consume_with_tls, at_least(1), at_most(1.2))),
     latency("kafka-latency", "one message in flight, Kafka to Kafka", K, sends=K, receives=K),
@@ -605,15 +615,14 @@ def run(rows: Iterable[Row], scale: Scale, flush: str, say: Callable[[str], None
 
 def _run_row(outcome: Outcome, folder: Path, loads: Loads, scale: Scale, flush: str) -> None:
     row = outcome.row
-    authority = Authority(folder / "ca") if row.has_tls else None
-    tls = {} if authority is None else {"security.protocol": "SSL", "ssl.ca.location": str(authority.file)}
-    brokers: list[Contender] = [Duolog(folder, flush, authority)]
+    tls = Tls(Authority(folder / "ca"), row.has_login) if row.has_tls else None
+    brokers: list[Contender] = [Duolog(folder, flush, tls)]
     if row.peer:
-        brokers.append(PEERS[row.peer](folder, flush, authority))
+        brokers.append(PEERS[row.peer](folder, flush, tls))
     try:
         for broker in brokers:
             broker.start()
-        _run_rounds(outcome, [Ground(broker, loads, scale, tls) for broker in brokers], scale)
+        _run_rounds(outcome, [Ground(broker, loads, scale) for broker in brokers], scale)
     finally:
         for broker in brokers:
             broker.end()
