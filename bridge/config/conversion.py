@@ -77,6 +77,8 @@ def _lasts(names: list[str]) -> list[str]:
 
 
 def _problem(key: str, problem: str, field_type: Any) -> str:
+    if get_args(field_type)[:1] == (bool,):
+        return "expected true or false"
     choices = get_args(get_args(field_type)[0])
     if choices:
         return f"expected one of {', '.join(choices)}"

@@ -28,6 +28,13 @@ def test_file_wins_over_default_and_override_over_file(tmp_path: Path) -> None:
     assert options.kafka == Options().kafka
 
 
+def test_text_in_the_file_that_is_no_boolean_is_named_with_both_values(tmp_path: Path) -> None:
+    file = tmp_path / "duolog.toml"
+    file.write_text('[topics]\nauto_create = "ja"\n')
+    with pytest.raises(ConfigError, match=r"topics.auto_create: expected true or false, got 'ja'"):
+        load(file, {})
+
+
 def test_each_value_has_the_source_that_wins(tmp_path: Path) -> None:
     file = tmp_path / "duolog.toml"
     file.write_text('[store]\nflush = "async"\ntail_bytes = "2MB"\n[topics]\nqueues = 8\n')
@@ -167,7 +174,7 @@ def test_bad_file_is_one_line_that_names_the_setting(tmp_path: Path, toml: str, 
         ("kafka.port", "", "kafka.port: expected `int`, got ''"),
         ("kafka.port", "70000", "kafka.port: expected `int` <= 65535, got '70000'"),
         ("store.flush", "no", "store.flush: expected one of sync, async, shared, got 'no'"),
-        ("topics.auto_create", "perhaps", "topics.auto_create: expected `bool`, got 'perhaps'"),
+        ("topics.auto_create", "perhaps", "topics.auto_create: expected true or false, got 'perhaps'"),
         ("no.such", "1", "no.such: no such setting; `duolog settings` lists them"),
         (
             "server.advertise",
