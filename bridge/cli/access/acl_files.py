@@ -99,21 +99,45 @@ def _specificity(resource: str) -> tuple[str, int]:
 def _of_json(text: str) -> AclFile:
     try:
         document = json.loads(text)
-        acls = document if isinstance(document, list) else document.get("acls", [])
-        users = [] if isinstance(document, list) else document.get("users", [])
-        found = AclFile(acls=[fastjson.read(memoryview(json.dumps(each).encode()), AclInfo) for each in acls])
-        for acl in found.acls:
-            found.remarks += _made_custom(acl)
-        for user in users:
-            name, password = str(user["username"]), str(user.get("password") or "")
-            found.users.append(ImportedUser(name, password, str(user.get("userType") or "").lower() == SUPER))
-            if not password:
-                found.remarks.append(f"User:{name} has no password in the file, and is not added")
-            if str(user.get("userStatus") or "enable").lower() != "enable":
-                found.remarks.append(f"User:{name} is disabled in the file, and is added as an ordinary user")
-    except (ValueError, KeyError, TypeError, AttributeError, ProtocolError) as error:
-        raise BadAclFile(f"no access list of RocketMQ: {error!r:.200}") from error
+    except json.JSONDecodeError as error:
+        raise BadAclFile(
+            f"line {error.lineno}, column {error.colno}: {error.msg}; a file that begins with {{ or [ must be JSON, "
+            "another one YAML as in plain_acl.yml"
+        ) from error
+    except RecursionError as error:
+        raise BadAclFile("the JSON is nested too deeply") from error
+    lists = {"acls": document} if isinstance(document, list) else document
+    found = AclFile(acls=[_acl_of(each) for each in _rows(lists, "acls")])
+    for acl in found.acls:
+        found.remarks += _made_custom(acl)
+    for user in _rows(lists, "users"):
+        _take_user(found, user)
     return found
+
+
+def _rows(lists: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    rows = lists.get(name) or []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadAclFile(f"{name}: expected a list of objects")
+    return rows
+
+
+def _acl_of(row: dict[str, Any]) -> AclInfo:
+    try:
+        return fastjson.read(memoryview(json.dumps(row).encode()), AclInfo)
+    except ProtocolError as error:
+        raise BadAclFile(f"acls: {json.dumps(row)[:100]}: {error}") from error
+
+
+def _take_user(found: AclFile, user: dict[str, Any]) -> None:
+    name, password = str(user.get("username") or ""), str(user.get("password") or "")
+    if not name:
+        raise BadAclFile("users: a user has no username")
+    found.users.append(ImportedUser(name, password, str(user.get("userType") or "").lower() == SUPER))
+    if not password:
+        found.remarks.append(f"User:{name} has no password in the file, and is not added")
+    if str(user.get("userStatus") or "enable").lower() != "enable":
+        found.remarks.append(f"User:{name} is disabled in the file, and is added as an ordinary user")
 
 
 def _made_custom(acl: AclInfo) -> Iterator[str]:

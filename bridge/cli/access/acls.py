@@ -129,7 +129,9 @@ def acl_import(
         wanted = [rules_of(acl, acl.subject or "", cluster) for acl in found.acls]
     except OSError as error:
         raise BadOption(f"{file}: {error.strerror or error}") from error
-    except (UnicodeDecodeError, BadAclFile, BadRule) as error:
+    except UnicodeDecodeError as error:
+        raise BadOption(f"{file}: the file is not text in UTF-8, from byte {error.start} on") from error
+    except (BadAclFile, BadRule) as error:
         raise BadOption(f"{file}: {error}") from error
     done: dict[str, Any] = {"changed": [*found.remarks]}
     remarks = [f"changed: {remark}" for remark in found.remarks]

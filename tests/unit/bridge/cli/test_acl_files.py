@@ -87,3 +87,21 @@ def test_users_of_acl_2() -> None:
 def test_other_files_are_refused(text: str) -> None:
     with pytest.raises(BadAclFile):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{\naccounts: x", "line 2, column 1: Expecting property name"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"users": [{"password": "p"}]}', "users: a user has no username"),
+        ('{"users": "alice"}', "users: expected a list of objects"),
+        ('[{"subject": "User:a", "policies": 3}]', 'acls: {"subject": "User:a", "policies": 3}: '),
+        ("\x7fELF", "line 1: expected KEY: VALUE"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_said_in_words(text: str, said: str) -> None:
+    with pytest.raises(BadAclFile) as raised:
+        parse(text)
+    assert said in str(raised.value)
+    assert "Error(" not in str(raised.value)
