@@ -84,7 +84,10 @@ def test_noisy_client_is_kept_at_its_rate(broker: Broker) -> None:
     seconds = time.monotonic() - begun_s
     assert 0.4 * NOISY_RATE * seconds < noisy.sent_bytes < 1.2 * NOISY_RATE * (seconds + 1)
     assert any(noisy.throttled_ms)
-    assert duolog("quota", "remove", "--client-id", "noisy", "producer_byte_rate", **environment).returncode == 0
+    removals = [duolog("quota", "remove", "--client-id", "noisy", "producer_byte_rate", **environment) for _ in "ab"]
+    assert (removals[0].returncode, removals[0].stdout) == (0, "removed producer_byte_rate\n")
+    assert (removals[1].returncode, removals[1].stdout) == (1, "")
+    assert "there is no quota producer_byte_rate of client-id=noisy" in removals[1].stderr
     assert json.loads(duolog("quota", "list", "--json", **environment).stdout) == []
     refused = duolog("quota", "set", "--client-id", "noisy", "controller_mutation_rate=1", **environment)
     assert (refused.returncode, "is not supported" in refused.stderr) == (1, True)

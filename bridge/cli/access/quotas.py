@@ -4,7 +4,17 @@ from typing import Annotated, Any
 
 import typer
 
-from duolog.bridge.cli.common import AsJson, BadOption, Http, new_app, reading, show_json, show_table, writing
+from duolog.bridge.cli.common import (
+    AsJson,
+    BadOption,
+    Http,
+    new_app,
+    reading,
+    show_done,
+    show_json,
+    show_table,
+    writing,
+)
 
 quota_app = new_app("Quotas: how much the clients of a user or of a client id may use.")
 
@@ -30,7 +40,9 @@ def quota_set(
     as_json: AsJson = False,
 ) -> None:
     """Set quotas; other quotas of the same user and client id stay."""
-    _change(user, client_id, dict(_limit(text) for text in limits), http, as_json=as_json)
+    row = _change(user, client_id, dict(_limit(text) for text in limits), http)
+    shown = [f"{key}={value:.12g}" for key, value in sorted(row["limits"].items())]
+    show_done(row, "\n".join(shown), as_json=as_json)
 
 
 @quota_app.command("remove", epilog="Example: duolog quota remove --user alice producer_byte_rate")
@@ -42,7 +54,7 @@ def quota_remove(
     as_json: AsJson = False,
 ) -> None:
     """Remove quotas."""
-    _change(user, client_id, dict.fromkeys(keys), http, as_json=as_json)
+    show_done(_change(user, client_id, dict.fromkeys(keys), http), f"removed {', '.join(keys)}", as_json=as_json)
 
 
 @quota_app.command("list")
@@ -74,18 +86,13 @@ def _limit(text: str) -> tuple[str, float]:
         raise BadOption(f"{text}: expected KEY=NUMBER") from None
 
 
-def _change(
-    user: str | None, client_id: str | None, limits: dict[str, Any], http: str | None, *, as_json: bool
-) -> None:
+def _change(user: str | None, client_id: str | None, limits: dict[str, Any], http: str | None) -> dict[str, Any]:
+    """Set the limits that have a number, and remove the others; return all limits of the user and client id."""
     if user is None and client_id is None:
         raise BadOption("expected --user, --client-id, or both")
     body: dict[str, Any] = {"limits": limits}
     for field, name in (("user", user), ("client_id", client_id)):
         if name is not None:
             body[field] = "" if name == DEFAULT else name
-    row = writing(http).post("/api/quotas", body)
-    if as_json:
-        show_json(row)
-        return
-    for key, value in sorted(row["limits"].items()):
-        typer.echo(f"{key}={value:.12g}")
+    row: dict[str, Any] = writing(http).post("/api/quotas", body)
+    return row

@@ -4,7 +4,8 @@
     POST   /api/quotas    {"user": "alice", "limits": {"producer_byte_rate": 1048576, "consumer_byte_rate": null}}
 
 A user or client id that is missing does not matter, an empty one is the default of all. A limit that is null is
-removed. Quotas hold whether `security.enabled` is on or off; without it, all clients are the user ANONYMOUS.
+removed; if it is not set, nothing is changed, and the status is 404. Quotas hold whether `security.enabled` is on or
+off; without it, all clients are the user ANONYMOUS.
 """
 
 import msgspec
@@ -43,7 +44,12 @@ class QuotaApi(ApiPart):
     async def _set(self, request: web.Request) -> web.Response:
         change = parsed(await self._read(request), QuotaChange)
         entity = Entity(change.user, change.client_id)
-        limits = self._stored.changed(entity, change.limits)
+        limits, known = self._stored.changed(entity, change.limits), self._stored.get(entity) or {}
+        missing = [key for key, value in change.limits.items() if value is None and key not in known]
+        if missing:
+            raise web.HTTPNotFound(
+                text=f"there is no quota {', '.join(missing)} of {entity}; `duolog quota list` shows all"
+            )
         promise = self._stored.set(entity, limits, self._context.clock.now_ms())
         await self._kept(promise or self._context.state_log.barrier())
         return answer(_view(entity, limits))

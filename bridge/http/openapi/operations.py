@@ -367,7 +367,7 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
         "Set and remove quotas of a user, of a client id, or of both.",
         answer=answers.QuotaAnswer,
         body=quotas.QuotaChange,
-        statuses={409: "`security.quotas_max` is reached."},
+        statuses={404: "A limit to remove is not set.", 409: "`security.quotas_max` is reached."},
         description="A limit that is null is removed; others that are not named stay. An empty name is the default.",
     ),
     # -- Leases

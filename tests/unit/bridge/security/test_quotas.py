@@ -13,6 +13,7 @@ from duolog.bridge.security.quotas.stored_quotas import TooManyQuotas
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.store.state_log import StateLog
+from tests.kit.http import HttpBench
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
@@ -247,6 +248,22 @@ def test_quotas_are_altered_and_described(version: int) -> None:
     assert describe(("user", 2, None), strict=True) == [first]
     assert describe(("user", 1, None), ("client-id", 0, "app"), strict=True) == [second]
     assert describe(("user", 0, "bob")) == []
+
+
+# -- HTTP
+
+
+def test_removal_of_a_quota_that_is_not_set_changes_nothing() -> None:
+    bench = HttpBench(RocketMQBroker())
+    path, both = "/api/quotas", {"producer_byte_rate": None, "connections": None}
+    assert bench.ask("POST", path, {"user": "alice", "limits": {"connections": 3}})[0] == 200
+    status, answer = bench.ask("POST", path, {"user": "alice", "limits": both})
+    assert (status, answer["error"]) == (
+        404, "there is no quota producer_byte_rate of user=alice; `duolog quota list` shows all"
+    )  # fmt: skip
+    assert bench.ask("GET", path)[1] == [{"user": "alice", "client_id": None, "limits": {"connections": 3.0}}]
+    assert bench.ask("POST", path, {"user": "alice", "limits": {"connections": None}})[0] == 200
+    assert bench.ask("POST", path, {"user": "bob", "limits": {"nonsense": None}})[0] == 400
 
 
 # -- RocketMQ
