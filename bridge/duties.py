@@ -40,8 +40,8 @@ def _add_requests(core: Core, add: Add) -> None:
     """Add the duties of requests and members: leases, long polls, sessions, back-pressure."""
     rocketmq, kafka, leases, purgatory = core.rocketmq_context, core.kafka_context, core.leases, core.purgatory
     heartbeat_times, admission = rocketmq.groups.members.heartbeats, rocketmq.requests.admission
-    muted = core.server.muted
-    add("muted connections", muted.next_deadline_mono_ms, lambda now_ms, mono_ms: muted.release(mono_ms))
+    calls = core.server.timed_calls
+    add("timed calls", calls.next_deadline_mono_ms, lambda now_ms, mono_ms: calls.run(mono_ms))
     add("leases", leases.next_deadline_ms, lambda now_ms, mono_ms: leases.expire(mono_ms))
     add("held requests", purgatory.next_deadline_ms, lambda now_ms, mono_ms: purgatory.advance(mono_ms))
     add("kafka groups", kafka.groups.next_deadline_ms, lambda now_ms, mono_ms: expire_sessions(kafka, mono_ms))

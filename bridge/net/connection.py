@@ -93,8 +93,8 @@ class Connection(asyncio.Protocol):
         self.closed = True  # True until `connection_made`, and from `close` on.
         self.doing = self.wire  # The kind of the request that was received last; a subclass sets it.
         self.is_receiving = False  # `received` is being called, and `received_all` follows in the same turn.
-        self.is_busy = False  # A request is processed in slices; no other is received until it has ended.
-        self.is_muted = False  # The client has used up a quota; `Muted` says until when.
+        self.is_busy = False  # A request is processed in slices, or a login; no other is received until it has ended.
+        self.is_muted = False  # The client has used up a quota.
         self.held: set[HeldRequest] = set()  # The connection's requests in the purgatory.
         self.held_bytes = 0  # The memory of these requests, which the purgatory counts.
         self.on_close: list[Callable[[], None]] = []
@@ -212,6 +212,17 @@ class Connection(asyncio.Protocol):
             self.is_holding = True
             if not self.closed:
                 self._transport.pause_reading()
+
+    def mute(self, until_mono_ms: int) -> None:
+        """Stop reading until a time, because the client has used up a quota (KIP-219); a muted connection stays so."""
+        if not self.is_muted and not self.closed:
+            self.is_muted = True
+            self.hold()
+            self.server.timed_calls.call_at(until_mono_ms, self._unmute)
+
+    def _unmute(self) -> None:
+        self.is_muted = False
+        self.go_on_soon()
 
     def go_on_soon(self) -> None:
         """Read again soon if there is room. It must be called after a request was answered or bytes were sent."""

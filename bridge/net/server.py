@@ -33,7 +33,7 @@ from duolog.bridge.config import LimitsOptions
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.connections import Bounds, Connections
-from duolog.bridge.net.muted import Muted
+from duolog.bridge.net.timed_calls import TimedCalls
 from duolog.bridge.net.tls.counts import TlsCounts
 
 BACKLOG = 1024  # Connections that the kernel keeps until they are accepted; Apache RocketMQ: 1024 (NettyServerConfig).
@@ -68,7 +68,7 @@ class Server:
         self.bounds = bounds  # By `Connection.wire`.
         self.connections = Connections(limits, clock)
         self.tls_counts = TlsCounts()
-        self.muted = Muted()
+        self.timed_calls = TimedCalls(clock)
         self.faults = faults
         self.watchdog = watchdog
         self._end_turn = end_turn

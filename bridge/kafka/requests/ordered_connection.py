@@ -62,7 +62,7 @@ class OrderedConnection(Connection):
                 self.on_close.append(partial(quotas.closed, admitted.key))
             if admitted.wait_ms:
                 quotas.throttled[self.wire, CONNECTION_RATE] += 1
-                self.server.muted.mute(self, mono_ms + admitted.wait_ms)
+                self.mute(mono_ms + admitted.wait_ms)
         self.meter = quotas.meter(self.meter, user, client_id, mono_ms)
 
     def throttle(self, quotas: Quotas, key: str, units: float, client_id: str, mono_ms: int) -> int:
@@ -75,7 +75,7 @@ class OrderedConnection(Connection):
         wait_ms = meter.wait_ms(mono_ms)
         if wait_ms and not self.is_muted:
             quotas.throttled[self.wire, key] += 1
-            self.server.muted.mute(self, mono_ms + wait_ms)
+            self.mute(mono_ms + wait_ms)
         return wait_ms
 
     def renew_session(self) -> None:

@@ -48,4 +48,4 @@ def _admit(quotas: Quotas, connection: Any, user: str, mono_ms: int) -> None:
         connection.on_close.append(partial(quotas.closed, admitted.key))
     if admitted.wait_ms:
         quotas.throttled["rocketmq", CONNECTION_RATE] += 1
-        connection.server.muted.mute(connection, mono_ms + admitted.wait_ms)
+        connection.mute(mono_ms + admitted.wait_ms)

@@ -165,11 +165,11 @@ def test_produce_above_the_quota_is_stored_and_mutes_the_connection() -> None:
     assert not other.transport.is_paused
     assert noisy.connection.is_muted
     bench.clock.pass_ms(throttle_ms - 1)
-    bench.server.muted.release(bench.clock.mono_ms())
+    bench.server.timed_calls.run(bench.clock.mono_ms())
     bench.loop.turn()
     assert noisy.transport.is_paused
     bench.clock.pass_ms(1)
-    bench.server.muted.release(bench.clock.mono_ms())
+    bench.server.timed_calls.run(bench.clock.mono_ms())
     bench.loop.turn()
     assert not noisy.transport.is_paused
     assert noisy.ask(ApiKey.METADATA, 12, topics=[]) is not None
