@@ -35,6 +35,15 @@ class SecurityOptions(Section, frozen=True):
     sasl_plain_without_tls: Annotated[
         bool, setting("allow the SASL mechanism PLAIN on connections without TLS, which show the password")
     ] = False
+    failed_login_delay_ms: Annotated[
+        int,
+        setting(
+            "how long the answer to a login that has failed waits; the connection sends nothing else meanwhile",
+            kafka="connection.failed.authentication.delay.ms",
+            ge=0,
+            le=10_000,
+        ),
+    ] = 100
     session_ms: Annotated[
         int,
         setting(

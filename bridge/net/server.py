@@ -68,7 +68,7 @@ class Server:
         self.bounds = bounds  # By `Connection.wire`.
         self.connections = Connections(limits, clock)
         self.tls_counts = TlsCounts()
-        self.timed_calls = TimedCalls(clock)
+        self.timed_calls = TimedCalls(clock, self.touch)
         self.faults = faults
         self.watchdog = watchdog
         self._end_turn = end_turn

@@ -14,14 +14,16 @@ from duolog.bridge.clock import Clock
 class TimedCalls:
     """The calls by the times at which they are due; those of one time are made in the order in which they came."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, touch: Callable[[], None]) -> None:
+        """`touch` schedules the end of the turn, at which the ticker is set to the next deadline."""
+        self._clock, self._touch = clock, touch
         self._calls: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = count()
 
     def call_at(self, mono_ms: int, call: Callable[[], object]) -> None:
         """Make a call at a time."""
         heappush(self._calls, (mono_ms, next(self._numbers), call))
+        self._touch()
 
     def wait(self, wait_ms: int, done: Callable[[None], object]) -> None:
         """Call `done(None)` after a time, as those want it who wait for a callback."""

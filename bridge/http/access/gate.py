@@ -1,6 +1,6 @@
 """The decision before an HTTP handler runs: who has sent the request, and whether that principal has what it needs.
 
-    no or wrong credentials    401, with WWW-Authenticate
+    no or wrong credentials    401, with WWW-Authenticate; wrong ones after `security.failed_login_delay_ms`
     no right                   403
 
 Credentials are `Authorization: Basic`, with a user's name and password, or `Bearer`, with a token (JWT). A
@@ -81,15 +81,21 @@ class HttpGate:
         ):
             return None
         if scheme.lower() == BEARER and self._security.tokens is not None:
-            return await self._bearer(given.strip(), request.remote or "")
+            return await self._logged_in(self._bearer(given.strip(), request.remote or ""))
         if not scheme and (user := _user_of_certificate(request)):
             return Session(user, request.remote or "")
         if scheme.lower() != BASIC:
             raise NotLoggedIn("security.enabled: expected Authorization: Basic, with the name and password of a user")
         name, password = _credentials(given)
+        return await self._logged_in(self._login(name, password, request.remote or ""))
+
+    async def _logged_in(self, login: Awaitable[Session]) -> Session:
+        """Return the session of a login. Raises NotLoggedIn, after a delay so that nobody guesses passwords fast."""
         try:
-            return await self._login(name, password, request.remote or "")
+            return await login
         except LoginFailed as failure:
+            if delay_ms := self._security.options.failed_login_delay_ms:
+                await awaited(partial(self._context.monitoring.server.timed_calls.wait, delay_ms))
             raise NotLoggedIn(str(failure)) from failure
 
     async def _bearer(self, token: str, host: str) -> Session:
@@ -99,7 +105,7 @@ class HttpGate:
         mechanism, audit = "bearer", self._security.audit
         if isinstance(user, LoginFailed):
             audit.login("http", mechanism, "", host, str(user))
-            raise NotLoggedIn(str(user))
+            raise user
         # A token comes with each request; one login a minute is noted.
         if self._bearers.take((user.name, host), clock.mono_ms()) is not None:
             audit.login("http", mechanism, user.name, host)

@@ -6,6 +6,7 @@ cause, not a lost connection.
 """
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from duolog.bridge.kafka.context import KafkaContext
@@ -15,7 +16,7 @@ from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.ordered_outbox import OutboxSlot
-from duolog.bridge.net.waiting import WaitingSteps
+from duolog.bridge.net.waiting import UntilCalled, WaitingSteps
 from duolog.bridge.security.scram import LoginFailed
 from duolog.protocol.kafka.api_messages import ErrorCode
 
@@ -45,30 +46,20 @@ def sasl_authenticate(
 def _steps(
     context: KafkaContext, connection: OrderedConnection, login: Login, request: KafkaRequest
 ) -> WaitingSteps[Answer | Steps]:
-    tokens = login.steps(bytes(request.body.auth_bytes), context.clock.now_ms(), context.clock.mono_ms())
+    connection.is_busy = True  # What the client has sent behind its password is not read before it is checked.
+    connection.hold()
     try:
-        try:
-            wait = next(tokens)
-        except StopIteration as end:
-            token: bytes = end.value
-        else:
-            connection.is_busy = True  # What the client has sent behind its password is not read before it is checked.
-            connection.hold()
-            try:
-                outcome = yield wait
-            finally:
-                connection.is_busy = False
-                connection.go_on_soon()
-            try:
-                tokens.send(outcome)
-                raise AssertionError("a login waits once")
-            except StopIteration as end:
-                token = end.value
+        token = yield from login.steps(bytes(request.body.auth_bytes), context.clock.now_ms(), context.clock.mono_ms())
     except LoginFailed as failure:
         context.metrics.errors["kafka", ErrorCode.sasl_authentication_failed.name.upper()] += 1
+        if delay_ms := context.security.options.failed_login_delay_ms:
+            yield UntilCalled(partial(connection.server.timed_calls.wait, delay_ms))
         reason = str(failure)
         connection.server.soon("kafka login", lambda: connection.close(f"login failed: {reason}"))
         return request.answer(_response(request, ErrorCode.sasl_authentication_failed, reason))
+    finally:
+        connection.is_busy = False
+        connection.go_on_soon()
     connection.renew_session()
     return request.answer(_response(request, ErrorCode.none, None, token, login.session_ms if login.session else 0))
 

@@ -23,6 +23,13 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 _CHANGES: Final = frozenset({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET})
 
 
+class WrongSignature(RequestRefused):
+    """A login that has failed: its answer waits for `security.failed_login_delay_ms`, so that nobody guesses fast."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, remark)
+
+
 class Authenticator(Protocol):
     """Finds out who has sent a request."""
 
@@ -55,6 +62,7 @@ class Gate:
         self._security = security
         self.resources = security.resources
         self.authenticator = authenticator
+        self.failed_login_delay_ms = security.options.failed_login_delay_ms
 
     def admit(self, connection: Any, command: RemotingCommand, row: Row, context: Any) -> Granted:
         """Decide about a request. Raises RequestRefused, and ProtocolError if its fields cannot be read."""

@@ -7,7 +7,7 @@ signature, and has the same answer.
 import secrets
 from typing import Final
 
-from duolog.bridge.rocketmq.access.gate import no_permission
+from duolog.bridge.rocketmq.access.gate import WrongSignature, no_permission
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.security.logins import session_of
 from duolog.bridge.security.secret_box import KEY_BYTES, CannotUnseal
@@ -43,7 +43,7 @@ class SignedRequests:
         is_fitting = is_signed_with(command.ext, body, known or self._no_secret_key)
         if user is None or not known or not is_fitting:
             self._security.audit.login("rocketmq", ACCESS_KEY_LOGIN, name, connection.peer[0], WRONG)
-            raise no_permission(WRONG)
+            raise WrongSignature(WRONG)
         session = connection.session
         if session is None or session.name != name or session.login != user.login:
             session = connection.session = session_of(user, connection.peer[0])

@@ -2,6 +2,7 @@
 
     malformed frame or header            the connection is closed, as by Java's decoder
     unknown code                         REQUEST_CODE_NOT_SUPPORTED
+    signature with a wrong secret key    NO_PERMISSION, after `security.failed_login_delay_ms`
     too many unanswered requests         SYSTEM_BUSY; `rocketmq.unanswered_max`, `admission.py`
     the handler returns an Answer        the answer is sent when the log keeps its promise; clients match answers by
                                          `opaque`, so they may be sent in any order
@@ -27,7 +28,7 @@ from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import BUG, Connection, Log
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.net.server import Server
-from duolog.bridge.rocketmq.access.gate import Gate, Granted
+from duolog.bridge.rocketmq.access.gate import Gate, Granted, WrongSignature
 from duolog.bridge.rocketmq.namesrv.expected_topics import RouteMisses
 from duolog.bridge.rocketmq.producing.gathered_decisions import GATHERING, append_gathered
 from duolog.bridge.rocketmq.requests.admission import Admission, Kind
@@ -96,6 +97,7 @@ class RocketMQConnection(Connection):
 
     __slots__ = (
         "_promised",
+        "_wrong_logins",
         "calls",
         "context",
         "granted",
@@ -119,6 +121,7 @@ class RocketMQConnection(Connection):
         self.is_member = False
         self.waiting_bytes = 0  # Bytes of the client's requests in background queues.
         self.packed_peer = NO_HOST  # The packed address of the client, the born host of its messages.
+        self._wrong_logins: deque[tuple[RemotingCommand, WrongSignature]] = deque()  # Their answers wait.
         # By the level of their promises: answers that wait for the next write, for the next fsync, or for the object
         # store, to which the list is extended on first use.
         self._promised: list[Promised] = [deque(), deque()]
@@ -172,6 +175,8 @@ class RocketMQConnection(Connection):
         self.doing = row.name
         try:
             given = self._handle(command, row)
+        except WrongSignature as error:
+            given = self._refuse_login(command, error)
         except Exception as error:  # noqa: BLE001 - `refusal` reports it
             given = self.refusal(command, error)
         if given is None:
@@ -195,6 +200,31 @@ class RocketMQConnection(Connection):
         if context.quotas.has_any:
             check_quotas(context.quotas, self, command, row.kind)
         return row.handler(context.handlers, self, command)
+
+    def _refuse_login(self, asked: RemotingCommand, error: WrongSignature) -> Answer | None:
+        """Answer later that a login has failed. Until then no request is received; others that failed come behind."""
+        assert self.context.gate is not None, "security is on"
+        delay_ms = self.context.gate.failed_login_delay_ms
+        if not delay_ms:
+            return self.refusal(asked, error)
+        self._wrong_logins.append((asked, error))
+        self.unanswered += 1
+        self.is_busy = True
+        self.hold()
+        if len(self._wrong_logins) == 1:
+            self.server.timed_calls.wait(delay_ms, self._refuse_next_login)
+        return None
+
+    def _refuse_next_login(self, _: None) -> None:
+        if self.closed:
+            return
+        assert self.context.gate is not None, "security is on"
+        asked, error = self._wrong_logins.popleft()
+        self.is_busy = bool(self._wrong_logins)
+        self.reply(asked, self.refusal(asked, error))
+        self.answered()
+        if self._wrong_logins:
+            self.server.timed_calls.wait(self.context.gate.failed_login_delay_ms, self._refuse_next_login)
 
     def refusal(self, asked: RemotingCommand, error: Exception) -> Answer:
         """Return the answer to a request that failed; an error that is not ANSWERABLE is reported as a fault."""

@@ -32,8 +32,9 @@ def as_user(name: str, password: str = "secret") -> dict[str, str]:
 class Bench(HttpBench):
     core: RocketMQBroker
 
-    def __init__(self) -> None:
-        super().__init__(RocketMQBroker(options=Options(security=SecurityOptions(enabled=True))))
+    def __init__(self, failed_login_delay_ms: int = 0) -> None:
+        settings = SecurityOptions(enabled=True, failed_login_delay_ms=failed_login_delay_ms)
+        super().__init__(RocketMQBroker(options=Options(security=settings)))
         self.core.security.use(BOX)
         for record in RECORDS:
             self.core.security.users.set(record, self.core.clock.now_ms())

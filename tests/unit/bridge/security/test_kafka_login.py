@@ -26,10 +26,10 @@ NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class SecureBench(KafkaBench):
-    """A core with the users alice, who is none of the super users, and root."""
+    """A core with the users alice, who is none of the super users, and root. Failed logins are answered at once."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(security=SecurityOptions(enabled=True, **settings))
+        super().__init__(security=SecurityOptions(enabled=True, **{"failed_login_delay_ms": 0, **settings}))
         self.security.use(BOX)
         for record in RECORDS:
             self.security.users.set(record, self.clock.now_ms())
