@@ -31,6 +31,7 @@ from duolog.bridge.cli.dashboards import dashboard_app
 from duolog.bridge.cli.data_directory.backup import backup, restore
 from duolog.bridge.cli.data_directory.doctor import doctor
 from duolog.bridge.cli.data_directory.log import log_app
+from duolog.bridge.cli.data_directory.move import move
 from duolog.bridge.cli.drain import drain
 from duolog.bridge.cli.groups import group_app
 from duolog.bridge.cli.messages import consume, message_app, produce
@@ -60,6 +61,7 @@ def add_to(app: typer.Typer) -> None:
         consume,
         backup,
         restore,
+        move,
         doctor,
         drain,
         demo,

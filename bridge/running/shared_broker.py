@@ -33,6 +33,7 @@ from duolog.store.objects.errors import StoreRefused, UnreliableStore
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import ObjectStoreOptions
+from duolog.store.recovery.format_version import UnknownFormat, ensure_format
 from duolog.store.shared.requests import RequestsStopped
 from duolog.store.store import lock_directory
 
@@ -95,12 +96,13 @@ class SharedBroker(Broker):
                 self._on_progress,
             )
             files = self._open_files()
+            ensure_format(files)
             lock = lock_directory(files)  # Before the store is asked: a mistaken second start must change nothing.
             await self.membership.join(files, lock)
             self.prepare_log(files, now_ms, self.server, self.addresses)
             self.nodes = self.membership.nodes
             self.store = self.membership.replica.open(store_options(section, is_shared=True), self.state_log)
-        except DataDirectoryInUse as error:
+        except (DataDirectoryInUse, UnknownFormat) as error:
             raise StartError(f"store.directory: {section.directory}: {error}") from error
         except StoreError as error:
             raise StartError(f"{self.options.shared.url}: {error}") from error

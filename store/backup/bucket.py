@@ -21,7 +21,7 @@ from duolog.store.backup.manifest import (
     is_path,
     unfinished,
 )
-from duolog.store.backup.new_directory import Restore, WrittenFile
+from duolog.store.backup.new_directory import NewDataDirectory, WrittenFile
 from duolog.store.backup.sources import Sources, verify_log
 from duolog.store.objects.interface import Creation, FileStore, ObjectStore
 from duolog.store.objects.transfers import list_all, persist, read_ranges
@@ -105,7 +105,7 @@ class BucketBackup:
 
         Blocks while it writes. Raises BackupFailed, ObjectStoreError and OSError.
         """
-        with Restore(data, manifest) as new:
+        with NewDataDirectory(data) as new:
             for each in manifest.files:
                 file = WrittenFile(new.files, each.path)
                 try:
@@ -118,7 +118,7 @@ class BucketBackup:
                 if each.size and not file.size:
                     raise BackupFailed(f"{self._url}/{each.path} is missing, or empty: restore another backup")
                 check_copy(manifest, self._url, each, file.size, file.crc)
-            new.finish()
+            new.finish(manifest.position, manifest.data_format)
 
 
 async def checksum(objects: ObjectStore, file: CopiedFile) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from duolog.store.backup.manifest import (
     encode_manifest,
     unfinished,
 )
-from duolog.store.backup.new_directory import Restore, make_directories, sync_directories, write_file
+from duolog.store.backup.new_directory import NewDataDirectory, make_directories, sync_directories, write_file
 from duolog.store.backup.sources import Sources, blocks_of, verify_log
 from duolog.store.files import ReadOnlyFiles
 
@@ -65,8 +65,8 @@ class DirectoryBackup:
         """
         source = ReadOnlyFiles(self._directory)
         verify_log(source, self.manifest.position)
-        with Restore(data, self.manifest) as new:
+        with NewDataDirectory(data) as new:
             for each in self.manifest.files:
                 written = write_file(new.files, each.path, noted(blocks_of(source, each), note_bytes))
                 check_copy(self.manifest, self._directory, each, written.size, written.crc)
-            new.finish()
+            new.finish(self.manifest.position, self.manifest.data_format)

@@ -1,4 +1,4 @@
-"""A directory that is being written: a backup, or a data directory that is restored."""
+"""A directory that is being written: a backup, or a new data directory."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from crc32c import crc32c
 
-from duolog.store.backup.manifest import DIRECTORIES, BackupFailed, BackupManifest
+from duolog.store.backup.manifest import DIRECTORIES, BackupFailed
 from duolog.store.backup.sources import verify_log
 from duolog.store.files import ReadOnlyFiles, RealFiles
 from duolog.store.recovery.format_version import write_format
@@ -71,24 +71,27 @@ def sync_directories(files: RealFiles) -> None:
         files.sync_directory(directory)
 
 
-class Restore:
-    """A data directory that is made of a backup. It gets its name when it is complete.
+class NewDataDirectory:
+    """A data directory that is made of a backup or of a stream. It gets its name when it is complete.
 
     A context manager: what was written is removed if the block raises.
     """
 
-    def __init__(self, data: str, manifest: BackupManifest) -> None:
+    def __init__(self, data: str) -> None:
         """Raises BackupFailed unless the data directory is empty or does not exist, and OSError."""
         check_is_new(data)
-        self._data, self._manifest = data, manifest
+        self._data = data
         self._new = f"{data.rstrip('/')}{_NEW_SUFFIX}"
-        shutil.rmtree(self._new, ignore_errors=True)  # A restore that was killed has left it.
-        self.files = make_directories(self._new)  # Below which the files of the backup must be written.
+        shutil.rmtree(self._new, ignore_errors=True)  # A command that was killed has left it.
+        self.files = make_directories(self._new)  # Below which the files must be written.
 
-    def finish(self) -> None:
-        """Verify the log, and give the directory its name. Raises BackupFailed and OSError."""
-        verify_log(ReadOnlyFiles(self._new), self._manifest.position)
-        write_format(self.files, self._manifest.data_format)
+    def finish(self, position: int, data_format: int) -> None:
+        """Verify the log, which must end at this position, and give the directory its name.
+
+        Raises BackupFailed and OSError.
+        """
+        verify_log(ReadOnlyFiles(self._new), position)
+        write_format(self.files, data_format)
         sync_directories(self.files)
         os.replace(self._new, self._data)  # Linux replaces an empty directory.
         RealFiles(self._data).sync_directory("..")

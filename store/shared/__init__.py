@@ -5,6 +5,7 @@
     wal/log_cursor.py    which objects count: the reader's side
     wal/fencing.py       how a broker takes over
     segments/            compaction: segment objects, manifests
+    moving/              a data directory becomes a stream, and a stream a data directory
     joining.py           a start: which stream, what the local log lacks, what it has too much
     uploader.py          uploads what the owner appends
     follower.py          applies what the owner has uploaded, and takes over

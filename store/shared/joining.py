@@ -67,7 +67,7 @@ async def join(
     if known is None and not local.is_empty:
         raise WrongStream(
             f"the data directory has a log of its own, in {LOG_DIRECTORY}/, which is no copy of a stream: use an empty "
-            "data directory"
+            "data directory, or make this log a stream of its own by `duolog move --data DIR --to URL`"
         )
     stream = await find_stream(requests, known.owner.stream if known else None, new_stream)
     state = known or _nothing(stream, writer)

@@ -1,7 +1,7 @@
-"""Writes the log of a stream into an empty data directory, where retention has removed segments of it.
+"""Writes the log of a stream up to its floor into an empty data directory.
 
 A follower cannot replay a log with gaps, unit by unit. A recovery can: from a snapshot and the segments that are left.
-So the segment objects become segment files, and removed ranges become gaps.
+So the segment objects become segment files, and removed ranges become gaps. A log without gaps has no snapshot.
 """
 
 from crc32c import crc32c
@@ -35,25 +35,26 @@ async def missing(manifests: Manifests, key: str) -> StoreError:
 
 
 async def materialize(requests: Requests, files: Files, manifests: Manifests) -> None:
-    """Replace the local log by the segment objects and the snapshot of the manifests.
+    """Replace the local log by the segment objects and the snapshot, if any, of the manifests.
 
     Blocks while it writes. Raises FellBehind, after which it can be called again, and DamagedObject, OSError,
     RequestsStopped.
     """
     files.make_directory(LOG_DIRECTORY)
     remove_log(files)
-    key = snapshot_key(manifests.snapshot)
-    snapshot = await requests.get(key)
-    if snapshot is None:
-        raise await missing(manifests, key)
-    write_new(files, snapshot_path(manifests.snapshot), snapshot)
+    if manifests.snapshot >= 0:
+        key = snapshot_key(manifests.snapshot)
+        snapshot = await requests.get(key)
+        if snapshot is None:
+            raise await missing(manifests, key)
+        write_new(files, snapshot_path(manifests.snapshot), snapshot)
     position = manifests.segments[0].start if manifests.segments else None
     for segment in manifests.segments:
         if position is not None and segment.start > position:
             write_new(files, Segment(position, segment.start, is_gap=True).path, b"")
         await _download(requests, files, manifests, segment)
         position = segment.end
-    assert manifests.floor is not None, "a snapshot is named with a floor"
+    assert manifests.floor is not None, "there is a manifest"
     end = manifests.floor.tail.position
     if position is not None and position < end:
         write_new(files, Segment(position, end, is_gap=True).path, b"")

@@ -1,0 +1,114 @@
+"""Makes a stream a data directory that needs no object store.
+
+The segment objects and the units of the slots above the floor become segment files. All brokers of the stream must be
+stopped. If one of them is running, it creates slots, by which this is noticed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from duolog.store.entry import Buffer
+from duolog.store.files import Files
+from duolog.store.log.segment import LOG_DIRECTORY, Segment
+from duolog.store.objects.interface import ObjectStore
+from duolog.store.objects.transfers import persist
+from duolog.store.shared.events import Event
+from duolog.store.shared.moving.to_store import MoveFailed
+from duolog.store.shared.requests import Requests
+from duolog.store.shared.segments.manifest import Manifests
+from duolog.store.shared.segments.materialize import FellBehind, materialize
+from duolog.store.shared.wal.log_cursor import Ignored, LogCursor, Units
+from duolog.store.shared.wal.stream import KEY, decode_stream
+from duolog.store.shared.wal.wal_object import key_of
+
+STREAM_BYTES_MAX: Final = 1 << 16
+ANSWER_MS: Final = 60_000  # A third of it passes before a request without an answer is sent again beside the first.
+SEGMENT_BYTES: Final = 256 << 20  # Slots are written to the next segment file when one has this size.
+
+
+class MovedLog(NamedTuple):
+    position: int  # The end of the log.
+    is_ended: bool  # The last owner was stopped in order. If not, its disk may have units that the store lacks.
+
+
+async def move_to_disk(
+    objects: ObjectStore, url: str, files: Files, watch_ms: int, on_event: Callable[[Event], None]
+) -> MovedLog:
+    """Write the log of a stream below an empty directory.
+
+    `watch_ms` is how long no slot may come after the last one: more than the third of `cluster.takeover_ms` after
+    which an idle owner creates one. After the first request, failed ones are reported by `on_event` and repeated.
+    Blocks while it writes. Raises MoveFailed, ObjectStoreError, DamagedObject and OSError.
+    """
+    found = await persist(lambda: objects.get(KEY, STREAM_BYTES_MAX))
+    if found is None:
+        raise MoveFailed(f"{url} has no object '{KEY}', so it has no stream: correct the URL")
+    requests = Requests(objects, ANSWER_MS, on_event)
+    manifests = Manifests(requests)
+    cursor = LogCursor.at_start(decode_stream(found))
+    await manifests.refresh()
+    if manifests.floor is not None:
+        await _materialize(requests, files, manifests)
+        cursor = LogCursor(manifests.floor.owner, manifests.floor.tail)
+    is_ended = await _copy_slots(requests, files, cursor)
+    await requests.pause(watch_ms)
+    number = manifests.number
+    await manifests.refresh()
+    if manifests.number != number or await requests.get(key_of(cursor.sequence)) is not None:
+        raise MoveFailed(f"a broker is writing to {url}: stop all brokers of the stream, and run the command again")
+    return MovedLog(cursor.position, is_ended)
+
+
+async def _materialize(requests: Requests, files: Files, manifests: Manifests) -> None:
+    while True:
+        with suppress(FellBehind):
+            return await materialize(requests, files, manifests)
+
+
+async def _copy_slots(requests: Requests, files: Files, cursor: LogCursor) -> bool:
+    """Append the units of all slots from the cursor on; return whether the last owner was stopped in order."""
+    tail = TailWriter(files, cursor.position)
+    is_ended = False
+    try:
+        while (data := await requests.get(key_of(cursor.sequence))) is not None:
+            taken = cursor.take(data)
+            if isinstance(taken, Units):
+                await asyncio.to_thread(tail.write, taken.payload)
+            if not isinstance(taken, Ignored):
+                is_ended = isinstance(taken, Units) and taken.is_last
+    finally:
+        tail.close()
+    return is_ended
+
+
+class TailWriter:
+    """Writes units behind the log of a data directory, durably."""
+
+    def __init__(self, files: Files, position: int) -> None:
+        self._files, self._start, self._position = files, position, position
+        self._handle: int | None = None
+
+    def write(self, units: Buffer) -> None:
+        """Append the units of one slot. Blocks; raises OSError."""
+        if not len(units):
+            return
+        if self._handle is not None and self._position - self._start >= SEGMENT_BYTES:
+            self.close()
+            self._start = self._position
+        if self._handle is None:
+            path = Segment(self._start).path
+            is_there = path.rpartition("/")[2] in self._files.list(LOG_DIRECTORY)
+            self._handle = self._files.open(path, create=not is_there)
+        self._files.write(self._handle, [units], self._position - self._start)
+        self._position += len(units)
+
+    def close(self) -> None:
+        """Sync and close the file. Blocks; raises OSError."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            try:
+                self._files.sync(handle)
+            finally:
+                self._files.close(handle)
