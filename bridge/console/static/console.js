@@ -60,6 +60,19 @@ document.body.addEventListener("htmx:sendError", () => {
   lost.textContent = "What is shown is old: the broker does not answer.";
 });
 
+// -- Cells of cards say the heads of their columns. The style shows it where rows are cards.
+
+function labelCards() {
+  for (const table of document.querySelectorAll("table.cards")) {
+    const heads = [...table.tHead.rows[0].cells].map((each) => each.textContent);
+    for (const row of table.tBodies[0].rows) {
+      [...row.cells].forEach((cell, at) => { if (heads[at]) cell.dataset.label = heads[at]; });
+    }
+  }
+}
+document.body.addEventListener("htmx:afterSettle", labelCards);
+labelCards();
+
 // -- Results of actions and copying
 
 document.body.addEventListener("click", async (event) => {
