@@ -74,6 +74,5 @@ class Console:
     async def _site(self) -> Any:
         if self._made is None:
             site = await asyncio.to_thread(import_module, "duolog.bridge.console.site")
-            await asyncio.to_thread(site.rendering.environment)
             self._made = site.Site(self._local_api, self._read, self._clock, self._options)
         return self._made

@@ -1,6 +1,7 @@
 """The class Site: makes pages, carries out actions, returns files. `console.py` imports it for the first request."""
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -75,10 +76,11 @@ class Site:
             "now_ms": api.now_ms,
             "query": list(request.query.items()),
         }
-        return self._html(rendering.parts(page.template, values), status)
+        return await self._html(page.template, values, status)
 
-    def _html(self, parts: Iterable[bytes | None], status: int) -> web.StreamResponse:
-        response = Listing(parts, status, content_type="text/html; charset=utf-8")
+    async def _html(self, template: str, values: Mapping[str, Any], status: int) -> web.StreamResponse:
+        compiled = await asyncio.to_thread(rendering.template, template)
+        response = Listing(rendering.parts(compiled, values), status, content_type="text/html; charset=utf-8")
         response.headers.update(HEADERS | FRESH)
         return response
 
@@ -96,7 +98,7 @@ class Site:
             planned = plan(form)
         except FormError as error:
             values |= {"error": str(error), "done": "", "commands": []}
-            return self._html(rendering.parts("result.html", values), 400)
+            return await self._html("result.html", values, 400)
         origin = f"{request.scheme}://{request.host}"
         shown = commands(planned.words, origin, planned.method, planned.path, planned.query, planned.body)
         values |= {"done": planned.done, "commands": [shown], "is_preview": form.flag("preview")}
@@ -107,7 +109,7 @@ class Site:
             values["answer"] = content
             if status >= 400:
                 values["error"] = error_of(content)
-        response = self._html(rendering.parts("result.html", values), status if values["error"] else 200)
+        response = await self._html("result.html", values, status if values["error"] else 200)
         if not values["error"] and not values["is_preview"]:
             response.headers["HX-Trigger"] = "changed"
         return response
