@@ -112,21 +112,21 @@ class PendingTimers:
 
     def next_ms(self) -> int | None:
         """Return a time before which no timer becomes ready and no topic has a turn; None if there is no such time."""
-        stored = self.prefetch.next_key()
-        times = (self.memtable.windows.next_ms(), None if stored is None else stored[0], self.turns.next_ms())
+        keys = (self.memtable.waiting.first_key(), self.prefetch.next_key())
+        times = [self.turns.next_ms(), *(key[0] for key in keys if key is not None)]
         return min((each for each in times if each is not None), default=None)
 
     def advance(self, now_ms: int, moves_max: int) -> None:
-        """Make due timers ready, until about `moves_max` rows have moved or no more need to."""
-        self.memtable.windows.advance(now_ms, moves_max)
+        """Make due timers ready, at most `moves_max` of the memtable and as many prefetched ones."""
+        self.memtable.advance(now_ms, moves_max)
         self.prefetch.advance(now_ms, moves_max)
 
     # -- The timers that topics may deliver
 
     def first_due(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]:
         """Return the first timers that a topic may deliver now, within these limits; one timer even if it is larger."""
-        now_ms = min(now_ms, self.memtable.windows.reached_ms)
-        limits = [limit for limit in (self.limit_of(topic), self.prefetch.next_key()) if limit is not None]
+        keys = (self.limit_of(topic), self.memtable.waiting.first_key(), self.prefetch.next_key())
+        limits = [key for key in keys if key is not None]
         limit = min(limits) if limits else None
         found: list[Timer] = []
         for timer in self._ready(topic):

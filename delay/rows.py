@@ -4,7 +4,7 @@
 
 `address` is the position of the pending entry in the log. It is unique, and ascending in the order of arrival. (due,
 address) is the *key* of a timer; timers are delivered in the order of their keys. Fields are big-endian, so rows are
-sorted by their bytes. A queue key of 0 marks a deleted row.
+sorted by their bytes.
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,8 @@ ROW: Final = Struct(">QQQIHBx")
 ROW_SIZE: Final = ROW.size
 KEY: Final = Struct(">QQ")  # A timer's key, or its id, which is the first key that the timer had.
 KEY_SIZE: Final = KEY.size
-QUEUE_KEY_AT: Final = 16
-QUEUE_KEY_END: Final = 24
-NO_QUEUE_KEY: Final = bytes(8)
+TOPIC_AT: Final = 16  # The first bytes of a queue key are the topic number.
+TOPIC_END: Final = 22
 TOPIC_SHIFT: Final = QUEUE_ID_BITS  # A queue key is topic number << 16 | queue id.
 
 TimerKey = tuple[int, int]  # due_ms, address

@@ -18,7 +18,7 @@ from typing import Final
 from duolog.delay.cancellations import Cancelled, TimerOutcome
 from duolog.delay.entry_extra import HASH_SIZE, StoredAgain
 from duolog.delay.held import HeldTimers
-from duolog.delay.memtable.scan import Sweep
+from duolog.delay.memtable.sweep import Sweep
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import KEY, TOPIC_SHIFT, Timer, TimerId, TimerKey
 from duolog.delay.tree.jobs import CommitManifest, TreeStore

@@ -1,56 +1,72 @@
 """The memtable: all pending timers whose messages are in the log, 32 bytes for each and no object.
 
-    add -> windows -------- the hand reaches their time --------> ready, by topic --- delivered ---> (removed)
+    add -> waiting -------- the hand reaches their time --------> ready, by topic --- delivered ---> (removed)
 
-           [ 18h ][ 4.6h ]..[ 65s ]..[ 256ms ]..[1ms][1ms]        orders   [row row row]
-           rows, by address (windows.py)                          billing  [row]         by due time and address
+           [row row row row row row ...]                          orders   [row row row]
+              |                                                   billing  [row]
               |                                                      |
-              `-- far ------------> frozen (frozen.py) <-------------' its topic is paused
+              `-- far ------------> frozen <-------------------------' its topic is paused
                                        |
                                        `--> written to a sorted table, then removed; after a failure put back
 
-A ready row stays until it is delivered or deleted. The time to add or delete a timer does not depend on the number of
-timers, except for the bisection of one array. If the clock is set back, ready rows wait until they are due again. A
-*far* row is one that a flush may take (`delay/tree/flush_job.py`); ready rows may be far after the clock was set back.
+All rows are in the order of their keys (`sorted_rows.py`). The *hand* is the time up to which rows are ready. A ready
+row stays until it is delivered or deleted. If the clock is set back, no row moves, and ready rows wait until they are
+due again. A *far* row is one that a flush may take (`delay/tree/flush_job.py`); ready rows may be far after the clock
+was set back.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
+from typing import Final
 
-from duolog.delay.memtable.counts import Counts, parts_of, topics_of
-from duolog.delay.memtable.frozen import Frozen, FrozenRows
-from duolog.delay.memtable.row_arrays import RowsByAddress, RowsByKey
-from duolog.delay.memtable.windows import Windows
+from duolog.delay.memtable.counts import Counts
+from duolog.delay.memtable.sorted_rows import BEGINNING, END, SortedRows
+from duolog.delay.memtable.view import MemtableView
 from duolog.delay.rows import (
     KEY,
     KEY_SIZE,
     ROW,
+    TOPIC_AT,
+    TOPIC_END,
     Timer,
     TimerKey,
     pack_row,
     rows_of,
 )
+from duolog.store.entry import new_tuple
+
+ROWS_IN_PART: Final = 1 << 13  # Rows in one part of a snapshot, which has 256 KiB.
 
 
 def _ignore(topic: int, due_ms: int) -> None:
     pass
 
 
-class Memtable:
-    """The rows of pending timers. `on_ready` is called with a topic that has new ready rows, and with a due time.
+class Frozen:
+    """The rows that a flush writes to a sorted table, the immutable memtable of an LSM tree.
 
-    The class has more than 20 methods, because each timer is in a window, in an array of ready rows or in a flush, and
-    every operation must look into all three.
+    Until the table is current, the rows are found and deleted in memory. A row that is deleted meanwhile may be in the
+    table nevertheless, so its key is stored in `deleted`, and its timer is deleted in the table.
     """
+
+    def __init__(self) -> None:
+        self.rows = SortedRows()
+        self.counts = Counts()
+        self.deleted: dict[TimerKey, None] = {}
+
+
+class Memtable:
+    """The rows of pending timers. `on_ready` is called with a topic that has new ready rows, and with a due time."""
 
     def __init__(self, start_ms: int = 0, on_ready: Callable[[int, int], None] = _ignore) -> None:
         self.counts = Counts()
-        self.windows = Windows(start_ms, self._release)
+        self.waiting = SortedRows()
         self.frozen = Frozen()
+        self._ready: dict[int, SortedRows] = {}  # By topic. None of them is empty.
         self._on_ready = on_ready
-        self._ready: dict[int, RowsByKey] = {}  # By topic.
-        # During recovery: packed keys of rows whose timers are in tables, according to a later manifest.
-        self._flushed: set[bytes] = set()
+        self._hand_ms = start_ms  # Invariant: no row that waits is due by then.
+        self._ready_max_ms = start_ms  # Invariant: no ready row is due later.
 
     def __len__(self) -> int:
         return self.counts.total
@@ -58,152 +74,188 @@ class Memtable:
     # -- Single timers
 
     def add(self, timer: Timer) -> None:
-        self.windows.put(pack_row(timer), timer.due_ms, timer.key)
-        self.counts.add(timer)
+        row = pack_row(timer)
+        self.counts.add([row])
+        if timer.due_ms > self._hand_ms:
+            self.waiting.add(row)
+        else:
+            self._release(timer.topic, row, timer.due_ms)
 
     def find(self, key: TimerKey, topic: int | None = None) -> Timer | None:
         """Return the timer of this key; the search is quicker if its topic is known."""
-        found = self._find(key, topic)
-        return None if found is None else found[0].at(found[1])
+        packed = KEY.pack(*key)
+        for rows in self._where(key, topic):
+            if (row := rows.get(packed)) is not None:
+                return new_tuple(Timer, ROW.unpack(row))
+        return None
 
     def remove(self, key: TimerKey, topic: int | None = None) -> Timer | None:
-        found = self._find(key, topic)
-        if found is None:
-            return None
-        array, at = found
-        timer = array.at(at)
-        array.delete(at)
-        self.counts.remove(timer)
-        if isinstance(array, FrozenRows):
-            self.frozen.note_deleted(array, timer)
-        return timer
+        packed = KEY.pack(*key)
+        for rows in self._where(key, topic):
+            if (row := rows.pop(packed)) is not None:
+                self.counts.remove([row])
+                if rows is self.frozen.rows:
+                    self.frozen.counts.remove([row])
+                    self.frozen.deleted[key] = None
+                timer = new_tuple(Timer, ROW.unpack(row))
+                self._drop_empty(timer.topic)
+                return timer
+        return None
 
-    def _find(self, key: TimerKey, topic: int | None) -> tuple[RowsByAddress | RowsByKey, int] | None:
-        if self._flushed and KEY.pack(*key) in self._flushed:
-            return None
-        due_ms, address = key
-        if due_ms <= self.windows.hand_max_ms:
-            arrays = self._ready.values() if topic is None else filter(None, [self._ready.get(topic)])
-            for array in arrays:
-                if (at := array.find(due_ms, address)) >= 0:
-                    return array, at
-        return self.windows.find(due_ms, address) or self.frozen.find(due_ms, address)
+    def _where(self, key: TimerKey, topic: int | None) -> Iterator[SortedRows]:
+        """Yield the rows among which the timer of this key may be."""
+        yield self.waiting
+        if key[0] <= self._ready_max_ms:
+            yield from [*self._ready.values()] if topic is None else filter(None, [self._ready.get(topic)])
+        yield self.frozen.rows
 
     # -- Ready rows
 
-    def _release(self, rows: bytes, due_ms: int, topic: int) -> None:
+    def advance(self, now_ms: int, rows_max: int) -> None:
+        """Move the hand towards `now_ms`, until `rows_max` rows have become ready or no more need to."""
+        if now_ms > self._hand_ms:
+            self._release_due(now_ms, rows_max)
+            following = self.waiting.first_key()
+            self._hand_ms = now_ms if following is None else min(now_ms, following[0] - 1)
+
+    def set_back(self, now_ms: int) -> None:
+        """Move the hand back to `now_ms`, because the clock was set back. No row moves."""
+        self._hand_ms = min(self._hand_ms, now_ms)
+
+    def _release_due(self, until_ms: int, rows_max: int) -> None:
+        """Make rows ready that are due by this time."""
+        by_topic: dict[bytes, list[bytes]] = {}
+        for row in rows_of(self.waiting.take(BEGINNING, KEY.pack(until_ms + 1, 0), rows_max)):
+            by_topic.setdefault(row[TOPIC_AT:TOPIC_END], []).append(row)
+        for topic, rows in by_topic.items():
+            self._release(int.from_bytes(topic, "big"), b"".join(rows), int.from_bytes(rows[-1][:8], "big"))
+
+    def _release(self, topic: int, rows: bytes, last_due_ms: int) -> None:
         array = self._ready.get(topic)
         if array is None:
-            array = self._ready[topic] = RowsByKey()
-        array.extend(rows)
-        self._on_ready(topic, due_ms)
+            array = self._ready[topic] = SortedRows()
+        array.add(rows)
+        self._ready_max_ms = max(self._ready_max_ms, last_due_ms)
+        self._on_ready(topic, int.from_bytes(rows[:8], "big"))
 
     def ready(self, topic: int) -> Iterator[Timer]:
         """Return the ready timers of a topic in due order. The Memtable must not change during the iteration."""
-        array = self._ready.get(topic)
-        if array is None:
-            return iter(())
-        if not len(array):
-            del self._ready[topic]
-            return iter(())
-        return array.timers()
+        rows = self._ready.get(topic)
+        return iter(()) if rows is None else rows.timers()
 
     def remove_first(self, topic: int, keys: bytes) -> bool:
         """Remove the first ready rows of a topic if they have exactly these keys; otherwise return False."""
-        array = self._ready.get(topic)
-        if array is None or array.deleted_count or self._flushed or not array.drop_first(keys):
+        taken = rows_of(self._take_ready(topic, len(keys) // KEY_SIZE))
+        if b"".join([row[:KEY_SIZE] for row in taken]) != keys:
+            if taken:
+                self._ready.setdefault(topic, SortedRows()).add(b"".join(taken))
             return False
-        self.counts.remove_keys(topic, keys)
-        if not len(array):
-            del self._ready[topic]
+        self.counts.remove(taken)
         return True
+
+    def _take_ready(self, topic: int, rows_max: int, start: bytes = BEGINNING) -> bytes:
+        rows = self._ready.get(topic)
+        if rows is None:
+            return b""
+        taken = rows.take(start, END, rows_max)
+        self._drop_empty(topic)
+        return taken
+
+    def _drop_empty(self, topic: int) -> None:
+        if topic in self._ready and not len(self._ready[topic]):
+            del self._ready[topic]
 
     # -- The flush
 
     def flushable_count(self, from_ms: int, topics: Iterable[int]) -> int:
         """Return the number of rows that `freeze_far(from_ms)` and `freeze_ready(topics)` may take."""
-        far = sum(map(len, self.windows.later(from_ms)))
-        far += sum([len(array) for array in self._far_ready(from_ms)])
+        start = KEY.pack(from_ms, 0)
+        far = self.waiting.count_from(start) + sum([self._ready[each].count_from(start) for each in self._far(from_ms)])
         return far + sum([len(self._ready[topic]) for topic in topics if topic in self._ready])
 
     def freeze_far(self, from_ms: int, rows_max: int, stay: Container[TimerKey]) -> bytes:
-        """Freeze up to `rows_max` rows of one window or topic that are due at `from_ms` or later.
+        """Freeze up to `rows_max` rows that are due at `from_ms` or later; return them in due order.
 
-        Returns them in due order. Rows with keys in `stay` are not frozen, because a table has a deleted timer with the
-        same key.
+        Rows with keys in `stay` are not frozen, because a table has a deleted timer with the same key.
         """
-        for window in self.windows.later(from_ms):
-            if frozen := self._freeze(window.take_tail(rows_max), stay):
-                return frozen
-        for array in self._far_ready(from_ms):
-            if frozen := self._freeze(array.take_later(from_ms, rows_max), stay):
-                return frozen
-        return b""
+        start = KEY.pack(from_ms, 0)
+        if frozen := self._freeze(self.waiting.take(start, END, rows_max), stay):
+            return frozen
+        takes = (self._take_ready(topic, rows_max, start) for topic in self._far(from_ms))
+        return next(filter(None, (self._freeze(taken, stay) for taken in takes)), b"")
 
-    def _far_ready(self, from_ms: int) -> Iterator[RowsByKey]:
-        """Yield the arrays with ready rows that are due at `from_ms` or later, because the clock was set back."""
-        if self.windows.is_set_back and self.windows.hand_max_ms >= from_ms:
-            yield from (array for array in [*self._ready.values()] if array.last_due_ms() >= from_ms)
+    def _far(self, from_ms: int) -> list[int]:
+        """Return the topics with ready rows that are due at `from_ms` or later, because the clock was set back."""
+        if self._hand_ms >= self._ready_max_ms or self._ready_max_ms < from_ms:
+            return []
+        start = KEY.pack(from_ms, 0)
+        return [topic for topic, rows in self._ready.items() if rows.count_from(start)]
 
     def freeze_ready(self, topics: Iterable[int], rows_max: int, stay: Container[TimerKey]) -> bytes:
         """Freeze up to `rows_max` ready rows of one of these topics; return them in due order."""
-        for topic in topics:
-            array = self._ready.get(topic)
-            if array is not None and len(array) and (frozen := self._freeze(array.take_tail(rows_max), stay)):
-                return frozen
-        return b""
+        takes = (self._take_ready(topic, rows_max) for topic in topics)
+        return next(filter(None, (self._freeze(taken, stay) for taken in takes)), b"")
 
     def _freeze(self, taken: bytes, stay: Container[TimerKey]) -> bytes:
-        rows, staying = [], []
+        frozen: list[bytes] = []
+        staying: list[bytes] = []
         for row in rows_of(taken):
-            due_ms, address, queue_key, _, _, _ = ROW.unpack(row)
-            key = (due_ms, address)
-            if key in stay or key in self.frozen.deleted:
-                staying.append(row)
-            elif queue_key:
-                rows.append(row)
-        if staying:
-            self.windows.put_rows(b"".join(staying))
-        if rows:
-            self.frozen.add(rows)
-        return b"".join(rows)
+            key = KEY.unpack_from(row)
+            (staying if key in stay or key in self.frozen.deleted else frozen).append(row)
+        self._put_back(b"".join(staying))
+        self.frozen.counts.add(frozen)
+        rows = b"".join(frozen)
+        self.frozen.rows.add(rows)
+        return rows
 
     def clear_frozen(self) -> Mapping[int, int]:
         """Remove the frozen rows, because they are in a table now; return their number by topic."""
-        topics, parts = self.frozen.clear()
-        self.counts.remove_many(topics, parts)
-        return topics
+        counts = self.frozen.counts
+        self.frozen = Frozen()
+        self.counts.remove_counts(counts)
+        return counts.by_topic
 
-    def unfreeze_some(self) -> bool:
-        """Put some frozen rows back, because the flush has failed; False: none are left."""
-        rows = self.frozen.unfreeze()
-        self.windows.put_rows(rows)
+    def unfreeze_some(self, rows_max: int) -> bool:
+        """Put up to `rows_max` frozen rows back, because the flush has failed; False: none are left."""
+        rows = self.frozen.rows.take(BEGINNING, END, rows_max)
+        self._put_back(rows)
+        self.frozen.counts.remove(rows_of(rows))
+        self.frozen.deleted.clear()
         return bool(rows)
+
+    def _put_back(self, rows: bytes) -> None:
+        self.waiting.add(rows)
+        self._release_due(self._hand_ms, len(rows))
 
     # -- Recovery
 
     def forget_flushed(self, keys: bytes, stay: Iterable[TimerKey]) -> None:
-        """Note that rows with these keys, except those in `stay`, are in a table; `clear_flushed` removes them."""
+        """Remove the rows with these keys, except those in `stay`, because a table has them."""
         flushed = {keys[at : at + KEY_SIZE] for at in range(0, len(keys), KEY_SIZE)}
         flushed.difference_update([KEY.pack(*key) for key in stay])
-        self._flushed |= flushed
-
-    def clear_flushed(self) -> None:
-        if self._flushed:
-            taken = [row for array in self.arrays() for row in array.take_out(self._flushed)]
-            self._flushed = set()
-            self.counts.remove_many(topics_of(taken), parts_of(taken))
+        for rows in self._arrays():
+            self.counts.remove(rows.take_all(flushed))
+        for topic in [*self._ready]:
+            self._drop_empty(topic)
 
     def restore(self, rows: bytes) -> None:
-        """Add rows of a snapshot."""
-        self.windows.put_rows(rows)
-        self.counts.add_rows(rows_of(rows))
+        """Add rows of a snapshot, which are sorted."""
+        self.counts.add(rows_of(rows))
+        self._put_back(rows)
 
-    # -- All arrays
+    # -- All rows
 
-    def arrays(self) -> Iterator[RowsByAddress | RowsByKey]:
-        return chain(self.windows, self._ready.values(), self.frozen)
+    def _arrays(self, topic: int | None = None) -> Iterator[SortedRows]:
+        """Yield the rows of the memtable; of the ready rows only those of a topic, if one is given."""
+        ready = self._ready.values() if topic is None else filter(None, [self._ready.get(topic)])
+        return chain([self.waiting, self.frozen.rows], ready)
 
-    def ready_arrays(self, topic: int | None) -> list[tuple[int, RowsByKey]]:
-        """Return (topic, its ready rows) of one topic or of all."""
-        return [(number, array) for number, array in self._ready.items() if topic in (None, number)]
+    def view(self, topic: int | None = None) -> MemtableView:
+        """Return a view of the rows of this moment, of which a caller reads only those of `topic` if one is given."""
+        return MemtableView([SortedRows(rows) for rows in self._arrays(topic)])
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Return all rows of this moment in parts, for `restore`. The Memtable may change during the iteration."""
+        copies = [SortedRows(rows) for rows in self._arrays()]
+        parts = (iter(partial(rows.take, BEGINNING, END, ROWS_IN_PART), b"") for rows in copies)
+        return chain.from_iterable(parts)

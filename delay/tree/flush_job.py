@@ -14,8 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from duolog.delay.memtable.counts import topics_of
-from duolog.delay.rows import KEY, ROW_SIZE, pack_keys, rows_of
+from duolog.delay.rows import ROW, TOPIC_SHIFT, pack_keys
 from duolog.delay.tables.flush import Flush
 from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
 from duolog.store.entry import WRITTEN, Promise
@@ -41,7 +40,7 @@ class FlushJob:
         self.has_paused = False  # Whether rows of paused topics are frozen.
         self.count = 0  # The number of flushes that have ended.
         self._context, self._near_ms = context, near_ms
-        self._runs: list[bytes] = []
+        self._bytes = 0  # The size of the messages of all frozen rows.
         self._flush: Flush | None = None  # Set while a worker writes the table.
         self._is_unfreezing = False
         self._begun_mono_ms = 0
@@ -80,19 +79,19 @@ class FlushJob:
     def step(self) -> None:
         """Freeze, or unfreeze, a slice of rows."""
         if self._is_unfreezing:
-            self._is_unfreezing = self._context.pending.memtable.unfreeze_some()
+            self._is_unfreezing = self._context.pending.memtable.unfreeze_some(ROWS_IN_SLICE)
             self.has_paused = self.has_paused and self._is_unfreezing
             self._context.wake()
             return
-        rows = self._freeze_some()
-        memtable = self._context.pending.memtable
-        if rows:
-            self._runs.append(rows)
-            if sum(map(len, self._runs)) < self._rows_max * ROW_SIZE and memtable.frozen.bytes < FLUSH_BYTES:
-                return
-        if self._runs:
+        rows, frozen = self._freeze_some(), self._context.pending.memtable.frozen
+        self._bytes += sum([size for _, _, _, size, _, _ in ROW.iter_unpack(rows)])
+        if rows and len(frozen.rows) < self._rows_max and self._bytes < FLUSH_BYTES:
+            return
+        self._bytes = 0
+        if len(frozen.rows):
             self._write()
         else:
+            frozen.deleted.clear()
             self.from_ms = None
 
     def _freeze_some(self) -> bytes:
@@ -101,9 +100,8 @@ class FlushJob:
         assert from_ms is not None, "a flush is under way"
         rows = memtable.freeze_ready(context.pending.turns.paused, rows_max, context.deletions)
         if rows:
-            (topic,) = topics_of(rows_of(rows))
-            first: tuple[int, int] = KEY.unpack_from(rows)
-            context.cursors.go_back(topic, first)
+            due_ms, address, queue_key, _, _, _ = ROW.unpack_from(rows)
+            context.cursors.go_back(queue_key >> TOPIC_SHIFT, (due_ms, address))
             self.has_paused = True
             return rows
         return memtable.freeze_far(from_ms, rows_max, context.deletions)
@@ -111,8 +109,8 @@ class FlushJob:
     def _write(self) -> None:
         """Let a worker write the table once the log is written up to its present end, because the worker reads it."""
         context = self._context
-        flush = Flush(self._runs, context.store.reader.read_written, context.tables.new_writer())
-        self._flush, self._runs = flush, []
+        frozen = [*context.pending.memtable.frozen.rows.blocks()]
+        self._flush = flush = Flush(frozen, context.store.reader.read_written, context.tables.new_writer())
 
         def run(error: StoreError | None) -> None:
             end: Callable[[Failure | None], None] = partial(self._end, flush)

@@ -85,7 +85,6 @@ class TimerTree:
         """Open the tables that the log names. Blocks; raises OSError."""
         context, tables = self.context, self.context.tables
         context.store = store
-        self.pending.memtable.clear_flushed()
         self.flush.open(store.options)
         tables.open()
         view, keys = tables.view(), sorted(self.deletions.keys())

@@ -1,6 +1,6 @@
 """The state records of delayed messages: `Timers` follows them, live and at recovery, and a snapshot writes them.
 
-`delay/timers.py` has the state and no records; this module has the records and no state but the snapshot under way.
+`delay/timers.py` has the state and no records; this module has the records and no state.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,6 @@ from duolog.bridge.records.timers import (
 from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.records.transactions import TimersHeld
 from duolog.delay import entry_extra
-from duolog.delay.memtable.scan import MemtableSnapshot
 from duolog.delay.rows import TimerId, pack_keys
 from duolog.delay.timers import Timers
 from duolog.delay.tree.jobs import ManifestChange
@@ -58,7 +57,6 @@ class DelayRecords:
 
     def __init__(self, state_log: StateLog, timers: Timers) -> None:
         self._timers = timers
-        self._snapshot: MemtableSnapshot | None = None  # The one that a checkpoint is reading.
         state_log.own(TimersDelivered, self._replay_delivered)
         state_log.own(TimersCancelled, self._replay_cancelled)
         state_log.own(TimerMoved, self._replay_moved)
@@ -72,7 +70,7 @@ class DelayRecords:
         state_log.own(TableTimersDeleted, self._replay_deleted)
         state_log.on_extra(entry_extra.PENDING_KIND, self._replay_stored)
         state_log.on_extra(entry_extra.STORED_AGAIN_KIND, self._replay_stored_again)
-        state_log.on_sliced_snapshot(self._begin_snapshot, self._end_snapshot)
+        state_log.on_sliced_snapshot(self._snapshot)
 
     # -- Single messages
 
@@ -128,25 +126,18 @@ class DelayRecords:
     def _replay_deleted(self, record: TableTimersDeleted, slot: Slot) -> None:
         self._timers.tree.deletions.restore(record.keys, slot.position)
 
-    def _begin_snapshot(self) -> Iterable[Record]:
-        """Return the state of this moment; rows of timers and names are copied as they are read or change."""
-        self._end_snapshot()
+    def _snapshot(self) -> Iterable[Record]:
+        """Return the state of this moment; rows of timers and names are copied as they are read."""
         timers, tree = self._timers, self._timers.tree
-        self._snapshot = MemtableSnapshot(timers.pending.memtable)
         moved, paused = timers.pending.ids.moved(), sorted(timers.pending.turns.paused)
         manifest = tuple(tuple(entry) for entry in tree.context.tables.manifest)
         return chain(
             [TimerTablesChanged(manifest, b"", b"", 0)] if manifest else [],
             map(TableTimersDeleted, tree.deletions.snapshot()),
             starmap(TimersHeld, timers.held.snapshot()),
-            map(TimersPending, self._snapshot.parts()),
+            map(TimersPending, timers.pending.memtable.snapshot()),
             map(TimerNames, timers.pending.names.snapshot()),
             (TimerMoved(*id, due_ms, is_restored=True, now_address=address) for id, (due_ms, address) in moved),
             (DelayPaused(topic, is_paused=True) for topic in paused),
             map(TimersCancelledBefore, timers.cancelled_ids.snapshot()),
         )
-
-    def _end_snapshot(self) -> None:
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None

@@ -158,7 +158,6 @@ class Delays:
 
     def clock_was_set_back(self, now_ms: int) -> None:
         """Correct all times that follow from the clock while it was ahead."""
-        self.timers.pending.memtable.windows.set_back(now_ms)
+        self.timers.pending.memtable.set_back(now_ms)
         self.timers.tree.set_back()
         self._deliveries.set_back(now_ms)
-        self.timers.sweep.restart()

@@ -4,7 +4,7 @@
     GET    /api/timers/count              the number; ?topic= key= from_ms= until_ms=
     GET    /api/timers/histogram          numbers by due time; ?topic= from_ms= until_ms= bins=
 
-Messages in memory are indexed in slices, between which the loop runs (`delay/tree/lists.py`).
+A worker reads the messages in memory and in sorted tables (`delay/tree/lists.py`).
 """
 
 import asyncio
@@ -73,7 +73,6 @@ class PendingApi(ApiPart):
             found = [timer for timer in named if after is None or timer[:2] > after]
         else:
             start = max((start_ms, 0), (0, 0) if after is None else (after[0], after[1] + 1))
-            await self._prepare(topic, start[0], until_ms)
             found = await awaited(partial(self._lists.page, _number_of(topic), start, until_ms, limit + 1))
         page = found[:limit]
         await self._kept(self._context.state_log.barrier())
@@ -116,14 +115,8 @@ class PendingApi(ApiPart):
 
     async def _counts(self, topic: Topic | None, edges_ms: list[int]) -> list[int]:
         """Return the number of pending messages between each pair of neighbouring times."""
-        await self._prepare(topic, edges_ms[0], edges_ms[-1])
         counts: list[int] = await awaited(partial(self._lists.histogram, _number_of(topic), edges_ms))
         return counts
-
-    async def _prepare(self, topic: Topic | None, start_ms: int, until_ms: int) -> None:
-        """Index the messages in memory, a slice in each turn; the read must follow before the loop runs."""
-        while self._lists.prepare(_number_of(topic), start_ms, until_ms):  # noqa: ASYNC110 (`prepare` does the work)
-            await asyncio.sleep(0)
 
     async def _named(self, request: web.Request, start_ms: int, until_ms: int) -> list[Timer] | None:
         """Return the pending messages with the key in the request, in due order; None if the request has no key."""

@@ -16,11 +16,10 @@ from random import Random
 import pytest
 
 from duolog.delay.cancellations import Cancelled
-from duolog.delay.memtable import scan as memtable_scan
 from duolog.delay.memtable.counts import LOG_PART_BITS
-from duolog.delay.memtable.row_arrays import RowsByAddress, RowsByKey
-from duolog.delay.memtable.row_snapshot import RowSnapshot
-from duolog.delay.memtable.scan import MemtableSnapshot, Sweep
+from duolog.delay.memtable.memtable import Memtable
+from duolog.delay.memtable.sorted_rows import BEGINNING, BLOCK_ROWS, END, SortedRows
+from duolog.delay.memtable.sweep import Sweep
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import (
     KEY,
@@ -62,28 +61,21 @@ class Timers(PendingTimers):
     def __init__(self, now_ms: int = 0) -> None:
         super().__init__()
         self.begin(now_ms)
-        self.snapshot: MemtableSnapshot | None = None
 
     def __len__(self) -> int:
         return len(self.memtable)
 
     def all(self) -> list[Timer]:
-        return [Timer(*row) for array in self.memtable.arrays() for row in ROW.iter_unpack(b"".join(array.live()))]
+        return [*self.due(None, (0, 0), 1 << 63)]
 
     def begin_snapshot(self) -> Iterator[bytes]:
-        if self.snapshot is not None:
-            self.snapshot.close()
-        self.snapshot = MemtableSnapshot(self.memtable)
-        return self.snapshot.parts()
-
-    def prepare(self, by_topic: bool, start_ms: int, until_ms: int, rows_max: int) -> bool:
-        return memtable_scan.prepare(self.memtable, by_topic, start_ms, until_ms, rows_max)
+        return self.memtable.snapshot()
 
     def due(self, topic: int | None, start: tuple[int, int], until_ms: int) -> Iterator[Timer]:
-        return memtable_scan.due(self.memtable, topic, start, until_ms)
+        return self.memtable.view(topic).timers(topic, start, until_ms)
 
     def histogram(self, topic: int | None, edges_ms: list[int]) -> list[int]:
-        return memtable_scan.histogram(self.memtable, topic, edges_ms)
+        return self.memtable.view(topic).histogram(topic, edges_ms)
 
 
 class History:
@@ -130,7 +122,7 @@ class History:
     def step_clock(self) -> None:
         self.now_ms += self.rng.choice((-100_000, -3_000, 86_400_000))
         if self.rng.random() < 0.5:
-            self.timers.memtable.windows.set_back(self.now_ms)
+            self.timers.memtable.set_back(self.now_ms)
 
     def clock_glitch(self) -> None:
         """The clock is far ahead for a while: what is due by it is delivered, and the rest as if nothing had been."""
@@ -139,7 +131,7 @@ class History:
         for step in self.rng.sample((self.move_a_little, self.take_once, self.add, self.take_all), 2):
             step()
         self.now_ms = now_ms
-        self.timers.memtable.windows.set_back(now_ms)
+        self.timers.memtable.set_back(now_ms)
 
     def pause_or_resume(self) -> None:
         topic = self.rng.randrange(1, TOPICS + 1)
@@ -184,7 +176,7 @@ class History:
             self.look()
         for step in (self.cancel, self.look, self.add, self.cancel, self.look):
             step()
-        while self.timers.memtable.unfreeze_some():
+        while self.timers.memtable.unfreeze_some(self.rng.choice((10, 1_000))):
             self.look()
 
     def look(self) -> None:
@@ -192,8 +184,6 @@ class History:
         some = self.rng.choice([*self.model.pending.values(), Timer(self.now_ms, 0, 1 << 16, 0, 0, 3)])
         start = (some.due_ms - self.rng.randrange(self.rng.choice(SPANS)), self.rng.choice((0, some.address)))
         until_ms = start[0] + self.rng.randrange(1, 2 * self.rng.choice(SPANS))
-        while self.timers.prepare(topic is not None, start[0], until_ms, self.rng.choice((10, 1_000))):
-            pass
         of_topic = sorted(timer for timer in self.model.pending.values() if topic in (None, timer.topic))
         expected = [timer for timer in of_topic if timer[:2] >= start and timer.due_ms < until_ms]
         count_max = self.rng.choice((1, 20, 10_000))
@@ -297,7 +287,7 @@ def work_of(do: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("moment", ["65 seconds", "one millisecond", "overdue"])
 def test_look_costs_what_it_finds_however_much_else_there_is(moment: str) -> None:
-    """A page of a topic, and a count, beside many others and many of its own; once what came is filed."""
+    """A page of a topic, and a count, beside many others and many of its own."""
     rng, per_topic, timers = Random(7), 4_000, Timers(0)
     start_ms = 1 << 20
     for address in range(1, 5 * per_topic + 1):
@@ -308,14 +298,9 @@ def test_look_costs_what_it_finds_however_much_else_there_is(moment: str) -> Non
         timers.advance(start_ms, 1 << 30)
     until_ms = start_ms + (1 << 16)
 
-    def filed() -> int:
-        return work_of(lambda: timers.prepare(True, start_ms, until_ms, 1 << 30))
-
     def page(topic: int, start: tuple[int, int] = (start_ms, 0)) -> list[Timer]:
         return list(islice(timers.due(topic, start, until_ms), 100))
 
-    filed()
-    assert filed() < 50, "each row is filed once"
     *_, last = page(2)
     for topic, start in ((2, (start_ms, 0)), (2, last[:2]), (9, (start_ms, 0))):
         assert len(page(topic, start)) == (1 if topic == 9 else 100)
@@ -323,7 +308,6 @@ def test_look_costs_what_it_finds_however_much_else_there_is(moment: str) -> Non
     assert work_of(lambda: timers.histogram(2, [start_ms, start_ms + 40_000, until_ms])) < 1_000
     assert timers.histogram(2, [start_ms, until_ms]) == [per_topic]
     timers.memtable.add(Timer(until_ms - 1, address + 2, 2 << 16, 10, 0, 3))
-    assert filed() < 100, "what came since, no more"
     assert timers.histogram(2, [start_ms, until_ms]) == [per_topic + 1]
 
 
@@ -360,20 +344,19 @@ def test_after_a_clock_that_was_far_ahead_late_timers_are_flushed_again() -> Non
     timers.advance(now_ms + 3650 * day_ms, 1 << 30)
     timers.memtable.add(Timer(now_ms + 30 * day_ms, 40, 1 << 16, 0, 0, 3))
     assert not timers.memtable.flushable_count(now_ms + day_ms, ())
-    timers.memtable.windows.set_back(now_ms)
+    timers.memtable.set_back(now_ms)
     assert timers.memtable.flushable_count(now_ms + day_ms, ()) == 1
     assert timers.memtable.freeze_far(now_ms + day_ms, 10, ())
 
 
 def test_clock_that_is_set_back_moves_no_row() -> None:
-    """With half a window moved, and with rows that are ready: 4 million rows took up to two seconds of one turn."""
+    """With some rows that are due and wait, and with rows that are ready."""
     rng, timers, count = Random(3), Timers(0), 20_000
     for address in range(1, count + 1):
         timers.memtable.add(Timer(rng.randrange(1, 10_000_000), address, 1 << 16, 10, 0, 3))
     timers.advance(1_000_000, 1 << 30)
     timers.advance(9_000_000, 1_000)
-    assert timers.memtable.windows.is_moving
-    assert work_of(lambda: timers.memtable.windows.set_back(500)) < count // 10
+    assert work_of(lambda: timers.memtable.set_back(500)) < count // 10
     assert len(timers.all()) == count
     timers.advance(10_000_000, 1 << 30)
     turn = timers.turns.take(10_000_000, count, 1 << 30)
@@ -390,7 +373,7 @@ def test_rows_move_a_bounded_number_at_a_time() -> None:
     while not (turn := timers.turns.take(100_000, 1 << 20, 1 << 30)) or len(turn.timers) < 5000:
         if turn:
             timers.turns.give_back(1)
-        timers.advance(100_000, 100)
+        timers.advance(100_000, 90)
         rounds += 1
     assert rounds > 50
 
@@ -414,7 +397,7 @@ def test_what_moves_back_to_a_key_that_a_table_has_deleted_is_not_frozen(has_gon
 
 
 def test_what_is_frozen_is_found_until_it_is_gone() -> None:
-    """In arrays of all windows, of which some stay after all, and some is removed meanwhile."""
+    """Of it some stays after all, and some is removed meanwhile."""
     rng = Random(7)
     timers = Timers(0)
     places = {(rng.randrange(300_000, 5_000_000), number * 1000) for number in range(1, 601)}
@@ -432,8 +415,10 @@ def test_what_is_frozen_is_found_until_it_is_gone() -> None:
 
     check(places - removed)
     left = places - removed
-    assert timers.memtable.unfreeze_some()
-    stayed = {row[:2] for row in ROW.iter_unpack(arrays[-1])} & left
+    assert sum(map(len, arrays)) == len(places) * ROW_SIZE
+    assert timers.memtable.unfreeze_some(16)
+    stayed = {timer[:2] for timer in timers.memtable.waiting.timers()}
+    assert len(stayed) == 16
     check(left)
     place = stayed.pop()
     assert timers.remove(place) is not None
@@ -478,54 +463,78 @@ def test_sweep_finds_all_of_a_topic_however_little_it_looks_at_and_whatever_is_r
     assert found == wanted
 
 
-class Counted(RowsByAddress):
-    """An array that counts how many rows it has sorted."""
-
-    sorted_rows = 0
-
-    def _order(self, row: bytes) -> bytes:
-        self.sorted_rows += 1
-        return super()._order(row)
-
-
 @pytest.mark.parametrize("searches_each", [1, 100])
-def test_rows_out_of_order_are_merged_a_few_times_however_often_somebody_searches(searches_each: int) -> None:
-    """Timers read ahead come between new ones; sorting a window for each search once took a tenth of a second."""
+def test_rows_out_of_order_take_a_few_steps_each_however_often_somebody_searches(searches_each: int) -> None:
     rng = Random(7)
-    array, count = Counted(), 1 << 13
+    array, count = SortedRows(), 1 << 13
     addresses = rng.sample(range(1, 1 << 40), count)
     gone: set[int] = set()
-    for number, address in enumerate(addresses):
-        array.extend(pack_row(Timer(address % 1000, address, 1 << 16, 10, 0, 3)))
-        if number % searches_each == 0:
-            wanted = rng.choice(addresses[: number + 1])
-            at = array.find(wanted % 1000, wanted)
-            assert (at < 0) == (wanted in gone)
-            if at >= 0 and rng.random() < 0.3:
-                array.delete(at)
-                gone.add(wanted)
-    assert all((array.find(address % 1000, address) < 0) == (address in gone) for address in addresses)
+
+    def key_of(address: int) -> bytes:
+        return KEY.pack(address % 1000, address)
+
+    def fill() -> None:
+        for number, address in enumerate(addresses):
+            array.add(pack_row(Timer(address % 1000, address, 1 << 16, 10, 0, 3)))
+            if number % searches_each == 0:
+                wanted = rng.choice(addresses[: number + 1])
+                row = array.get(key_of(wanted))
+                assert (row is None) == (wanted in gone)
+                if row is not None and rng.random() < 0.3:
+                    assert array.pop(key_of(wanted)) == row
+                    gone.add(wanted)
+
+    assert work_of(fill) < 100 * count
+    assert all((array.get(key_of(address)) is None) == (address in gone) for address in addresses)
     assert len(array) == count - len(gone)
-    assert array.sorted_rows <= count * (count.bit_length() + 2)
+    assert [*array.timers()] == sorted(array.timers())
+
+
+def test_sorted_rows_are_a_sorted_list() -> None:
+    """Whatever is added, removed or taken, one at a time or many, in any order of the keys."""
+    rng, rows, expected = Random(11), SortedRows(), list[bytes]()
+    for _ in range(3_000):
+        start, until = sorted(KEY.pack(rng.randrange(5_000), 0) for _ in range(2))
+        due_ms = rng.choice((0, rng.randrange(5_000)))
+        count = rng.choice((1, 1, 3, 700))
+        added = sorted(
+            ROW.pack(due_ms + rng.randrange(50), rng.getrandbits(60), 1 << 16, 0, 0, 0) for _ in range(count)
+        )
+        match rng.randrange(6):
+            case 0 | 1:
+                rows.add(b"".join(added))
+                expected = sorted(expected + added)
+            case 2 if expected:
+                row = rng.choice(expected)
+                assert rows.get(row[:16]) == row == rows.pop(row[:16])
+                assert rows.get(row[:16]) is None
+                expected.remove(row)
+            case 3:
+                first, end = rng.choice(((start, until), (BEGINNING, until), (start, END), (BEGINNING, END)))
+                taken = [row for row in expected if first <= row[:16] < end][: rng.choice((1, 100, 2_000))]
+                assert rows_of(rows.take(first, end, len(taken))) == taken
+                expected = [row for row in expected if row not in set(taken)]
+            case 4:
+                keys = {row[:16] for row in rng.sample(expected, min(len(expected), count))}
+                assert {row[:16] for row in rows.take_all(keys)} == keys
+                expected = [row for row in expected if row[:16] not in keys]
+            case 5:
+                assert [*map(pack_row, rows.timers(start))] == [row for row in expected if row[:16] >= start]
+                assert rows.count_from(start) == sum(row[:16] >= start for row in expected)
+        assert len(rows) == len(expected)
+        assert rows.first_key() == (KEY.unpack_from(expected[0]) if expected else None)
 
 
 def test_what_a_snapshot_copies_is_what_changes_and_not_the_pack() -> None:
-    count = 100_000
-    array = RowsByKey()
-    array.extend(b"".join(ROW.pack(number, number, 1 << 16, 0, 0, 0) for number in range(count)))
-    expected, reading = rows_of(bytes(array.rows)), RowSnapshot(array)
-    parts = reading.parts(1000)
-    taken = rows_of(next(parts))
+    """A snapshot and the memtable share all blocks that do not change after the snapshot was begun."""
+    count, memtable = 100_000, Memtable()
+    memtable.restore(b"".join(ROW.pack(number, number, 1 << 16, 0, 0, 0) for number in range(1, count + 1)))
+    expected = [*memtable.waiting.blocks()]
+    parts = memtable.snapshot()
     for number in (5, 1000, 70_000, 99_999):
-        array.delete(number * ROW_SIZE)
-    assert sum(map(len, reading._marked.values())) == 3, "rows that are read already are not copied"
-    array.drop_head(60_000 * ROW_SIZE)
-    array.take_tail(10)
-    assert reading._rows is array.rows
-    assert sum(map(len, reading._behind)) == 10 * ROW_SIZE
-    taken += rows_of(next(parts))
-    array._replace_rows(array.live())
-    assert reading._rows is not array.rows, "the array has left its rows to the snapshot"
-    for part in parts:
-        taken += rows_of(part)
-    assert taken == expected
+        assert memtable.remove((number, number)) is not None
+    memtable.advance(60_000, 1 << 30)
+    assert memtable.freeze_far(99_000, 10, ())
+    shared = {*map(id, memtable.waiting.blocks())} & {*map(id, expected)}
+    assert len(shared) >= 40_000 // BLOCK_ROWS - 6, "the blocks that have changed"
+    assert b"".join(parts) == b"".join(expected)

@@ -245,7 +245,7 @@ def _short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 5)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3, 9))
 def test_outcomes_agree_with_deliveries(seed: int) -> None:
     race = Race(seed)
     race.run(500)
