@@ -57,13 +57,17 @@ class Frozen:
 
 
 class Memtable:
-    """The rows of pending timers. `on_ready` is called with a topic that has new ready rows, and with a due time."""
+    """The rows of pending timers. `on_ready` is called with a topic that has new ready rows, and with a due time.
+
+    The class has more than 20 methods, because each row waits, is ready or is frozen, and every operation must look
+    into all three.
+    """
 
     def __init__(self, start_ms: int = 0, on_ready: Callable[[int, int], None] = _ignore) -> None:
         self.counts = Counts()
         self.waiting = SortedRows()
         self.frozen = Frozen()
-        self._ready: dict[int, SortedRows] = {}  # By topic. None of them is empty.
+        self._ready: dict[int, SortedRows] = {}  # By topic.
         self._on_ready = on_ready
         self._hand_ms = start_ms  # Invariant: no row that waits is due by then.
         self._ready_max_ms = start_ms  # Invariant: no ready row is due later.
@@ -97,17 +101,12 @@ class Memtable:
                 if rows is self.frozen.rows:
                     self.frozen.counts.remove([row])
                     self.frozen.deleted[key] = None
-                timer = new_tuple(Timer, ROW.unpack(row))
-                self._drop_empty(timer.topic)
-                return timer
+                return new_tuple(Timer, ROW.unpack(row))
         return None
 
-    def _where(self, key: TimerKey, topic: int | None) -> Iterator[SortedRows]:
-        """Yield the rows among which the timer of this key may be."""
-        yield self.waiting
-        if key[0] <= self._ready_max_ms:
-            yield from [*self._ready.values()] if topic is None else filter(None, [self._ready.get(topic)])
-        yield self.frozen.rows
+    def _where(self, key: TimerKey, topic: int | None) -> Iterable[SortedRows]:
+        """Return the rows among which the timer of this key may be."""
+        return self._arrays(topic) if key[0] <= self._ready_max_ms else (self.waiting, self.frozen.rows)
 
     # -- Ready rows
 
@@ -141,36 +140,29 @@ class Memtable:
     def ready(self, topic: int) -> Iterator[Timer]:
         """Return the ready timers of a topic in due order. The Memtable must not change during the iteration."""
         rows = self._ready.get(topic)
-        return iter(()) if rows is None else rows.timers()
+        if not rows:
+            self._ready.pop(topic, None)
+            return iter(())
+        return rows.timers()
 
     def remove_first(self, topic: int, keys: bytes) -> bool:
         """Remove the first ready rows of a topic if they have exactly these keys; otherwise return False."""
-        taken = rows_of(self._take_ready(topic, len(keys) // KEY_SIZE))
-        if b"".join([row[:KEY_SIZE] for row in taken]) != keys:
-            if taken:
-                self._ready.setdefault(topic, SortedRows()).add(b"".join(taken))
+        ready = self._ready.get(topic)
+        if ready is None:
             return False
-        self.counts.remove(taken)
-        return True
-
-    def _take_ready(self, topic: int, rows_max: int, start: bytes = BEGINNING) -> bytes:
-        rows = self._ready.get(topic)
-        if rows is None:
-            return b""
-        taken = rows.take(start, END, rows_max)
-        self._drop_empty(topic)
-        return taken
-
-    def _drop_empty(self, topic: int) -> None:
-        if topic in self._ready and not len(self._ready[topic]):
-            del self._ready[topic]
+        taken = rows_of(ready.take(BEGINNING, END, len(keys) // KEY_SIZE))
+        if b"".join([row[:KEY_SIZE] for row in taken]) == keys:
+            self.counts.remove(taken)
+            return True
+        ready.add(b"".join(taken))
+        return False
 
     # -- The flush
 
     def flushable_count(self, from_ms: int, topics: Iterable[int]) -> int:
         """Return the number of rows that `freeze_far(from_ms)` and `freeze_ready(topics)` may take."""
         start = KEY.pack(from_ms, 0)
-        far = self.waiting.count_from(start) + sum([self._ready[each].count_from(start) for each in self._far(from_ms)])
+        far = sum([rows.count_from(start) for rows in self._far(from_ms)])
         return far + sum([len(self._ready[topic]) for topic in topics if topic in self._ready])
 
     def freeze_far(self, from_ms: int, rows_max: int, stay: Container[TimerKey]) -> bytes:
@@ -178,35 +170,33 @@ class Memtable:
 
         Rows with keys in `stay` are not frozen, because a table has a deleted timer with the same key.
         """
-        start = KEY.pack(from_ms, 0)
-        if frozen := self._freeze(self.waiting.take(start, END, rows_max), stay):
-            return frozen
-        takes = (self._take_ready(topic, rows_max, start) for topic in self._far(from_ms))
-        return next(filter(None, (self._freeze(taken, stay) for taken in takes)), b"")
+        return self._freeze(self._far(from_ms), KEY.pack(from_ms, 0), rows_max, stay)
 
-    def _far(self, from_ms: int) -> list[int]:
-        """Return the topics with ready rows that are due at `from_ms` or later, because the clock was set back."""
-        if self._hand_ms >= self._ready_max_ms or self._ready_max_ms < from_ms:
-            return []
-        start = KEY.pack(from_ms, 0)
-        return [topic for topic, rows in self._ready.items() if rows.count_from(start)]
+    def _far(self, from_ms: int) -> list[SortedRows]:
+        """Return the rows of which some may be due at `from_ms` or later."""
+        # Ready rows may be, if the clock was set back.
+        ready = self._ready.values() if max(from_ms, self._hand_ms + 1) <= self._ready_max_ms else ()
+        return [self.waiting, *ready]
 
     def freeze_ready(self, topics: Iterable[int], rows_max: int, stay: Container[TimerKey]) -> bytes:
         """Freeze up to `rows_max` ready rows of one of these topics; return them in due order."""
-        takes = (self._take_ready(topic, rows_max) for topic in topics)
-        return next(filter(None, (self._freeze(taken, stay) for taken in takes)), b"")
+        ready = [self._ready[topic] for topic in topics if topic in self._ready]
+        return self._freeze(ready, BEGINNING, rows_max, stay)
 
-    def _freeze(self, taken: bytes, stay: Container[TimerKey]) -> bytes:
-        frozen: list[bytes] = []
-        staying: list[bytes] = []
-        for row in rows_of(taken):
-            key = KEY.unpack_from(row)
-            (staying if key in stay or key in self.frozen.deleted else frozen).append(row)
-        self._put_back(b"".join(staying))
-        self.frozen.counts.add(frozen)
-        rows = b"".join(frozen)
-        self.frozen.rows.add(rows)
-        return rows
+    def _freeze(self, arrays: Iterable[SortedRows], start: bytes, rows_max: int, stay: Container[TimerKey]) -> bytes:
+        """Freeze up to `rows_max` rows of one of these arrays, from the key `start` on."""
+        for array in arrays:
+            frozen: list[bytes] = []
+            staying: list[bytes] = []
+            for row in rows_of(array.take(start, END, rows_max)):
+                key = KEY.unpack_from(row)
+                (staying if key in stay or key in self.frozen.deleted else frozen).append(row)
+            array.add(b"".join(staying))
+            if frozen:
+                self.frozen.counts.add(frozen)
+                self.frozen.rows.add(b"".join(frozen))
+                return b"".join(frozen)
+        return b""
 
     def clear_frozen(self) -> Mapping[int, int]:
         """Remove the frozen rows, because they are in a table now; return their number by topic."""
@@ -224,6 +214,7 @@ class Memtable:
         return bool(rows)
 
     def _put_back(self, rows: bytes) -> None:
+        """Add sorted rows, which are already counted, to those that wait, or make them ready if they are due."""
         self.waiting.add(rows)
         self._release_due(self._hand_ms, len(rows))
 
@@ -235,13 +226,12 @@ class Memtable:
         flushed.difference_update([KEY.pack(*key) for key in stay])
         for rows in self._arrays():
             self.counts.remove(rows.take_all(flushed))
-        for topic in [*self._ready]:
-            self._drop_empty(topic)
 
     def restore(self, rows: bytes) -> None:
-        """Add rows of a snapshot, which are sorted."""
-        self.counts.add(rows_of(rows))
-        self._put_back(rows)
+        """Add rows of a snapshot. Earlier versions of Duolog wrote them in the order of their addresses."""
+        found = sorted(rows_of(rows))
+        self.counts.add(found)
+        self._put_back(b"".join(found))
 
     # -- All rows
 

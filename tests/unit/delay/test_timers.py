@@ -538,3 +538,12 @@ def test_what_a_snapshot_copies_is_what_changes_and_not_the_pack() -> None:
     shared = {*map(id, memtable.waiting.blocks())} & {*map(id, expected)}
     assert len(shared) >= 40_000 // BLOCK_ROWS - 6, "the blocks that have changed"
     assert b"".join(parts) == b"".join(expected)
+
+
+def test_snapshot_of_an_earlier_version_is_in_the_order_of_addresses() -> None:
+    rng, memtable = Random(13), Memtable()
+    rows = [ROW.pack(rng.randrange(1, 10_000), address, 1 << 16, 0, 0, 0) for address in range(1, 3_001)]
+    for first in range(0, len(rows), 1_000):
+        memtable.restore(b"".join(rows[first : first + 1_000]))
+    assert b"".join(memtable.snapshot()) == b"".join(sorted(rows))
+    assert memtable.counts.by_topic == {1: len(rows)}
