@@ -134,7 +134,14 @@ class Core(Owners):
         self.security.origins = self._origins
 
     def _origins(self, group: str) -> Iterator[str]:
-        """Yield the topics, in Kafka's spelling, whose messages a group consumes; for rights on its dead letters."""
+        """Yield the topics, in Kafka's spelling, whose messages may be in the retry and dead-letter topic of a group.
+
+        These are the topics whose messages were put there, and those that the group consumes, for the next ones.
+        """
+        for prefix in (RETRY, DLQ):
+            failed = self.topics.by_kafka_name(prefix + group)
+            if failed is not None:
+                yield from failed.origins
         subscribed = (name for name in self.topics_of_members(group) if name is not None)
         found = {
             *(self.topics.by_number(Queue.split(key)[0]) for key in self.group_offsets.all_of(group)),

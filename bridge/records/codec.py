@@ -40,7 +40,14 @@ from duolog.bridge.records.timers import (
     TimersPending,
     TimerTablesChanged,
 )
-from duolog.bridge.records.topics import LeaderEpochsStarted, TopicChanged, TopicCreated, TopicDeleted, TopicNumbersUsed
+from duolog.bridge.records.topics import (
+    LeaderEpochsStarted,
+    OriginsAdded,
+    TopicChanged,
+    TopicCreated,
+    TopicDeleted,
+    TopicNumbersUsed,
+)
 from duolog.bridge.records.transactions import (
     QueueTransactions,
     TimersHeld,
@@ -60,6 +67,7 @@ Record = (
     | TopicDeleted
     | TopicNumbersUsed
     | LeaderEpochsStarted
+    | OriginsAdded
     | GroupOffsetsCommitted
     | GroupOffsetsDeleted
     | GroupDeleted

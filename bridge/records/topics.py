@@ -40,6 +40,13 @@ class TopicNumbersUsed(StateRecordBody, frozen=True, tag=13):
     next_number: int
 
 
+class OriginsAdded(StateRecordBody, frozen=True, tag=15):
+    """Messages of further topics were put into a retry or dead-letter topic; to read it needs READ on them."""
+
+    number: int
+    origins: Sequence[str]  # Names in Kafka's spelling, also of topics that do not exist any more; `*` for all topics.
+
+
 class EpochStart(NamedTuple):
     """From `start_offset` on, the records of a queue have this leader epoch."""
 

@@ -1,7 +1,8 @@
 """What an operation on a topic needs. Some topics hold messages of others, and need the rights on those instead.
 
     orders                      the operation on the topic
-    %RETRY%group, %DLQ%group    READ on the group, and READ on the topics that its messages came from; POP's
+    %RETRY%group, %DLQ%group    READ on the group, and READ on the topics that its messages came from, which the broker
+                                has noted (`Topics.add_origins`), and on those that the group consumes; POP's
                                 %RETRY%group+topic names its topic. If it is not known which topics they came from,
                                 READ on all topics. DESCRIBE, ALTER and DELETE need it on the group
     SCHEDULE_TOPIC_XXXX,        everybody's messages: the operation on the cluster
@@ -37,7 +38,7 @@ Needs = tuple[AnyOf, ...]
 
 
 class Resources:
-    """Gives the needs of operations on topics. `origins` returns the topics whose messages a group has consumed."""
+    """Gives the needs of operations on topics. `origins` returns the topics of a group's retries and dead letters."""
 
     def __init__(self, origins: Callable[[str], Iterable[str]]) -> None:
         self._origins = origins

@@ -39,7 +39,7 @@ class Security:
         self.acls = Acls(state_log, options.security)
         self.quotas = Quotas(state_log, options.security)
         self.resources = Resources(lambda group: self.origins(group))
-        self.origins: Callable[[str], Iterable[str]] = lambda group: ()  # The topics that a group has consumed.
+        self.origins: Callable[[str], Iterable[str]] = lambda group: ()  # Topics of its retries and dead letters.
         self.authorizer = Authorizer(self.users, self.acls, options.security)
         self.audit = AuditLog(options.security, clock, self.authorizer)
         self.executor: Executor = Inline()  # Runs what takes milliseconds; the broker sets threads.

@@ -15,6 +15,7 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.topics import (
     EpochStart,
     LeaderEpochsStarted,
+    OriginsAdded,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
@@ -51,6 +52,8 @@ class Topic:
     is_listed: bool
     may_produce: bool
     queues: list[Queue] = field(default_factory=list)  # In the order of queue ids.
+    # Of a retry or dead-letter topic: the topics whose messages were put there, as in OriginsAdded.
+    origins: frozenset[str] = frozenset()
     # By queue id; without an entry, the epoch is 0 from offset 0.
     epochs: dict[int, list[EpochStart]] = field(default_factory=dict)
 
@@ -133,6 +136,7 @@ class TopicTable:
         self.by_id = self._by_id.get
         state_log.own(TopicCreated, self._replay_created)
         state_log.own(TopicChanged, self._replay_changed)
+        state_log.own(OriginsAdded, self._replay_origins)
         state_log.own(TopicDeleted, self._replay_deleted)
         state_log.own(TopicNumbersUsed, self._replay_numbers_used)
         state_log.own(LeaderEpochsStarted, self._replay_epochs)
@@ -224,6 +228,12 @@ class TopicTable:
         self._bind(topic)
         self.version += 1
 
+    def _replay_origins(self, record: OriginsAdded, slot: Slot) -> None:
+        topic = self._by_number.get(record.number)
+        if topic is not None:
+            self._moment.before_change(record.number)
+            topic.origins |= frozenset(record.origins)
+
     def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:
         self._moment.before_change(record.number)
         topic = self._by_number.pop(record.number, None)
@@ -258,7 +268,8 @@ class TopicTable:
             number, topic.name, topic.id, topic.queue_count, topic.perm, topic.configs, topic.created_ms
         )
         starts = [start for starts in topic.epochs.values() for start in starts]
-        return [created, *epoch_records(starts)]
+        origins = [OriginsAdded(number, sorted(topic.origins))] if topic.origins else []
+        return [created, *origins, *epoch_records(starts)]
 
 
 def epoch_records(starts: list[EpochStart]) -> list[LeaderEpochsStarted]:

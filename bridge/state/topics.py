@@ -6,11 +6,13 @@ durable and may be answered. Every other answer that reports topics waits for `S
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from duolog.bridge.config import TopicsOptions
 from duolog.bridge.records.topics import (
     EpochStart,
+    OriginsAdded,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
@@ -30,6 +32,9 @@ from duolog.store.options import LEVELS
 from duolog.store.state_log import StateLog
 
 logger = logging.getLogger("state")
+
+ORIGINS_MAX: Final = 100  # Origins of one retry or dead-letter topic; beyond, it has messages of any topic.
+ANY_ORIGIN: Final = "*"
 
 
 class TopicError(Exception):
@@ -209,6 +214,18 @@ class Topics(TopicTable):
             raise topic_configs.InvalidConfig(
                 f"topic config flush.mode={configs['flush.mode']} needs an object store: start the broker with --shared"
             )
+
+    def add_origins(self, topic: Topic, origins: Iterable[str], now_ms: int) -> None:
+        """Note that messages of these topics, in Kafka's spelling, are put into a retry or dead-letter topic.
+
+        Above ORIGINS_MAX of them, the topic has messages of any topic. Raises StoreError.
+        """
+        new = set(origins) - topic.origins
+        if not new or ANY_ORIGIN in topic.origins:
+            return
+        if len(topic.origins) + len(new) > ORIGINS_MAX:
+            new = {ANY_ORIGIN}
+        self._state_log.commit([OriginsAdded(topic.number, sorted(new))], now_ms)
 
     def permit(self, topic: Topic, perm: int, now_ms: int) -> Promise:
         """Set the permission of a topic for RocketMQ clients (PERM_* in `protocol.rocketmq.flags`)."""

@@ -32,6 +32,7 @@ from duolog.bridge.rocketmq.retry.send_back import (
     drops_expired,
     expired_copy,
     group_config,
+    origins_of,
 )
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
@@ -132,7 +133,7 @@ def split_expired(
         return ReadWithoutExpired(Records(alive, next_offset), reports=reports)
     records: list[Record] = []
     try:
-        frames = _frames(context, group, dead, now_ms, records)
+        frames = _frames(context, group, topic, dead, now_ms, records)
     except ANSWERABLE as error:
         logger.warning("no dead letters of expired messages group=%s reason=%r", group, str(error))
         alive = [buffer for buffer in alive if queue_offset_of(buffer) < first_dead]
@@ -167,10 +168,10 @@ def _set_aside(context: RocketMQContext, topic: Topic, buffer: Buffer, error: Ex
 
 
 def _frames(
-    context: RocketMQContext, group: str, dead: list[Message], now_ms: int, records: list[Record]
+    context: RocketMQContext, group: str, source: Topic, dead: list[Message], now_ms: int, records: list[Record]
 ) -> list[Frame]:
     """Return the frames of the dead letters; raises ANSWERABLE if the group can have none."""
-    topic = dead_letters_of(context, group_config(context, group))
+    topic = dead_letters_of(context, group_config(context, group), origins_of(context, source.rocketmq_name))
     frames: list[Frame] = []
     for each in dead:
         try:

@@ -12,6 +12,7 @@ Source: PopReviveService.java.
 """
 
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -35,6 +36,7 @@ from duolog.bridge.rocketmq.retry.send_back import (
     expiry_of,
     fixed,
     group_config,
+    origins_of,
 )
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import UnknownTopic
@@ -125,6 +127,7 @@ def _frames(
     records: list[Record],
 ) -> list[Frame]:
     config = group_config(context, context.groups.configs.name_of(checkpoint.name.group))
+    origins = origins_of(context, topic.rocketmq_name)
     frames: list[Frame] = []
     for buffer in failed:
         try:
@@ -137,7 +140,11 @@ def _frames(
         if copy is None:
             continue
         again, is_dead = copy
-        target = dead_letters_of(context, config) if is_dead else _retries_of(context, config.group_name, topic)
+        target = (
+            dead_letters_of(context, config, origins)
+            if is_dead
+            else _retries_of(context, config.group_name, topic, origins)
+        )
         try:
             plan = context.messages.publisher.plan_messages(target, 0, [again], now_ms)
         except IllegalMessage as error:
@@ -180,7 +187,7 @@ def _copy(
     return again, False
 
 
-def _retries_of(context: RocketMQContext, group: str, topic: Topic) -> Topic:
+def _retries_of(context: RocketMQContext, group: str, topic: Topic, origins: Iterable[str]) -> Topic:
     name = retry_name(context, group, topic.rocketmq_name)
     found = context.topics.by_rocketmq_name(name)
     if found is None:
@@ -189,4 +196,6 @@ def _retries_of(context: RocketMQContext, group: str, topic: Topic) -> Topic:
             raise UnknownTopic(f"topic[{name}] not exist")
         # Held pops try again, and then watch the retry topic.
         context.purgatory.check(queue.key for queue in topic.queues)
+    if "+" not in name:  # Otherwise the name says where the messages came from.
+        context.topics.add_origins(found, origins, context.clock.now_ms())
     return found

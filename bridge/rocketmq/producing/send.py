@@ -9,7 +9,7 @@ messages. The answer has the message id and the offset. It waits for the log unl
 import itertools
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from duolog.bridge.data.delayed.delay_headers import TIMER_NAMES
@@ -25,6 +25,7 @@ from duolog.bridge.rocketmq.producing.send_batch import Target, sending
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.retry import send_back
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq import remoting
@@ -63,7 +64,7 @@ def send_message(context: RocketMQContext, connection: RocketMQConnection, comma
         raise _too_large(context, command, raw)
     is_batch = request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
     if request.topic.startswith(RETRY_PREFIX):
-        topic, queue_id, raw = _retry(context, command, request, raw, is_batch)
+        topic, queue_id, raw = _retry(context, connection, command, request, raw, is_batch)
     else:
         topic = context.topics.by_rocketmq_name(request.topic) or _create(context, request)
         queue_id = _queue_id(context, topic, request)
@@ -133,18 +134,37 @@ def _create(context: RocketMQContext, request: SendRequest) -> Topic:
 
 
 def _retry(
-    context: RocketMQContext, command: RemotingCommand, request: SendRequest, raw: bytes, is_batch: bool
+    context: RocketMQContext,
+    connection: RocketMQConnection,
+    command: RemotingCommand,
+    request: SendRequest,
+    raw: bytes,
+    is_batch: bool,
 ) -> tuple[Topic, int, bytes]:
     """Return the topic, queue id and properties for a message that a consumer sends to its retry topic."""
     check_topic(request.topic)
     if is_batch:
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
-    dead = send_back.redirected(context, command, request, raw)
+    origins = _claimed_origins(context, connection, raw)
+    dead = send_back.redirected(context, command, request, raw, origins)
     if dead is not None:
         return dead[0], 0, dead[1]
     config = send_back.group_config(context, request.topic.removeprefix(RETRY_PREFIX))
-    topic = send_back.retries_of(context, config)
+    topic = send_back.retries_of(context, config, origins)
     return topic, _queue_id(context, topic, request), send_back.by_policy(config, request.reconsume_times, raw)
+
+
+def _claimed_origins(context: RocketMQContext, connection: RocketMQConnection, raw: bytes) -> Collection[str]:
+    """Return the topics that a consumer's message came from, as the message says.
+
+    Raises RequestRefused if the consumer may not read them: nobody may keep the group from its retry topic by a lie.
+    """
+    origin = context.topics.by_rocketmq_name(properties.get(raw, properties.RETRY_TOPIC) or "")
+    if origin is None:
+        return ()
+    if connection.granted is not None:
+        connection.granted.check_topic(origin, Operation.READ)
+    return send_back.origins_of(context, origin.rocketmq_name)
 
 
 def _queue_id(context: RocketMQContext, topic: Topic, request: SendRequest) -> int:

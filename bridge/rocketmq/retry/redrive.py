@@ -30,6 +30,7 @@ from duolog.bridge.rocketmq.retry.send_back import (
     REASON,
     copy_of,
     group_config,
+    origins_of,
     retries_of,
 )
 from duolog.bridge.state.client_protocols import ClientProtocol
@@ -149,7 +150,8 @@ def _target(
             "(only RocketMQ consumers of the group get its dead letters) or --to topic (they go back to their own "
             "topics, for every group that reads these)"
         )
-    retries = retries_of(context, group_config(context, rocketmq_group(group)))
+    config = group_config(context, rocketmq_group(group))
+    retries = retries_of(context, config, origins_of(context, dead_letter_topic(config.group_name)))
     return lambda dead: (retries, 0)
 
 

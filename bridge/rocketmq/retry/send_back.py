@@ -16,6 +16,7 @@ Source: AbstractSendMessageProcessor.java#consumerSendMsgBack, SendMessageProces
 """
 
 import random
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from duolog.bridge.data import expiry
@@ -35,7 +36,7 @@ from duolog.bridge.rocketmq.retry.retry_delays import delay_ms_of
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import UnknownTopic
 from duolog.delay.recurring import AMQ_NAMES
-from duolog.protocol.names import group_of_rocketmq
+from duolog.protocol.names import group_of_rocketmq, kafka_name
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.headers import SendBackRequest, SendRequest
@@ -116,7 +117,8 @@ def _give_back(
     if expires_ms is not None and expires_ms <= careful_ms:
         return answer(command, promise=_store_expired(context, config, failed, expires_ms))
     is_dead = failed.reconsume_times >= attempts_max or request.delay_level < 0
-    topic = dead_letters_of(context, config) if is_dead else retries_of(context, config)
+    origins = origins_of(context, failed.topic)
+    topic = dead_letters_of(context, config, origins) if is_dead else retries_of(context, config, origins)
     delay = {} if is_dead else _delay(config, request.delay_level, failed.reconsume_times)
     reason = (GIVEN_UP if request.delay_level < 0 else ATTEMPTS) if is_dead else None
     again = copy_of(failed, {**delay, **fixed(expires_ms), REASON: reason})
@@ -205,7 +207,7 @@ def _store_expired(
     offset, now_ms = failed.queue_offset, context.clock.now_ms()
     if drops_expired(context, topic, failed.properties) or context.groups.expired_ranges.has(group, key, offset):
         return context.state_log.barrier()
-    target = dead_letters_of(context, config)
+    target = dead_letters_of(context, config, origins_of(context, failed.topic))
     plan = context.messages.publisher.plan_messages(target, 0, [expired_copy(failed, expires_ms)], now_ms)
     records: list[Record] = [MessagesExpired(group, key, [(offset, offset + 1)]), *plan.records]
     promise = context.state_log.commit(records, now_ms, plan.frames).promise
@@ -217,7 +219,7 @@ def _store_expired(
 
 
 def redirected(
-    context: RocketMQContext, command: RemotingCommand, request: SendRequest, raw: bytes
+    context: RocketMQContext, command: RemotingCommand, request: SendRequest, raw: bytes, origins: Iterable[str]
 ) -> tuple[Topic, bytes] | None:
     """Return the dead-letter topic and properties for it if no attempt is left; None: to the retry topic."""
     config = group_config(context, request.topic.removeprefix(RETRY_PREFIX))
@@ -226,7 +228,7 @@ def redirected(
     if not is_dead and not context.groups.locks.is_any_held(config.group_name, context.clock.mono_ms()):
         _count(context, is_dead=False)
         return None
-    topic = dead_letters_of(context, config)
+    topic = dead_letters_of(context, config, {*origins, *origins_of(context, request.topic)})
     _count(context, is_dead=True)
     return topic, properties.set_many(raw, {properties.DELAY: None, REASON: ATTEMPTS})
 
@@ -253,17 +255,36 @@ def group_config(context: RocketMQContext, group: str) -> SubscriptionGroupConfi
     return config
 
 
-def retries_of(context: RocketMQContext, config: SubscriptionGroupConfig) -> Topic:
-    """Return the group's retry topic, and create it if necessary. Raises RequestRefused, TopicError, StoreError."""
-    return _writable(context, config, retry_topic(config.group_name), config.retry_queue_nums)
+def retries_of(context: RocketMQContext, config: SubscriptionGroupConfig, origins: Iterable[str]) -> Topic:
+    """Return the group's retry topic for messages of `origins_of`, and create it if necessary.
+
+    Raises RequestRefused, TopicError, StoreError.
+    """
+    return _writable(context, config, retry_topic(config.group_name), config.retry_queue_nums, origins)
 
 
-def dead_letters_of(context: RocketMQContext, config: SubscriptionGroupConfig) -> Topic:
-    """Return the group's dead-letter topic, and create it if necessary. Raises as `retries_of` does."""
-    return _writable(context, config, dead_letter_topic(config.group_name), 1)
+def dead_letters_of(context: RocketMQContext, config: SubscriptionGroupConfig, origins: Iterable[str]) -> Topic:
+    """Return the group's dead-letter topic, and create it if necessary. Arguments and errors are as of `retries_of`."""
+    return _writable(context, config, dead_letter_topic(config.group_name), 1, origins)
 
 
-def _writable(context: RocketMQContext, config: SubscriptionGroupConfig, name: str, queue_count: int) -> Topic:
+def origins_of(context: RocketMQContext, name: str) -> Collection[str]:
+    """Return the topics, in Kafka's spelling, from which the messages in a topic came; RETRY_TOPIC may be forged.
+
+    A retry topic of POP names its topic itself. The name is in RocketMQ's spelling.
+    """
+    if not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return (kafka_name(name),)
+    _, plus, origin = name.partition("+")
+    if plus:
+        return (kafka_name(origin),)
+    topic = context.topics.by_rocketmq_name(name)
+    return () if topic is None else topic.origins
+
+
+def _writable(
+    context: RocketMQContext, config: SubscriptionGroupConfig, name: str, queue_count: int, origins: Iterable[str]
+) -> Topic:
     topic = context.topics.by_rocketmq_name(name)
     if topic is None:
         # The group that owns the topic must exist.
@@ -273,6 +294,7 @@ def _writable(context: RocketMQContext, config: SubscriptionGroupConfig, name: s
         raise UnknownTopic(f"topic[{name}] not exist")
     if not topic.perm & flags.PERM_WRITE:
         raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
+    context.topics.add_origins(topic, origins, context.clock.now_ms())
     return topic
 
 

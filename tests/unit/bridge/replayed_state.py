@@ -31,7 +31,18 @@ class State:
             list(owner.sweep(lambda key: key >> QUEUE_ID_BITS not in self.topics))
         return (
             sorted(
-                (t.number, t.name, t.id, t.perm, t.created_ms, t.queue_count, dict(t.configs), t.settings, t.epochs)
+                (
+                    t.number,
+                    t.name,
+                    t.id,
+                    t.perm,
+                    t.created_ms,
+                    t.queue_count,
+                    dict(t.configs),
+                    t.settings,
+                    t.origins,
+                    t.epochs,
+                )
                 for t in self.topics.all()
             ),
             self.topics.next_number,

@@ -24,7 +24,7 @@ from duolog.bridge.records.half_messages import HalfIdsKnown, HalvesChecked, Hal
 from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
 from duolog.bridge.records.schedules import ScheduleRegistered, ScheduleStepped
 from duolog.bridge.records.timers import TableTimersDeleted, TimerRequested, TimerRequestsKnown
-from duolog.bridge.records.topics import EpochStart, LeaderEpochsStarted, TopicChanged, TopicDeleted
+from duolog.bridge.records.topics import EpochStart, LeaderEpochsStarted, OriginsAdded, TopicChanged, TopicDeleted
 from duolog.bridge.records.transactions import (
     QueueTransactions,
     TransactionalIdSettled,
@@ -94,6 +94,7 @@ def records_of(core: ManualCore, number: int) -> dict[str, list[Record]]:
     key, group, number_after = key_of(core, number), f"g{number}", number + 1
     return {
         "a topic goes": [TopicDeleted(key >> 16)],
+        "an origin": [OriginsAdded(key >> 16, ["orders"])],
         "a topic changes": [TopicChanged(key >> 16, configs={"retention.ms": "1"})],
         "an epoch": [LeaderEpochsStarted([EpochStart(key, 2, 1)])],
         "a group goes": [GroupDeleted(group)],

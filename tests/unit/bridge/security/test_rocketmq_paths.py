@@ -10,12 +10,14 @@ import pytest
 
 from duolog.bridge.config import Options, SecurityOptions
 from duolog.bridge.records.groups import CommittedOffset
+from duolog.bridge.records.topics import OriginsAdded
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.security.logins import new_record
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
+from duolog.bridge.state.topics import ORIGINS_MAX
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.protocol.rocketmq.codes import RequestCode as Code
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -168,6 +170,54 @@ def test_dead_letters_and_retries_need_the_right_on_their_origin(bench: Bench, m
         assert mallory.pull(0, f"{prefix}crew", consumerGroup="crew", suspendTimeoutMillis=0).code != REFUSED
     bench.allow("mallory", "group", "crew", "read", "deny")
     assert mallory.pull(0, "%DLQ%crew", consumerGroup="crew").code == REFUSED
+
+
+@pytest.mark.parametrize(("prefix", "level"), [("%RETRY%", 1), ("%DLQ%", -1)])
+def test_dead_letters_and_retries_need_the_right_on_an_origin_that_the_group_has_left(
+    bench: Bench, mallory: Client, prefix: str, level: int
+) -> None:
+    # A client that commits nothing, and is no member, gives a message back to a group that has its position elsewhere.
+    bench.group_offsets.commit("crew", [CommittedOffset(bench.topic("own").key(0), 1)], bench.clock.now_ms())
+    _, position = parse_message_id(secret(bench).ext["msgId"])
+    root = bench.user("root")
+    assert root.beat("crew", topics=["own"]).code == ResponseCode.SUCCESS
+    back = {"offset": position, "group": "crew", "delayLevel": level, "originTopic": "orders"}
+    assert root.ask(Code.CONSUMER_SEND_MSG_BACK, **back).code == ResponseCode.SUCCESS
+    root.close()
+    pull = {"consumerGroup": "crew", "suspendTimeoutMillis": 0}
+    assert mallory.pull(0, f"{prefix}crew", **pull).code == REFUSED
+    assert [*bench.security.origins("crew")] == ["orders", "own"]
+    bench.topics.delete(bench.topic("orders"), bench.clock.now_ms())
+    bench.settle()
+    assert mallory.pull(0, f"{prefix}crew", **pull).code == REFUSED, "the origin is known by its name"
+    bench.allow("mallory", "topic", "orders", "read")
+    assert mallory.pull(0, f"{prefix}crew", **pull).code != REFUSED
+
+
+def test_origin_of_a_dead_letter_is_not_what_its_sender_says(bench: Bench, mallory: Client) -> None:
+    now_ms = bench.clock.now_ms()
+    bench.group_offsets.commit("crew", [CommittedOffset(bench.topic("own").key(0), 1)], now_ms)
+    bench.topic("%RETRY%crew", 1)
+    # The sender of an ordinary message names another origin.
+    _, position = parse_message_id(secret(bench, RETRY_TOPIC="own").ext["msgId"])
+    back = {"offset": position, "group": "crew", "delayLevel": -1, "originTopic": "own"}
+    assert bench.user("root").ask(Code.CONSUMER_SEND_MSG_BACK, **back).code == ResponseCode.SUCCESS
+    assert mallory.pull(0, "%DLQ%crew", consumerGroup="crew").code == REFUSED
+    # A member keeps its group from its retry topic by an origin that it may not read.
+    bench.allow("mallory", "topic", "orders", "describe")
+    assert mallory.send("%RETRY%crew", properties="RETRY_TOPIC\x01orders\x02").code == REFUSED
+
+
+def test_origins_are_bounded_and_replayed(bench: Bench) -> None:
+    dead, now_ms = bench.topic("%DLQ%crew", 1), bench.clock.now_ms()
+    bench.topics.add_origins(dead, ["orders"], now_ms)
+    before = bench.store.next_position
+    bench.topics.add_origins(dead, ["orders"], now_ms)
+    assert bench.store.next_position == before, "an origin is noted once"
+    (origins,) = [record for record in bench.topics._records_of(dead.number) or [] if isinstance(record, OriginsAdded)]
+    assert origins == OriginsAdded(dead.number, ["orders"])
+    bench.topics.add_origins(dead, map(str, range(ORIGINS_MAX)), now_ms)
+    assert dead.origins == {"orders", "*"}
 
 
 def test_held_pull_returns_nothing_after_the_right_was_taken(bench: Bench, mallory: Client) -> None:
