@@ -24,7 +24,7 @@ from duolog.store.shared.segments.materialize import FellBehind, missing
 from duolog.store.shared.uploader import BEATS
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import Fence, Ignored, LogCursor, Units
-from duolog.store.shared.wal.wal_object import damaged, key_of
+from duolog.store.shared.wal.wal_object import DamagedObject, damaged, key_of
 
 DISK_FULL_MS: Final = 500  # Between two tries to write to a full disk.
 HITS_MAX: Final = 40  # Slots in a row that were there, after which the next one is asked for at once.
@@ -109,15 +109,21 @@ class Follower:
         first, position = self.cursor.sequence, self.cursor.position
         self._polling.asks(self._mono_ms())
         asked = [self._requests.get(key_of(first + number)) for number in range(self._polling.ahead)]
-        for found in await asyncio.gather(*asked):
+        for number, found in enumerate(await asyncio.gather(*asked)):
             if found is None:
                 self._polling.missed()
                 return
-            await self._take(found)
+            if self.cursor.sequence == first + number:
+                await self._take(found)
         self._polling.found(has_units=self.cursor.position > position)
 
     async def _take(self, data: bytes) -> None:
-        outcome = self.cursor.take(data)
+        try:
+            outcome = self.cursor.take(data)
+        except DamagedObject:
+            if await self.bridge():  # The slots before this one were compacted meanwhile.
+                return
+            raise
         self._seen_mono_ms = self._mono_ms()
         if not isinstance(outcome, Ignored):
             slot = CountedSlot(self.cursor.owner, self.cursor.tail, isinstance(outcome, Fence))
@@ -153,12 +159,15 @@ class Follower:
 
     # -- Segment objects
 
-    async def bridge(self) -> None:
-        """Read segment objects if the next slot was compacted. Raises RequestsStopped, DamagedObject and FellBehind."""
+    async def bridge(self) -> bool:
+        """Read segment objects if the next slots were compacted; return whether they were.
+
+        Raises RequestsStopped, DamagedObject and FellBehind.
+        """
         await self._manifests.refresh()
         floor = self._manifests.floor
-        if floor is None or floor.tail.sequence < self.cursor.sequence:
-            return
+        if floor is None or not self.cursor.is_behind(floor.tail.sequence):
+            return False
         if self._copy.position < self._manifests.first_whole:
             raise FellBehind(
                 f"the copy ends at position {self._copy.position}, and segments up to {self._manifests.first_whole} "
@@ -173,6 +182,7 @@ class Follower:
         self._seen_mono_ms = self._mono_ms()
         self._durability.stored(self._copy.position)
         self._keeper.note(floor.owner, floor.tail)
+        return True
 
     async def _apply_segment(self, segment: SegmentObject) -> None:
         """Append and replay the rest of a segment object, some units at a time."""
@@ -203,9 +213,7 @@ class Follower:
         while True:
             await self.follow()
             if self.is_overdue:
-                before = self.cursor.sequence
-                await self.bridge()
-                if self.cursor.sequence != before:
+                if await self.bridge():
                     continue
                 won = await self.take_over(writer, claim)
                 if won is not None:

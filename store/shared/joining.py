@@ -134,7 +134,7 @@ async def _compare(
     while True:
         await manifests.refresh()
         floor = manifests.floor
-        if floor is not None and floor.tail.sequence >= cursor.sequence:
+        if floor is not None and cursor.is_behind(floor.tail.sequence):
             is_whole = cursor.position >= manifests.first_whole
             if not (is_whole and await _has_segments(requests, local, manifests, cursor.position)):
                 return cursor, False

@@ -32,7 +32,7 @@ async def take_over(
     the floor and means nothing. Raises RequestsStopped.
     """
     stream, sequence, begun_mono_ms = cursor.owner.stream, cursor.sequence, mono_ms()
-    position, crc = cursor.position, cursor.tail.crc
+    _, position, crc = cursor.tail
     asked = WalHeader(WalKind.FENCE, 0, cursor.owner.epoch + 1, sequence, position, position, crc, stream, writer)
     data, header = encode(asked, [claim])
     while not await requests.create(key_of(sequence), data):
@@ -42,7 +42,7 @@ async def take_over(
         if found is not None:
             return None
     await manifests.refresh()
-    if manifests.floor_sequence >= sequence:
+    if cursor.is_behind(manifests.floor_sequence):
         return None
     cursor.take(data)
     return Won(header.identity, Tail(sequence, position, header.crc), begun_mono_ms)

@@ -46,8 +46,8 @@ class LogCursor:
         """Continue behind `tail`, whose epoch and writer are those of `owner`."""
         self._stream = owner.stream
         self.owner = owner
-        self.sequence = tail.sequence + 1  # The slot to be read next.
-        self.position, self._crc = tail.position, tail.crc
+        self.tail = tail  # The last object that counts.
+        self.sequence = tail.sequence + 1  # The slot to be read next; objects between the tail and it were ignored.
 
     @classmethod
     def at_start(cls, stream: bytes) -> "LogCursor":
@@ -55,9 +55,17 @@ class LogCursor:
         return cls(Identity(stream, b"", 0), Tail(-1, 0, 0))
 
     @property
-    def tail(self) -> Tail:
-        """The place behind which the next object must lie. Its sequence may be that of an ignored object."""
-        return Tail(self.sequence - 1, self.position, self._crc)
+    def position(self) -> int:
+        """The end of the log that was read."""
+        return self.tail.position
+
+    def is_behind(self, floor_sequence: int) -> bool:
+        """Whether slots that were deleted are missing to this cursor, as the log was compacted up to this slot.
+
+        This may be so although the cursor has read slots above it: a deposed owner may create objects in slots that
+        were deleted, and these are ignored.
+        """
+        return floor_sequence > self.tail.sequence
 
     def take(self, data: Buffer) -> Units | Fence | Ignored:
         """Take the object of slot `sequence`. Raises DamagedObject, and then the cursor has not moved."""
@@ -78,15 +86,15 @@ class LogCursor:
             wrong = f"is of writer {header.writer.hex()}, and epoch {header.epoch} is that of {self.owner.writer.hex()}"
         elif header.first != self.position:
             wrong = f"begins at position {header.first}, and the log before it ends at {self.position}"
-        elif header.previous != self._crc:
-            wrong = f"follows an object with checksum {header.previous:#010x}, and that is {self._crc:#010x}"
+        elif header.previous != self.tail.crc:
+            wrong = f"follows an object with checksum {header.previous:#010x}, and that is {self.tail.crc:#010x}"
         if wrong:
             raise DamagedObject(
                 f"{key_of(self.sequence)} {wrong}: an object before it was lost or changed; restore it from a backup "
                 "or a version of the bucket"
             )
+        self.tail = Tail(self.sequence, header.end, header.crc)
         self.sequence += 1
-        self.position, self._crc = header.end, header.crc
         if is_fence:
             self.owner = header.identity
             return Fence(header.writer, header.epoch, bytes(payload))

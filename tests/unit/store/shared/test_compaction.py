@@ -12,7 +12,16 @@ from duolog.store.shared.segments.manifest import (
     manifest_key,
 )
 from duolog.store.shared.wal.slots import Tail
-from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalKind, decode, sequence_of
+from duolog.store.shared.wal.wal_object import (
+    DamagedObject,
+    Identity,
+    WalHeader,
+    WalKind,
+    decode,
+    encode,
+    key_of,
+    sequence_of,
+)
 from tests.kit.loop import run
 from tests.kit.shared_nodes import World, stop_all, until
 
@@ -83,6 +92,36 @@ def test_standby_that_was_away_neither_takes_a_deleted_slot_nor_misses_it() -> N
         owner.append_ms = 10_000_000
         await world.pass_s(2)
         assert standby.replayer.state == owner.replayer.state
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
+def test_objects_that_a_deposed_owner_creates_in_deleted_slots_hide_nothing() -> None:
+    """They have a lower epoch, so they are ignored; the units that the slots had are in a segment object."""
+    world = World(6, OPTIONS)
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        owner.kill()
+        owner = world.start("a")  # Its epoch is 2.
+        standby = world.start("b")
+        await until(lambda: owner.is_serving, world)
+        await world.pass_s(1)
+        standby.pause(3)
+        await world.pass_s(2.5)
+        assert standby.replica is not None
+        cursor = standby.replica.follower.cursor
+        left = min(sequence for sequence in wal(world) if sequence >= cursor.sequence)
+        assert left > cursor.sequence, "slots were compacted"
+        for sequence in range(cursor.sequence, left):
+            header = WalHeader(WalKind.UNITS, 0, 1, sequence, 0, 8, 7, *cursor.owner[:2])
+            world.bucket.objects[key_of(sequence)] = encode(header, [bytes(8)])[0]
+        owner.append_ms = 10_000_000
+        await world.pass_s(6)
+        assert standby.replayer.state == owner.replayer.state == world.state()
         await stop_all(world)
         world.check()
 
