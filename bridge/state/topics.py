@@ -127,12 +127,12 @@ class Topics(TopicTable):
             logger.error("recovered topic not created, the next start tries again: name=%s reason=%r", name, str(error))
 
     def _begin_epochs(self, now_ms: int, level: int) -> None:
-        """Raise the leader epochs of the queues up to this level of durability."""
+        """Raise the leader epochs of the queues up to this level of durability; an empty one may have lost all."""
         starts = [
             EpochStart(queue.key, topic.leader_epoch(queue_id) + 1, queue.end_offset)
             for topic in self.all()
             for queue_id, queue in enumerate(topic.queues)
-            if queue.level <= level and queue.end_offset
+            if queue.level <= level
         ]
         if starts:
             self._state_log.commit(epoch_records(starts), now_ms)

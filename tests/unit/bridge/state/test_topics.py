@@ -220,6 +220,14 @@ def test_epoch_history_answers_where_each_epoch_ended() -> None:
     ]  # fmt: skip
 
 
+def test_empty_queue_begins_an_epoch_too() -> None:
+    """All that it had may be lost, and readers have seen it in the epoch before."""
+    state = opened()
+    topic = state.topics.create("orders", 2, {"flush.mode": "async"}, NOW)[0]
+    state.topics._begin_epochs(NOW, WRITTEN)
+    assert [topic.leader_epoch(queue_id) for queue_id in range(2)] == [1, 1]
+
+
 def test_epoch_history_is_bounded() -> None:
     state = opened()
     topic, _ = state.topics.create("orders", 1, {"flush.mode": "async"}, NOW)
