@@ -1,6 +1,7 @@
 """Checks of settings that a type cannot express, and parsers of settings that contain a list."""
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from duolog.bridge.config.log import check_endpoint, collector_headers, component_levels
@@ -63,7 +64,8 @@ def _check_shared(shared: SharedSection, flush: str) -> None:
         raise ConfigError("shared.endpoint: expected https://host:port without user, path and query")
 
 
-def level_delays_ms(levels: str) -> list[int]:
+@lru_cache(maxsize=4)
+def level_delays_ms(levels: str) -> tuple[int, ...]:
     """Parse `delay.levels`: return the delay of each level in milliseconds. Raises ConfigError."""
     delays = []
     for level in levels.split():
@@ -73,7 +75,7 @@ def level_delays_ms(levels: str) -> list[int]:
         delays.append(int(found[1]) * UNITS_MS[found[2]])
     if not 1 <= len(delays) <= DELAY_LEVELS_MAX:
         raise ConfigError(f"delay.levels: expected 1 to {DELAY_LEVELS_MAX} levels, got {len(delays)}")
-    return delays
+    return tuple(delays)
 
 
 class MaskRule(NamedTuple):
