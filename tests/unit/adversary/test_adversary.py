@@ -31,8 +31,8 @@ import_module("duolog.bridge.http.openapi.document")
 
 KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]
 ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in request_table.TABLE]
-PAIRS = 4  # Pairs of connections for each row; each connection sends one request.
-HTTP_PAIRS = 2  # Because there are twice as many routes as requests of a client protocol.
+PAIRS = 2  # Pairs of connections for each row; each connection sends one request.
+HTTP_PAIRS = 1  # Because there are twice as many routes as requests of a client protocol.
 SOAK_REQUESTS = int(os.environ.get("DUOLOG_SOAK_REQUESTS", "3000000"))
 WORLD_REQUESTS = 3_000  # After so many requests the soak makes a new world, because state grows.
 MUTATIONS = (1, 1, 1, 2, 3)
