@@ -14,11 +14,12 @@ from kio.serial import entity_writer
 
 from duolog.bridge.kafka import TABLE
 from duolog.bridge.kafka.groups.coordinator import NAME_CHARACTERS_MAX
+from duolog.bridge.kafka.requests.api import KafkaApi
 from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
+from tests.kit.rows import named_row
 from tests.unit.bridge.kafka.bench import KafkaBench
 from tests.unit.bridge.kafka.filled import DURATION_MS, filled
 
-VERSIONS = [(api.key, v) for api in TABLE.values() for v in range(api.max_version, api.min_version - 1, -1)]
 TEXT_BYTES_MAX = (1 << 15) - 1
 
 
@@ -30,10 +31,12 @@ def bench() -> KafkaBench:
 
 
 @pytest.mark.parametrize("letter", ["g", "\x01"], ids=["plain", "longer when quoted"])
-@pytest.mark.parametrize(("key", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))
-def test_long_text_is_answered(bench: KafkaBench, key: ApiKey, version: int, letter: str) -> None:
+@pytest.mark.parametrize("api", TABLE.values(), ids=lambda api: api.key.name)
+def test_long_text_is_answered(bench: KafkaBench, api: KafkaApi, letter: str) -> None:
     text = letter * TEXT_BYTES_MAX
-    ask(bench, key, version, filled(load_request_schema(key, version), text))
+    for version in range(api.max_version, api.min_version - 1, -1):
+        with named_row(version=version):
+            ask(bench, api.key, version, filled(load_request_schema(api.key, version), text))
 
 
 @pytest.mark.parametrize("field", ["group_id", "protocol_type", "group_instance_id", "protocols", "client_id"])

@@ -14,6 +14,7 @@ from kio.serial import entity_reader, entity_writer
 
 from duolog.bridge.kafka import TABLE as KAFKA
 from duolog.bridge.kafka.requests import fault_answers
+from duolog.bridge.kafka.requests.api import KafkaApi
 from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.monitoring.faults import QUIET_MS, Faults
 from duolog.bridge.monitoring.poison import Poison
@@ -40,6 +41,7 @@ from duolog.store.state_log import StateLog
 from tests.kit.clock import ManualClock
 from tests.kit.kafka_frames import frame_of
 from tests.kit.memory_log import MemoryLog
+from tests.kit.rows import named_row
 from tests.unit.bridge.kafka.bench import KafkaBench
 from tests.unit.bridge.kafka.filled import filled
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
@@ -124,11 +126,15 @@ def test_fault_of_a_kafka_handler(monkeypatch: pytest.MonkeyPatch, reserves: boo
     assert {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.END_TXN} <= answered
 
 
-@pytest.mark.parametrize(
-    ("key", "version"), [(api.key, v) for api in KAFKA.values() for v in range(api.min_version, api.max_version + 1)]
-)
-def test_fault_of_a_request_that_names_things_is_answered_for_each(key: ApiKey, version: int) -> None:
+@pytest.mark.parametrize("api", KAFKA.values(), ids=lambda api: api.key.name)
+def test_fault_of_a_request_that_names_things_is_answered_for_each(api: KafkaApi) -> None:
     """Or for the whole, where the response has a place for that."""
+    for version in range(api.min_version, api.max_version + 1):
+        with named_row(version=version):
+            _fault_is_answered_for_each(api.key, version)
+
+
+def _fault_is_answered_for_each(key: ApiKey, version: int) -> None:
     entity: Any = filled(load_request_schema(key, version), "orders")
     body = io.BytesIO()
     entity_writer(type(entity))(body, entity)
@@ -149,13 +155,17 @@ DIRECTORY = "/data"
 
 
 @pytest.mark.parametrize("is_null", [False, True])
-@pytest.mark.parametrize(
-    ("key", "version"), [(api.key, v) for api in KAFKA.values() for v in range(api.min_version, api.max_version + 1)]
-)
+@pytest.mark.parametrize("api", KAFKA.values(), ids=lambda api: api.key.name)
 def test_fault_of_a_request_that_names_nothing_is_answered_or_the_connection_is_closed(
-    key: ApiKey, version: int, is_null: bool
+    api: KafkaApi, is_null: bool
 ) -> None:
     """Closed where an answer would look like success: the request means all by naming nothing."""
+    for version in range(api.min_version, api.max_version + 1):
+        with named_row(version=version):
+            _fault_is_answered_or_closes(api.key, version, is_null)
+
+
+def _fault_is_answered_or_closes(key: ApiKey, version: int, is_null: bool) -> None:
     request_type: Any = load_request_schema(key, version)
     nullable = {each.name: None for each in fields(request_type) if is_null and fault_answers.is_nullable_array(each)}
     entity: Any = filled(request_type, "orders", 0, **nullable)

@@ -9,12 +9,12 @@ import pytest
 
 from duolog.bridge.config import KafkaOptions
 from duolog.bridge.kafka import TABLE
+from duolog.bridge.kafka.requests.api import KafkaApi
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.kafka_frames import frame_of
+from tests.kit.rows import named_row
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
-
-VERSIONS = [(api.key, version) for api in TABLE.values() for version in range(api.min_version, api.max_version + 1)]
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,14 @@ def test_request_above_its_size_closes_the_connection(count: int) -> None:
     assert client.is_closed is (count == 300)
 
 
-@pytest.mark.parametrize(("key", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))
-def test_every_version_is_answered(shared_bench: KafkaBench, key: ApiKey, version: int) -> None:
-    client = shared_bench.connect()
+@pytest.mark.parametrize("api", TABLE.values(), ids=lambda api: api.key.name)
+def test_every_version_is_answered(shared_bench: KafkaBench, api: KafkaApi) -> None:
     empty = {"acks": 1, "client_software_name": "a", "client_software_version": "1"}
-    assert client.ask(key, version, **empty) is not None
-    assert not client.is_closed
+    for version in range(api.min_version, api.max_version + 1):
+        client = shared_bench.connect()
+        with named_row(version=version):
+            assert client.ask(api.key, version, **empty) is not None
+            assert not client.is_closed
 
 
 @pytest.mark.parametrize(
