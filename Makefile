@@ -24,7 +24,8 @@ test: setup-test
 test-console: setup-test
 	$(BIN)/python -m pytest -q tests/console
 unit: setup-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not power_cut' tests/unit
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not power_cut and not further_rows' \
+		--hypothesis-profile=few_examples tests/unit
 fuzz: setup-test $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 # Shared logs, and whole brokers with clients, over one object store with faults, in virtual time; SEEDS=10000, or

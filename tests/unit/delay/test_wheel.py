@@ -107,7 +107,7 @@ class WheelHistory(RuleBasedStateMachine):
 
 
 TestWheelHistory = WheelHistory.TestCase
-TestWheelHistory.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestWheelHistory.settings = settings(stateful_step_count=40, deadline=None)
 
 
 def test_the_story_that_the_docstring_draws() -> None:

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from tests.kit.rows import first_in_unit
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.data.test_far_timers import NEAR_MS, Bench
 
@@ -69,7 +70,7 @@ def test_what_is_due_of_a_paused_topic_takes_no_memory_and_lets_segments_go(is_r
     assert len(bench.tree.context.tables.manifest) == 0
 
 
-@pytest.mark.parametrize("turns", [*range(0, 12, 2), 15, 30, 60])
+@pytest.mark.parametrize("turns", first_in_unit([0, 4, 15, 2, 6, 8, 10, 30, 60], 3))
 @pytest.mark.parametrize(("load_rows", "own_max"), [(100, 32), (100, 0), (4_096, 32)])
 def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
     monkeypatch: pytest.MonkeyPatch, turns: int, load_rows: int, own_max: int

@@ -79,11 +79,12 @@ def bench() -> KafkaBench:
     return bench
 
 
+EXAMPLES = settings().max_examples
 KEYS = [pytest.param(api.key, id=api.key.name) for api in TABLE.values()]
 
 
 @pytest.mark.parametrize("key", KEYS)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES // 5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_request_is_answered_or_closes(bench: KafkaBench, key: ApiKey, data: st.DataObject) -> None:
     version = data.draw(st.integers(TABLE[key].min_version, TABLE[key].max_version), label="version")
@@ -100,7 +101,7 @@ def test_any_request_is_answered_or_closes(bench: KafkaBench, key: ApiKey, data:
     bench.settle()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from(sorted(TABLE)), version=st.integers(-1, 14), body=st.binary(max_size=80))
 def test_garbage_behind_a_header_is_answered_or_closes(bench: KafkaBench, key: int, version: int, body: bytes) -> None:
     client = bench.connect()

@@ -143,7 +143,7 @@ class PurgatoryHistory(RuleBasedStateMachine):
 
 
 TestPurgatoryHistory = PurgatoryHistory.TestCase
-TestPurgatoryHistory.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestPurgatoryHistory.settings = settings(stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.parametrize("how", ["completed", "expired", "released"])

@@ -160,7 +160,6 @@ def body_of(drawn: list[tuple[int, bytes | None, bytes | None, list[rb.Header]]]
 bodies = st.lists(records, min_size=1, max_size=6).map(lambda drawn: (body_of(drawn), len(drawn), drawn))
 
 
-@settings(max_examples=100)
 @given(bodies)
 def test_records_as_they_are_built_are_sound(built: tuple[bytes, int, Any]) -> None:
     body, count, drawn = built
@@ -175,7 +174,6 @@ def test_records_as_they_are_built_are_sound(built: tuple[bytes, int, Any]) -> N
     )
 
 
-@settings(max_examples=100)
 @given(bodies, st.integers(0, 1 << 30))
 @example((OF_PRODUCERS, 3, None), 7)
 def test_damaged_records_give_the_same_and_what_passes_is_readable(built: tuple[bytes, int, Any], seed: int) -> None:
@@ -214,7 +212,7 @@ def mutated(random: Random, body: bytes) -> bytes:
     return bytes(changed)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.binary(max_size=80), st.integers(0, 1 << 31), st.integers(0, BEHIND))
 def test_garbage_gives_the_same(body: bytes, count: int, headers_max: int) -> None:
     walked(body, 0, count, headers_max)

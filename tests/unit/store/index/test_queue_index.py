@@ -181,7 +181,7 @@ class QueueIndexHistory(RuleBasedStateMachine):
 
 
 TestQueueIndexHistory = QueueIndexHistory.TestCase
-TestQueueIndexHistory.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestQueueIndexHistory.settings = settings(stateful_step_count=25, deadline=None)
 
 
 def test_an_idle_queue_holds_no_rows_and_a_busy_one_its_newest() -> None:

@@ -16,6 +16,7 @@ from duolog.store.options import StoreOptions
 from duolog.store.store import Store
 from duolog.store.unit import Frame
 from tests.kit.disk import CrashDisk
+from tests.kit.rows import first_in_unit
 from tests.unit.store.model import Notes
 
 KEY = queue_key(1, 0)
@@ -105,7 +106,7 @@ def test_a_step_back_that_was_wrong_makes_nothing_older() -> None:
         assert each.store.retention.expire(queue, keep_ms=DAY_MS, now_ms=NOW + DAY_MS + 1) == 2
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first_in_unit(range(20), 8))
 def test_any_history_of_clocks_is_searched_like_a_scan_of_all_entries(seed: int) -> None:
     rng = Random(seed)
     clocked, now_ms = Clocked(), NOW

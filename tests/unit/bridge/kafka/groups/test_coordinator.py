@@ -523,7 +523,7 @@ def perform(history: History, step: tuple[Any, ...], ids: dict[int, str], ticket
     return ticket
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(st.lists(STEPS, max_size=40), st.sampled_from([0, 500]))
 def test_each_request_is_answered_once_and_silence_ends_the_group(steps: list[tuple[Any, ...]], delay_ms: int) -> None:
     history = History(initial_rebalance_delay_ms=delay_ms)

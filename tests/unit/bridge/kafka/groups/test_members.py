@@ -1,6 +1,6 @@
 """The members of a group keep their invariants through random histories, compared with sums over all members."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog.bridge.kafka.groups.group_requests import JoinRequest
@@ -25,7 +25,6 @@ def request(number: int, names: list[str], metadata: bytes, *, is_static: bool) 
     return JoinRequest("g", "", f"c{number}", "/1", 10_000, 1000 * number, "consumer", protocols, instance_id)
 
 
-@settings(max_examples=100, deadline=None)
 @given(STEPS)
 def test_sums_ids_and_protocols_follow_the_members(steps: list[tuple[str, int, list[str], bytes]]) -> None:
     members = ClassicMembers()

@@ -17,6 +17,7 @@ from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message import Message
 from tests.kit.disk import CrashDisk
+from tests.kit.rows import first_in_unit
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 
 QUERY = RequestCode.QUERY_MESSAGE
@@ -88,7 +89,7 @@ def mixed(broker: RocketMQBroker, seed: int, count: int = 60) -> dict[str, list[
     return expected
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_in_unit(range(4), 2))
 def test_search_finds_what_a_walk_would(broker: RocketMQBroker, seed: int) -> None:
     expected = mixed(broker, seed)
     for _ in range(2):  # The second time most blocks are read from their files.
