@@ -107,7 +107,7 @@ class TopicStore(Protocol):
 class TopicTable:
     """All topics of the broker. Only the replay of state records changes the table; `Topics` makes the records.
 
-    The class has 16 fields, because there is a map and its lookup for each of the four names of a topic.
+    The class has 17 fields, because there is a map and its lookup for each of the four names of a topic.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class TopicTable:
         topic_configs.check(config_defaults)
         self.version = 0  # Incremented with every change, so that caches of metadata can compare it.
         self.config_defaults = config_defaults
+        self._default_settings = topic_configs.settings({}, config_defaults)  # Of all topics without configs.
         self.system = {topic.name: topic for topic in system}
         self.next_number = 1
         self.queue_count = 0  # Invariant: the sum over all topics.
@@ -196,7 +197,7 @@ class TopicTable:
             created_ms=record.created_ms,
             queue_count=record.queue_count,
             configs=record.configs,
-            settings=topic_configs.settings(record.configs, self.config_defaults),
+            settings=self._settings(record.configs),
             kafka_name=names.kafka_name(record.name),
             rocketmq_name=names.rocketmq_name(record.name),
             is_listed=system is None,
@@ -210,6 +211,9 @@ class TopicTable:
         self._bind(topic)
         self.version += 1
 
+    def _settings(self, configs: Mapping[str, str]) -> TopicSettings:
+        return topic_configs.settings(configs, self.config_defaults) if configs else self._default_settings
+
     def _replay_changed(self, record: TopicChanged, slot: Slot) -> None:
         topic = self._by_number.get(record.number)
         if topic is None:
@@ -222,7 +226,7 @@ class TopicTable:
             self.group_topics.count(topic.rocketmq_name, 0, more)
         if record.configs is not None:
             topic.configs = record.configs
-            topic.settings = topic_configs.settings(record.configs, self.config_defaults)
+            topic.settings = self._settings(record.configs)
         if record.perm is not None:
             topic.perm = record.perm
         self._bind(topic)
