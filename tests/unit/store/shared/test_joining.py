@@ -8,6 +8,8 @@ import pytest
 from duolog.store.errors import StoreError
 from duolog.store.options import StoreOptions
 from duolog.store.shared.copy_state import PATH, read_copy_state
+from duolog.store.shared.joining import AHEAD
+from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.wal.stream import KEY, encode_stream
 from duolog.store.shared.wal.wal_object import key_of
 from duolog.store.store import Store
@@ -101,6 +103,28 @@ def test_restarted_owner_keeps_what_it_had_not_uploaded_if_nobody_took_over() ->
         state = read_copy_state(again.disk)
         assert state is not None
         assert state.tail.position > end
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
+def test_restarted_owner_compares_its_log_with_many_slots_at_a_time() -> None:
+    # One slot after the other, each after a look for new manifests, took a minute with a store of 200 ms.
+    world = World(1, SharedOptions())
+
+    async def main() -> None:
+        node = world.start("a")
+        await until(lambda: node.is_serving, world)
+        await world.pass_s(9)
+        node.kill()
+        slots = sum(key.startswith("wal/") for key in world.bucket.objects)
+        assert slots > 60
+        node.faults.latency_ms = (200, 200)
+        begun_mono_ms = world.clock.mono_ms()
+        again = world.start("a")
+        await until(lambda: again.is_serving, world)
+        assert world.clock.mono_ms() - begun_mono_ms < 200 * (slots // AHEAD + 15)
         await stop_all(world)
         world.check()
 
