@@ -8,6 +8,7 @@
     moving/              a data directory becomes a stream, and a stream a data directory
     joining.py           a start: which stream, what the local log lacks, what it has too much
     uploader.py          uploads what the owner appends
+    upload_window.py     how many bytes it uploads at a time
     follower.py          applies what the owner has uploaded, and takes over
     lease.py             how long an owner may answer without the store
     copy_state.py        what a data directory knows of its stream

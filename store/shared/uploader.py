@@ -4,10 +4,10 @@
     task of one upload          _upload     creates the object, reads the slot back where the outcome is not certain
     uploads count               _count      `Durability.stored`, the lease is renewed
 
-It is time when `shared.flush_interval_ms` have passed since the last cut, or when `shared.object_bytes` wait. So a unit
-waits for at most one interval. An owner that appends nothing uploads an object without units every third of
-`cluster.takeover_ms`, by which followers know that it is there. While the store is slow it does so more often, because
-its lease counts from the beginning of a request.
+It is time when `shared.flush_interval_ms` have passed since the last cut, or when `shared.object_bytes` wait, or less
+if the store takes less at a time (`upload_window.py`). So a unit waits for at most one interval. An owner that appends
+nothing uploads an object without units every third of `cluster.takeover_ms`, by which followers know that it is there.
+While the store is slow it does so more often, because its lease counts from the beginning of a request.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from duolog.store.shared.events import Deposed, Event
 from duolog.store.shared.lease import OwnerLease
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests, RequestsStopped
+from duolog.store.shared.upload_window import UploadWindow
 from duolog.store.shared.wal.slots import Slots, Upload, UploadStep
 from duolog.store.shared.wal.wal_object import ENDED_FLAG
 from duolog.store.workers import Failure
@@ -52,8 +53,9 @@ class Uploader:
         self._durability, self._write_state = durability, write_state
         self._options, self._mono_ms = options, mono_ms
         self._on_event, self._on_counted = on_event, on_counted
+        self._window = UploadWindow(options.in_flight_bytes, options.takeover_ms)
+        self.slots.bytes_max = self._window.bytes
         self._cut_mono_ms = -options.takeover_ms  # When the last upload began.
-        self._took_ms = 0  # How long the last create took.
         self._is_reading = False  # A thread reads units from segment files.
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_ended = False  # The upload with ENDED_FLAG has begun.
@@ -74,13 +76,18 @@ class Uploader:
         return self.slots.has_room and not self._is_reading and not self._is_ended
 
     @property
+    def _object_bytes(self) -> int:
+        """The size at which an object is uploaded before the interval is over."""
+        return min(self._options.object_bytes, self._window.bytes)
+
+    @property
     def _interval_ms(self) -> int:
         """How long after the last upload the next one begins."""
         waiting = self._durability.written - self.slots.end
-        if waiting >= self._options.object_bytes:
+        if waiting >= self._object_bytes:
             return 0
         takeover_ms = self._options.takeover_ms
-        is_slow = self._took_ms * SLOW_SHARE > takeover_ms
+        is_slow = self._window.took_ms * SLOW_SHARE > takeover_ms
         beat_ms = takeover_ms // (BEATS_IF_SLOW if is_slow else BEATS)
         return min(self._options.flush_interval_ms, beat_ms) if waiting else beat_ms
 
@@ -93,10 +100,10 @@ class Uploader:
     def _begin_next(self, mono_ms: int) -> None:
         """Begin the next upload. Units that are no longer in memory are read from the local log first."""
         first, end = self.slots.end, self._durability.written
-        cut = Cut(end, []) if first == end else self._source.in_memory(first, end, self._options.object_bytes)
+        cut = Cut(end, []) if first == end else self._source.in_memory(first, end, self._object_bytes)
         if cut is None:
             self._is_reading = True
-            self._source.read(first, end, self._options.object_bytes, self._read)
+            self._source.read(first, end, self._object_bytes, self._read)
         else:
             self._begin(cut, mono_ms)
 
@@ -130,7 +137,7 @@ class Uploader:
 
     async def _upload(self, upload: Upload) -> None:
         """Store one object, whatever the store answers, until it counts or this owner is deposed."""
-        begun_mono_ms = self._mono_ms()
+        begun_mono_ms, in_flight_bytes = self._mono_ms(), self.slots.in_flight_bytes
         try:
             step = UploadStep.CREATE
             while step is UploadStep.CREATE:
@@ -147,7 +154,8 @@ class Uploader:
         except Exception as bug:
             self._depose(f"an upload ended with an unexpected error: {bug!r}")
             raise
-        self._took_ms = self._mono_ms() - begun_mono_ms
+        self._window.note(len(upload.data), in_flight_bytes, self._mono_ms() - begun_mono_ms)
+        self.slots.bytes_max = self._window.bytes
         if step is UploadStep.DONE:
             self._count(upload)
         else:

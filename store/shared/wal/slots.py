@@ -67,11 +67,11 @@ class Slots:
     """The slots of one owner after its fence."""
 
     def __init__(self, identity: Identity, fence: Tail, bytes_max: int) -> None:
-        """`bytes_max` is the size of the objects in flight above which no further upload begins."""
+        """`bytes_max` is the size of the objects in flight above which no further upload begins; it may be changed."""
         self._identity = identity
         # Nobody has written to a stream before its first epoch.
         self._serial_to = fence.sequence + (WINDOW if identity.epoch > 1 else 0)
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._in_flight: deque[Upload] = deque()
         self._next_sequence, self._previous = fence.sequence + 1, fence.crc
         self.end = fence.position  # The log has been given to slots up to this position.
@@ -91,7 +91,7 @@ class Slots:
         if not self._in_flight:
             return True
         is_serial = self._in_flight[0].header.sequence <= self._serial_to
-        return not is_serial and len(self._in_flight) < WINDOW and self.in_flight_bytes < self._bytes_max
+        return not is_serial and len(self._in_flight) < WINDOW and self.in_flight_bytes < self.bytes_max
 
     def begin(self, end: int, payload: Sequence[Buffer], flags: int = 0) -> Upload:
         """Give the units from `self.end` up to `end` to the next slot, and return its upload."""
