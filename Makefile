@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # pytest rewrites the asserts of all tests, which takes seconds; the next run finds it done, also in a container.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-test run test test-console unit check docs soak fuzz simulate bench bench-delay bench-spark lock lock-lowest third-party \
+.PHONY: setup setup-test run test test-console unit check docs soak fuzz simulate bench bench-delay bench-shared bench-spark lock lock-lowest third-party \
 	dist image lint-manifests test-install release clean
 
 setup: $(VENV)/.run
@@ -39,6 +39,8 @@ bench: setup-test
 	$(BIN)/python -m benchmarks $(BENCH)
 bench-delay: setup-test
 	$(BIN)/python -m benchmarks.delay $(BENCH)
+bench-shared: setup-test
+	$(BIN)/python -m benchmarks.shared $(BENCH)
 bench-spark: setup-test
 	$(BIN)/python -m benchmarks --only spark $(BENCH)
 

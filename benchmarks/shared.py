@@ -1,0 +1,334 @@
+"""`python -m benchmarks.shared`: what a log in object storage costs, beside the same broker without one.
+
+    python -m benchmarks.shared --quick
+    python -m benchmarks.shared --json shared.json
+
+The store is `benchmarks/slow_store.py`, whose every answer takes 5, 50 or 200 ms. One run, one table:
+
+- producing under `flush.mode=shared`: MB/s of librdkafka, and the time to the answer of one record at a time;
+- producing under `flush.mode=sync`, with and without a shared log;
+- a takeover: from the kill of the owner to the next acknowledged record of a producer that knows both brokers;
+- a start on an empty disk, which reads the whole log from the store, and then reading its oldest records;
+- memory, and requests of an idle owner and an idle standby.
+
+The first rows say how fast this machine is at the moment, because other programs change every figure of the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import librdkafka
+from tests.kit.broker import Broker, free_ports
+from tests.kit.eventually import eventually
+
+LATENCIES_MS = (5, 50, 200)
+USUAL_LATENCY_MS = 50  # Of the rows that are measured with one latency.
+FLUSH_INTERVAL_MS = 100  # The default of `shared.flush_interval_ms`.
+BODY_BYTES = 1024
+PARTITIONS = 4
+WITHIN_S = 60.0
+HOUR_S = 3600
+MB = 1e6
+PIPED_WIDTH = 120
+ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
+
+
+class Scale(NamedTuple):
+    """How long a run takes."""
+
+    seconds: float  # Of a load.
+    sends: int  # One at a time.
+    idle_s: float
+
+
+FULL, QUICK = Scale(10.0, 100, 60.0), Scale(3.0, 20, 15.0)
+
+
+class Figure(NamedTuple):
+    """One row of the table. `goal` is in words, and `is_met` is None for a figure without one."""
+
+    what: str
+    value: float
+    unit: str
+    goal: str = ""
+    is_met: bool | None = None
+
+
+def main() -> int:
+    asked = _arguments()
+    os.environ.update(ENVIRONMENT)
+    found: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="duolog-shared-", ignore_cleanup_errors=True) as folder:
+        for figure in run(Path(folder), QUICK if asked.quick else FULL):
+            print(f"... {figure.what}: {figure.value:.4g} {figure.unit}", file=sys.stderr, flush=True)
+            found.append(figure)
+    console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
+    console.print(table(found))
+    if asked.json:
+        asked.json.write_text(json.dumps([each._asdict() for each in found], indent=1))
+    return 0
+
+
+def run(folder: Path, scale: Scale) -> Iterator[Figure]:
+    """Measure all figures, one after the other."""
+    yield from machine(folder)
+    with running(Broker(folder / "plain", {"store.flush": "sync"})) as broker:
+        plain_mb_s = produced_mb_s(broker, "sync", scale)
+    yield Figure("produce, sync, without a shared log", plain_mb_s, "MB/s")
+    for latency_ms in LATENCIES_MS:
+        with slow_store(latency_ms) as endpoint:
+            rows = producing(folder / f"store-{latency_ms}", endpoint, latency_ms, plain_mb_s, scale)
+            yield from _tried(f"store of {latency_ms} ms", rows)
+    with slow_store(USUAL_LATENCY_MS) as endpoint:
+        yield from _tried("two brokers", two_brokers(folder / "pair", endpoint, scale))
+
+
+def _tried(what: str, rows: Iterator[Figure]) -> Iterator[Figure]:
+    """Yield these rows. One that fails does not end the run."""
+    try:
+        yield from rows
+    except (AssertionError, OSError, librdkafka.LoadError) as error:
+        yield Figure(f"{what}: failed, {str(error).splitlines()[0][:100]}", math.nan, "", is_met=False)
+
+
+# -- The machine
+
+
+def machine(folder: Path) -> Iterator[Figure]:
+    """Say how fast this machine is at the moment."""
+    begun_s = time.perf_counter()
+    total = 0
+    for number in range(5_000_000):
+        total += number
+    yield Figure("machine: 5 million steps of a loop in Python", (time.perf_counter() - begun_s) * 1000, "ms")
+    times = []
+    with (folder / "synced").open("wb", buffering=0) as file:
+        for _ in range(50):
+            begun_s = time.perf_counter()
+            file.write(bytes(4096))
+            os.fdatasync(file.fileno())
+            times.append(time.perf_counter() - begun_s)
+    yield Figure("machine: fdatasync after 4 KiB, median", statistics.median(times) * 1000, "ms")
+    yield Figure(f"machine: load average, {os.cpu_count()} cores", os.getloadavg()[0], "")
+
+
+# -- Brokers and the store
+
+
+@contextmanager
+def slow_store(latency_ms: float) -> Iterator[str]:
+    """Run a store; yields its endpoint."""
+    (port,) = free_ports(1)
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.slow_store", str(port), str(latency_ms)])
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        eventually("the store", lambda: answer_of(f"{endpoint}/bench?list-type=2"), bool, WITHIN_S)
+        yield endpoint
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def running(broker: Broker) -> Iterator[Broker]:
+    """Start a broker; it is removed at the end."""
+    try:
+        yield broker.start()
+    finally:
+        broker.delete()
+
+
+def shared_broker(data: Path, endpoint: str) -> Broker:
+    return Broker(data, {"store.flush": "shared", "shared.url": "s3://bench/log", "shared.endpoint": endpoint})
+
+
+def answer_of(url: str) -> bytes:
+    """Return what a GET is answered with; empty without an answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            found: bytes = answer.read()
+            return found
+    except OSError:
+        return b""
+
+
+def status(broker: Broker) -> dict[str, object]:
+    found: dict[str, object] = json.loads(answer_of(f"http://{broker.http}/api/status") or "{}")
+    return found
+
+
+def wait_for_role(broker: Broker, role: str) -> None:
+    eventually(f"role {role}", lambda: status(broker).get("role"), lambda found: found == role, WITHIN_S)
+
+
+def create_topic(broker: Broker, topic: str, flush: str) -> None:
+    client = AdminClient({"bootstrap.servers": broker.kafka})
+    client.create_topics([NewTopic(topic, PARTITIONS, 1, config={"flush.mode": flush})])[topic].result(WITHIN_S)
+
+
+# -- Producing
+
+
+def produced_mb_s(broker: Broker, flush: str, scale: Scale) -> float:
+    """Return the MB/s of librdkafka on a new topic. A first short load does not count."""
+    topic = f"throughput-{flush}"
+    create_topic(broker, topic, flush)
+    librdkafka.produce(broker.kafka, topic, BODY_BYTES, seconds=scale.seconds / 3)
+    ran = librdkafka.produce(broker.kafka, topic, BODY_BYTES, seconds=scale.seconds)
+    return ran.messages * BODY_BYTES / MB / ran.seconds
+
+
+def answer_times_ms(broker: Broker, flush: str, count: int) -> list[float]:
+    """Return the time to the answer of each of `count` records, one in flight at a time."""
+    topic = f"latency-{flush}"
+    create_topic(broker, topic, flush)
+    producer = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0})
+    times = []
+    for _ in range(count + 1):  # The first one finds the leader of the partition.
+        begun_s = time.perf_counter()
+        producer.produce(topic, bytes(BODY_BYTES), partition=0)
+        assert producer.flush(WITHIN_S) == 0, "a record was not acknowledged"
+        times.append((time.perf_counter() - begun_s) * 1000)
+    return times[1:]
+
+
+def producing(folder: Path, endpoint: str, latency_ms: int, plain_mb_s: float, scale: Scale) -> Iterator[Figure]:
+    """Measure one broker with a store of this latency."""
+    name = f"store of {latency_ms} ms"
+    with running(shared_broker(folder, endpoint)) as broker:
+        wait_for_role(broker, "owner")
+        times = answer_times_ms(broker, "shared", scale.sends)
+        limit_ms = FLUSH_INTERVAL_MS + 1.2 * latency_ms
+        p50_ms, p99_ms = statistics.median(times), statistics.quantiles(times, n=100)[98]
+        yield Figure(f"{name}: answer under shared, p50", p50_ms, "ms", f"<= {limit_ms:.0f}", p50_ms <= limit_ms)
+        yield Figure(f"{name}: answer under shared, p99", p99_ms, "ms")
+        shared_mb_s = produced_mb_s(broker, "shared", scale)
+        yield Figure(f"{name}: produce, shared", shared_mb_s, "MB/s", ">= 80", shared_mb_s >= 80)
+        yield Figure(f"{name}: produce, shared, of sync without a shared log", shared_mb_s / plain_mb_s, "")
+        if latency_ms == USUAL_LATENCY_MS:
+            ratio = produced_mb_s(broker, "sync", scale) / plain_mb_s
+            yield Figure(f"{name}: produce, sync, of sync without a shared log", ratio, "", ">= 0.9", ratio >= 0.9)
+        yield Figure(f"{name}: memory of the owner after that", anonymous_mb(broker), "MB")
+
+
+# -- Two brokers
+
+
+def two_brokers(folder: Path, endpoint: str, scale: Scale) -> Iterator[Figure]:
+    """Measure a takeover, idle brokers, and a start on an empty disk."""
+    owner, standby = shared_broker(folder / "a", endpoint), shared_broker(folder / "b", endpoint)
+    with running(owner):
+        wait_for_role(owner, "owner")
+        with running(standby):
+            create_topic(owner, "filled", "shared")
+            ran = librdkafka.produce(owner.kafka, "filled", BODY_BYTES, seconds=scale.seconds)
+            filled_mb = ran.messages * BODY_BYTES / MB
+            yield Figure("two brokers: produce, shared", filled_mb / ran.seconds, "MB/s")
+            yield from idle(owner, standby, scale)
+            yield Figure(f"takeover with {filled_mb:.0f} MB of log", takeover_s(owner, standby), "s", "< 5")
+            owner.delete()
+            yield from start_on_empty_disk(owner, standby, filled_mb, ran.messages)
+
+
+def idle(owner: Broker, standby: Broker, scale: Scale) -> Iterator[Figure]:
+    """Count the requests of brokers without clients."""
+    time.sleep(scale.idle_s / 3)  # What followed the load is over, such as a compaction.
+    before = {"owner": requests(owner), "standby": requests(standby)}
+    time.sleep(scale.idle_s)
+    for name, broker in (("owner", owner), ("standby", standby)):
+        an_hour = (requests(broker) - before[name]) * HOUR_S / scale.idle_s
+        yield Figure(f"requests an hour of an idle {name}", an_hour, "", "<= 4000", an_hour <= 4000)
+        yield Figure(f"memory of the {name}", anonymous_mb(broker), "MB")
+
+
+def takeover_s(owner: Broker, standby: Broker) -> float:
+    """Kill the owner; return how long a producer that knows both brokers waits for its next answer."""
+    producer = Producer({"bootstrap.servers": f"{owner.kafka},{standby.kafka}", "log_level": 0})
+    producer.produce("filled", b"before")
+    assert producer.flush(WITHIN_S) == 0, "a record was not acknowledged"
+    owner.kill()
+    begun_s = time.monotonic()
+    producer.produce("filled", b"after")
+    assert producer.flush(WITHIN_S) == 0, "no record was acknowledged after the takeover"
+    return time.monotonic() - begun_s
+
+
+def start_on_empty_disk(empty: Broker, owner: Broker, filled_mb: float, count: int) -> Iterator[Figure]:
+    """Start a standby without a disk, let it take over, and read its oldest records."""
+    begun_s = time.monotonic()
+    empty.start()
+    end = status(owner)["log"]
+    eventually("the whole log", lambda: status(empty).get("log"), lambda found: position(found) >= position(end), 600)
+    took_s = time.monotonic() - begun_s
+    yield Figure("start on an empty disk, until it follows", took_s, "s")
+    read_mb_s = filled_mb / took_s
+    yield Figure("the same as a rate: read from the store and replayed", read_mb_s, "MB/s", ">= 100", read_mb_s >= 100)
+    owner.stop()
+    wait_for_role(empty, "owner")
+    ran = librdkafka.consume(empty.kafka, "filled", PARTITIONS, count)
+    yield Figure("reading the oldest records after that", ran.messages * BODY_BYTES / MB / ran.seconds, "MB/s")
+    owner.start()
+
+
+def position(log: object) -> int:
+    return int(log["next_position"]) if isinstance(log, Mapping) else -1
+
+
+# -- Figures of a process
+
+
+def requests(broker: Broker) -> float:
+    """Return how many requests to the store a broker has sent."""
+    lines = answer_of(f"http://{broker.http}/metrics").decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("duolog_object_requests_total"))
+
+
+def anonymous_mb(broker: Broker) -> float:
+    """Return the anonymous resident memory of a broker."""
+    lines = Path(f"/proc/{broker.pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) * 1024 / MB
+
+
+# -- The table
+
+
+def table(figures: list[Figure]) -> Table:
+    shown = Table(title="A log in object storage", title_justify="left")
+    shown.add_column("what")
+    for heading in ("figure", "unit", "goal", ""):
+        shown.add_column(heading, justify="left" if heading == "unit" else "right")
+    for each in figures:
+        met = "" if each.is_met is None else "yes" if each.is_met else "no"
+        value = f"{each.value:,.0f}" if each.value >= 1000 else f"{each.value:.3g}"
+        shown.add_row(each.what, value, each.unit, each.goal, met)
+    return shown
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.shared", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="shorter loads")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""An S3 server whose every answer takes a given time: `python -m benchmarks.slow_store PORT LATENCY_MS`.
+
+It keeps the objects of all buckets in memory until it ends, and knows what a broker asks for: PUT with `If-None-Match`,
+GET with and without `Range`, HEAD, lists, and deletes of one or many objects. Signatures are not verified. Other stores
+that run on one machine (moto, a proxy before it) would take more CPU than the broker that is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+BUFFER_BYTES = 1 << 20
+ETAG = '"0"'
+DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
+LIST_MAX = 1000
+
+
+class Answer(NamedTuple):
+    """An answer. `size` is the Content-Length of an answer to HEAD, which has no body."""
+
+    status: int
+    body: bytes | memoryview = b""
+    headers: Mapping[str, str] = {}
+    size: int | None = None
+
+
+class SlowStore:
+    """The objects, and the server."""
+
+    def __init__(self, latency_ms: float) -> None:
+        self._latency_s = latency_ms / 1000
+        self._objects: dict[str, bytes] = {}  # By bucket and key, as in the path of a request.
+
+    async def serve(self, port: int) -> None:
+        """Serve on loopback until the process ends."""
+        server = await asyncio.start_server(self._connection, "127.0.0.1", port, limit=BUFFER_BYTES)
+        await server.serve_forever()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                method, target, _ = head[0].split(" ", 2)
+                fields = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in head[1:])}
+                body = await reader.readexactly(int(fields.get("content-length", "0")))
+                await asyncio.sleep(self._latency_s)
+                answer = self.answer(method, target, fields, body)
+                size = len(answer.body) if answer.size is None else answer.size
+                lines = [f"HTTP/1.1 {answer.status} -", f"content-length: {size}", f"etag: {ETAG}"]
+                lines += [f"last-modified: {DATE}", *(f"{name}: {value}" for name, value in answer.headers.items())]
+                writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
+                writer.write(answer.body)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    def answer(self, method: str, target: str, fields: Mapping[str, str], body: bytes) -> Answer:
+        """Do one request."""
+        url = urlsplit(target)
+        path, query = unquote(url.path), parse_qs(url.query, keep_blank_values=True)
+        match method:
+            case "PUT":
+                return self._put(path, fields, body)
+            case "POST":  # DeleteObjects
+                keys = re.findall(r"<Key>([^<]*)</Key>", body.decode())
+                for key in keys:
+                    self._objects.pop(f"{path.rstrip('/')}/{key}", None)
+                rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+                return Answer(200, f"<DeleteResult>{rows}</DeleteResult>".encode())
+            case "DELETE":
+                self._objects.pop(path, None)
+                return Answer(204)
+            case "HEAD" if path in self._objects:
+                return Answer(200, size=len(self._objects[path]))
+            case "GET" if "list-type" in query:
+                return self._list(path, {name: values[0] for name, values in query.items()})
+            case "GET" if path in self._objects:
+                return _read(self._objects[path], fields.get("range", ""))
+        return Answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+    def _put(self, path: str, fields: Mapping[str, str], body: bytes) -> Answer:
+        if path in self._objects and fields.get("if-none-match") == "*":
+            return Answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+        self._objects[path] = body
+        return Answer(200)
+
+    def _list(self, bucket: str, query: Mapping[str, str]) -> Answer:
+        root = f"{bucket.rstrip('/')}/"
+        after = query.get("continuation-token") or query.get("start-after", "")
+        keys = sorted(
+            path.removeprefix(root) for path in self._objects if path.startswith(root + query.get("prefix", ""))
+        )
+        wanted = min(int(query.get("max-keys", LIST_MAX)), LIST_MAX)
+        start = bisect_right(keys, after)
+        found, rest = keys[start : start + wanted], keys[start + wanted :]
+        rows = [
+            f"<Contents><Key>{escape(key)}</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
+            f"<ETag>{ETAG}</ETag><Size>{len(self._objects[root + key])}</Size></Contents>"
+            for key in found
+        ]
+        more = f"<NextContinuationToken>{escape(found[-1])}</NextContinuationToken>" if rest else ""
+        shown = f"<KeyCount>{len(found)}</KeyCount><IsTruncated>{str(bool(rest)).lower()}</IsTruncated>{more}"
+        return Answer(200, f"<ListBucketResult>{shown}{''.join(rows)}</ListBucketResult>".encode())
+
+
+def _read(data: bytes, wanted: str) -> Answer:
+    """Answer a GET; `wanted` is the header Range, or empty."""
+    found = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted)
+    if found is None:
+        return Answer(200, data)
+    start = int(found[1])
+    end = min(int(found[2]) + 1, len(data)) if found[2] else len(data)
+    if start >= len(data):
+        return Answer(416, b"<Error><Code>InvalidRange</Code></Error>")
+    return Answer(206, memoryview(data)[start:end], {"content-range": f"bytes {start}-{end - 1}/{len(data)}"})
+
+
+if __name__ == "__main__":
+    asyncio.run(SlowStore(float(sys.argv[2])).serve(int(sys.argv[1])))
