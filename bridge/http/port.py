@@ -24,6 +24,7 @@ from aiohttp import web
 
 from duolog.bridge.data.publishing.refusals import IllegalMessage, ProduceRefused
 from duolog.bridge.http.access.gate import HttpGate, NotAllowed, NotLoggedIn
+from duolog.bridge.http.access.quota_check import BODY_BYTES, AboveQuota, QuotaCheck
 from duolog.bridge.http.access.quotas import QuotaApi
 from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES, check_complete
 from duolog.bridge.http.access.rules import AclApi
@@ -108,6 +109,7 @@ class HttpPort:
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
         self._access = dict(ROUTES)  # What each route needs.
         self._gate = HttpGate(context, self._access) if context.security.is_enabled else None
+        self._quotas = QuotaCheck(context.security.quotas, context.clock, self._access)
         self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Every request passes `_serve`.
         self.local_api = LocalApi(self._serve_local, context.clock.mono_ms)
@@ -183,6 +185,7 @@ class HttpPort:
             raise
         except Exception as error:  # aiohttp raises RuntimeError, among others, for a closed connection
             raise web.HTTPBadRequest(text=f"the body is incomplete: {error or type(error).__name__}") from error
+        request[BODY_BYTES] = len(body)
         return bytes(body)
 
     async def _kept(self, promise: Promise) -> None:
@@ -236,8 +239,12 @@ class HttpPort:
             self._guard.check(request)
             if self._gate is not None:
                 await self._gate.admit(request, self.read)
+            rate = self._quotas.begin(request)
             work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))
-            return await measured(work, self._context.monitoring.watchdog, _kind_of(request))
+            response = await measured(work, self._context.monitoring.watchdog, _kind_of(request))
+            if rate is not None:
+                self._quotas.count(request, response, rate)
+            return response
         except web.HTTPMethodNotAllowed as error:
             return failure(
                 f"{error.method} is not allowed here; expected {', '.join(sorted(error.allowed_methods))}", 405
@@ -254,6 +261,10 @@ class HttpPort:
             return response
         except UnknownReader as error:
             return failure(str(error), 401)
+        except AboveQuota as error:
+            response = failure(str(error), 429)
+            response.headers["Retry-After"] = str(error.wait_s)
+            return response
         except (MayNotRead, NotAllowed, NotSuper) as error:
             return failure(str(error), 403)
         except (TopicExists, UserExists, TooManyUsers, TooManyRules, TooManyQuotas) as error:

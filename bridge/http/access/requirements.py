@@ -13,6 +13,7 @@ from aiohttp import web
 
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.security.needs import AnyOf, cluster, group, topic, transactional_id
+from duolog.bridge.security.quotas.entity import FETCHED, PRODUCED
 from duolog.bridge.security.resources import DLQ
 from duolog.bridge.security.rules import Operation, ResourceType
 from duolog.protocol import names
@@ -32,6 +33,7 @@ class RouteAccess(NamedTuple):
     reads_body: bool = False  # The needs depend on the body.
     is_open: bool = False  # The route answers everybody.
     has_readers: bool = False  # A token of `http.readers_file` is enough; the handler checks it.
+    quota: str = ""  # The key of the quota in which its messages count: PRODUCED or FETCHED.
     is_data: bool = False  # Not administrative, though it is neither GET nor HEAD: a client's own messages or reads.
 
 
@@ -182,14 +184,14 @@ ROUTES: Final[dict[tuple[str, str], RouteAccess]] = {
     ("GET", "/api/topics/{name}/sums"): _of_topic(READ),
     ("POST", "/api/topics/{name}/pause"): _of_topic(ALTER),
     ("POST", "/api/topics/{name}/resume"): _of_topic(ALTER),
-    ("GET", "/api/topics/{name}/messages"): _of_topic(READ),
-    ("POST", "/api/topics/{name}/messages"): _of_topic(WRITE)._replace(is_data=True),
-    ("GET", "/api/messages/{id}"): WHEN_FOUND,
+    ("GET", "/api/topics/{name}/messages"): _of_topic(READ)._replace(quota=FETCHED),
+    ("POST", "/api/topics/{name}/messages"): _of_topic(WRITE)._replace(is_data=True, quota=PRODUCED),
+    ("GET", "/api/messages/{id}"): WHEN_FOUND._replace(quota=FETCHED),
     ("GET", "/api/groups"): SEEN,
     ("GET", "/api/groups/{name}"): _of_group(DESCRIBE),
     ("GET", "/api/groups/{name}/members"): _of_group(DESCRIBE),
     ("DELETE", "/api/groups/{name}"): _of_group(DELETE),
-    ("GET", "/api/groups/{name}/dead-letters"): RouteAccess(_dead_letters),
+    ("GET", "/api/groups/{name}/dead-letters"): RouteAccess(_dead_letters, quota=FETCHED),
     ("POST", "/api/groups/{name}/redrive"): RouteAccess(_redrive),
     ("POST", "/api/groups/{name}/reset"): RouteAccess(_reset, reads_body=True),
     ("GET", "/api/transactions"): _of_cluster(DESCRIBE),
@@ -197,13 +199,13 @@ ROUTES: Final[dict[tuple[str, str], RouteAccess]] = {
     ("DELETE", "/api/transactions/{id}"): _of_cluster(ALTER),
     ("POST", "/api/transactions/{topic}/{id}"): _of_topic(WRITE, "topic"),
     ("POST", "/api/half-messages/{offset}"): _of_cluster(ALTER),
-    ("POST", "/api/timers"): _of_body(WRITE)._replace(is_data=True),
-    ("GET", "/api/timers"): _of_query(READ),
+    ("POST", "/api/timers"): _of_body(WRITE)._replace(is_data=True, quota=PRODUCED),
+    ("GET", "/api/timers"): _of_query(READ)._replace(quota=FETCHED),
     ("DELETE", "/api/timers"): _of_query(WRITE),
     ("GET", "/api/timers/count"): _of_query(DESCRIBE),
     ("GET", "/api/timers/histogram"): _of_query(DESCRIBE),
     ("POST", "/api/timers/reschedule"): _of_body(WRITE),
-    ("GET", "/api/timers/{id}"): WHEN_FOUND,
+    ("GET", "/api/timers/{id}"): WHEN_FOUND._replace(quota=FETCHED),
     ("DELETE", "/api/timers/{id}"): WHEN_FOUND,
     ("POST", "/api/timers/{id}/reschedule"): WHEN_FOUND,
     ("POST", "/api/timers/{id}/now"): WHEN_FOUND,

@@ -6,7 +6,7 @@ is described. The port imports this module when the document is first requested,
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from http import HTTPStatus
 from importlib.metadata import version
@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
+from duolog.bridge.http.access.requirements import ROUTES
 from duolog.bridge.http.answers import Json
 from duolog.bridge.http.openapi import answers
-from duolog.bridge.http.openapi.operation import TEXT, ApiOperation, Query
+from duolog.bridge.http.openapi.operation import ABOVE_QUOTA, TEXT, ApiOperation, Query
 from duolog.bridge.http.openapi.operations import OPERATIONS, PLACES
 
 REFERENCE: Final = "#/components/schemas/{name}"
@@ -72,16 +73,17 @@ def _operation(method: str, path: str, operation: ApiOperation, answer: Json | N
             "required": not operation.is_body_optional,
             "content": {"application/json": {"schema": body}},
         }
-    found["responses"] = _responses(operation, answer)
+    statuses = {**operation.statuses, **ABOVE_QUOTA} if ROUTES[method, path].quota else operation.statuses
+    found["responses"] = _responses(operation, statuses, answer)
     return found
 
 
-def _responses(operation: ApiOperation, answer: Json | None) -> Json:
-    """Return the responses: success, the statuses of the operation, and an error for all other statuses."""
+def _responses(operation: ApiOperation, statuses: Mapping[int, str], answer: Json | None) -> Json:
+    """Return the responses: success, these statuses, and an error for all others."""
     content = {"text/plain": {"schema": TEXT}} if answer is None else {"application/json": {"schema": answer}}
     error = content if answer is None else {"application/json": {"schema": {"$ref": REFERENCE.format(name="Error")}}}
     found: Json = {str(operation.status): {"description": HTTPStatus(operation.status).phrase, "content": content}}
-    for status, description in sorted(operation.statuses.items()):
+    for status, description in sorted(statuses.items()):
         shown = content if status < HTTPStatus.BAD_REQUEST else error
         found[str(status)] = {"description": description, "content": shown}
     found["default"] = {"description": "The request was refused.", "content": error}

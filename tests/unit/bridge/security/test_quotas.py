@@ -1,5 +1,6 @@
 """Quotas: which one counts, how long a client waits, and what clients of both protocols see."""
 
+import json
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from duolog.bridge.security.quotas.stored_quotas import TooManyQuotas
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.store.state_log import StateLog
-from tests.kit.http import HttpBench
+from tests.kit.http import HEADERS, HttpBench, encoded
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
+from tests.unit.bridge.security import test_http_paths
 from tests.unit.bridge.security.test_kafka_login import SecureBench
 
 NOW = 1_700_000_000_000
@@ -251,6 +253,52 @@ def test_quotas_are_altered_and_described(version: int) -> None:
 
 
 # -- HTTP
+
+
+def test_messages_over_http_above_the_quota_are_refused_until_their_time_has_come() -> None:
+    bench = HttpBench(RocketMQBroker())
+    quotas, clock = bench.core.security.quotas, bench.core.clock
+    bench.core.topic("orders")
+    put(quotas, "ANONYMOUS", None, producer_byte_rate=1000)
+    messages, timers = "/api/topics/orders/messages", "/api/timers"
+    large, small = {"value": "x" * 3000}, {"topic": "orders", "value": "x", "delay_ms": 60_000}
+    assert bench.ask("POST", messages, large)[0] == 201
+    ends = [queue.visible_end for queue in bench.core.topic("orders").queues]
+    for path, body in ((messages, {"value": "x"}), (timers, small)):
+        status, head, answer = bench.send(encoded("POST", path, json.dumps(body).encode(), HEADERS))
+        assert (status, b"Retry-After: 3" in head) == (429, True), head
+        assert json.loads(answer)["error"] == "the quota producer_byte_rate of ANONYMOUS is used up"
+    assert [queue.visible_end for queue in bench.core.topic("orders").queues] == ends
+    assert quotas.throttled["http", "producer_byte_rate"] == 2
+    assert bench.ask("GET", messages)[0] == 200, "another quota"
+    clock.pass_ms(3000)
+    assert bench.ask("POST", timers, small)[0] == 201
+
+
+def test_messages_that_are_read_over_http_count() -> None:
+    bench = HttpBench(RocketMQBroker())
+    topic = bench.core.topic("orders")
+    bench.core.publish(topic, b"x" * 3000)
+    put(bench.core.security.quotas, "ANONYMOUS", None, consumer_byte_rate=1000)
+    assert len(bench.ask("GET", "/api/topics/orders/messages")[1]["messages"]) == 1
+    for path in ("/api/topics/orders/messages", "/api/timers?topic=orders", "/api/messages/1", "/api/timers/1"):
+        assert bench.ask("GET", path)[0] == 429, path
+    assert bench.ask("GET", "/api/topics")[0] == 200
+    bench.core.clock.pass_ms(3000)
+    assert bench.ask("GET", "/api/timers?topic=orders")[0] == 200
+
+
+def test_quotas_over_http_are_those_of_the_user_who_has_logged_in() -> None:
+    bench = test_http_paths.Bench()
+    put(bench.core.security.quotas, "alice", None, producer_byte_rate=1000)
+    messages, alice, root = (
+        "/api/topics/own/messages",
+        test_http_paths.as_user("alice"),
+        test_http_paths.as_user("root"),
+    )
+    assert bench.status("POST", messages, alice, {"value": "x" * 3000}) == 201
+    assert bench.status("POST", messages, alice, {"value": "x"}) == 429
+    assert bench.status("POST", messages, root, {"value": "x"}) == 201
 
 
 def test_removal_of_a_quota_that_is_not_set_changes_nothing() -> None:

@@ -1,0 +1,67 @@
+"""Quotas of HTTP requests: a request above the quota for messages that are sent, or read, has status 429.
+
+What a request has sent or read is counted when it was handled, so a request is refused because of those before it. As a
+RocketMQ client, an HTTP client has no client id: quotas of users hold, and those of any client id for the empty one.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from aiohttp import web
+
+from duolog.bridge.clock import Clock
+from duolog.bridge.http.access.gate import SESSION
+from duolog.bridge.http.access.requirements import RouteAccess, access_of
+from duolog.bridge.http.answers import Listing
+from duolog.bridge.http.local_api import BODY
+from duolog.bridge.security.quotas.entity import ANONYMOUS, FETCHED
+from duolog.bridge.security.quotas.quotas import Quotas, Rate
+
+_NO_CLIENT_ID = ""
+BODY_BYTES: web.RequestKey[int] = web.RequestKey("body_bytes", int)  # The size of a body that was read.
+
+
+class AboveQuota(Exception):
+    """The client has used up a quota; status 429."""
+
+    def __init__(self, key: str, user: str, wait_ms: int) -> None:
+        super().__init__(f"the quota {key} of {user} is used up")
+        self.wait_s = math.ceil(wait_ms / 1000)
+
+
+class QuotaCheck:
+    """Asks and counts for each request; `table` has a row for each route."""
+
+    def __init__(self, quotas: Quotas, clock: Clock, table: Mapping[tuple[str, str], RouteAccess]) -> None:
+        self._quotas, self._clock, self._table = quotas, clock, table
+
+    def begin(self, request: web.Request) -> Rate | None:
+        """Return the rate that the request is to be counted in; None: there is no quota. Raises AboveQuota."""
+        access = access_of(self._table, request) if self._quotas.has_any else None
+        if access is None or not access.quota:
+            return None
+        session, mono_ms = request.get(SESSION), self._clock.mono_ms()
+        user = ANONYMOUS if session is None else session.name
+        rate = self._quotas.meter(None, user, _NO_CLIENT_ID, mono_ms).rate(access.quota)
+        wait_ms = 0 if rate is None else rate.wait_ms(mono_ms)
+        if wait_ms:
+            self._quotas.throttled["http", access.quota] += 1
+            raise AboveQuota(access.quota, user, wait_ms)
+        return rate
+
+    def count(self, request: web.Request, response: web.StreamResponse, rate: Rate) -> None:
+        """Count what a request has sent, or what its answer has; of a Listing, while it is written."""
+        access = access_of(self._table, request)
+        if access is None or access.quota != FETCHED:
+            given = request.get(BODY)
+            rate.use(request.get(BODY_BYTES, 0) if given is None else len(given), self._clock.mono_ms())
+        elif isinstance(response, Listing):
+            response.parts = self._counted(response.parts, rate)
+        elif isinstance(response, web.Response) and isinstance(response.body, bytes):
+            rate.use(len(response.body), self._clock.mono_ms())
+
+    def _counted(self, parts: Iterable[bytes | None], rate: Rate) -> Iterator[bytes | None]:
+        for part in parts:
+            if part:
+                rate.use(len(part), self._clock.mono_ms())
+            yield part
