@@ -52,3 +52,18 @@ def pack_keys(keys: Iterable[TimerKey]) -> bytes:
 def rows_of(rows: bytes) -> list[bytes]:
     """Split joined rows into single rows."""
     return [rows[at : at + ROW_SIZE] for at in range(0, len(rows), ROW_SIZE)]
+
+
+def lower(rows: bytes, key: bytes) -> int:
+    """Return the byte at which the first row with this packed key or a greater one begins; the rows are sorted."""
+    if rows[-ROW_SIZE : KEY_SIZE - ROW_SIZE] < key:
+        return len(rows)
+    low, high = 0, len(rows) // ROW_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        at = middle * ROW_SIZE
+        if rows[at : at + KEY_SIZE] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low * ROW_SIZE

@@ -113,16 +113,14 @@ class Timers:
         """Add the timer of a pending entry; `hashed` is the hash of topic and the sender's key, 0 without a key."""
         self.pending.memtable.add(Timer(due_ms, address, queue_key, size, HASH_SIZE if hashed else 0, form))
         if hashed:
-            self.pending.names.add(hashed, (due_ms, address))
+            self.pending.names.add(hashed, self.pending.ids.id_at((due_ms, address)))
 
     def stored_again(self, address: int, size: int, form: int, found: StoredAgain) -> None:
         """Add a rescheduled timer under its old id, and delete it in its sorted table."""
         queue_key, due_ms, hashed, timer_id, table_key = found
         self._delete_in_tables(table_key, queue_key >> TOPIC_SHIFT, address)
         self.pending.ids.set(timer_id, (due_ms, address))
-        self.pending.memtable.add(Timer(due_ms, address, queue_key, size, HASH_SIZE if hashed else 0, form))
-        if hashed:
-            self.pending.names.add(hashed, timer_id)
+        self.stored(address, queue_key, due_ms, size, form, hashed)
 
     def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
         """Make the delayed records of a transaction pending if it was committed, and drop them if not."""

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
-from duolog.delay.rows import KEY, KEY_SIZE, ROW, ROW_SIZE, TOPIC_AT, TOPIC_END, Timer, TimerKey, rows_of
+from duolog.delay.rows import KEY, KEY_SIZE, ROW, ROW_SIZE, TOPIC_AT, TOPIC_END, Timer, TimerKey, lower, rows_of
 from duolog.store.entry import new_tuple
 
 BLOCK_ROWS: Final = 512
@@ -47,7 +47,7 @@ class SortedRows:
         """Return the number of the block with this key, and the byte at which its row begins, or -1."""
         number = self._number_of(key)
         block = self._blocks[number] if self._blocks else b""
-        at = _lower(block, key)
+        at = lower(block, key)
         return number, at if block.startswith(key, at) else -1
 
     def first_key(self) -> TimerKey | None:
@@ -58,7 +58,7 @@ class SortedRows:
         """Yield the rows from the key `start` on, block by block."""
         if self._blocks:
             first = self._number_of(start)
-            yield self._blocks[first][_lower(self._blocks[first], start) :]
+            yield self._blocks[first][lower(self._blocks[first], start) :]
             for number in range(first + 1, len(self._blocks)):
                 yield self._blocks[number]
 
@@ -77,7 +77,7 @@ class SortedRows:
         if not self._blocks:
             return 0
         number = self._number_of(key)
-        before = _lower(self._blocks[number], key)
+        before = lower(self._blocks[number], key)
         return (sum(map(len, self._blocks[number:])) - before) // ROW_SIZE
 
     def add_counts(self, topic: int | None, edges_ms: Sequence[int], counts: list[int]) -> None:
@@ -90,7 +90,7 @@ class SortedRows:
                 bin = bisect_right(bounds, block[at : at + KEY_SIZE])
                 if bin == len(bounds):
                     return
-                end = _lower(block, bounds[bin])
+                end = lower(block, bounds[bin])
                 if wanted is None:
                     counts[bin - 1] += (end - at) // ROW_SIZE
                 elif wanted in block:
@@ -105,7 +105,7 @@ class SortedRows:
         while rows:
             number = self._number_of(rows[:KEY_SIZE])
             is_last = number + 1 >= len(self._firsts)
-            end = len(rows) if is_last else _lower(rows, self._firsts[number + 1])
+            end = len(rows) if is_last else lower(rows, self._firsts[number + 1])
             merged = _merged(self._blocks[number], rows[:end]) if self._blocks else rows
             self._replace(number, number + 1, merged)
             rows = rows[end:]
@@ -124,11 +124,11 @@ class SortedRows:
         if not self._blocks or self._firsts[0] >= until:
             return b""
         first = last = self._number_of(start)
-        at = begin = _lower(self._blocks[first], start)
+        at = begin = lower(self._blocks[first], start)
         left, taken = rows_max * ROW_SIZE, []
         while True:
             block = self._blocks[last]
-            end = max(begin, min(_lower(block, until), begin + left))
+            end = max(begin, min(lower(block, until), begin + left))
             taken.append(block[begin:end])
             left -= end - begin
             if end < len(block) or not left or last + 1 == len(self._blocks):
@@ -174,25 +174,10 @@ def _packed(topic: int) -> bytes:
     return topic.to_bytes(_TOPIC_SIZE, "big")
 
 
-def _lower(rows: bytes, key: bytes) -> int:
-    """Return the byte at which the first row with this key or a greater one begins."""
-    if rows[-ROW_SIZE : KEY_SIZE - ROW_SIZE] < key:
-        return len(rows)
-    low, high = 0, len(rows) // ROW_SIZE
-    while low < high:
-        middle = (low + high) // 2
-        at = middle * ROW_SIZE
-        if rows[at : at + KEY_SIZE] < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low * ROW_SIZE
-
-
 def _merged(block: bytes, rows: bytes) -> bytes:
     if block[-ROW_SIZE : KEY_SIZE - ROW_SIZE] < rows[:KEY_SIZE]:
         return block + rows
     if len(rows) == ROW_SIZE:
-        at = _lower(block, rows[:KEY_SIZE])
+        at = lower(block, rows[:KEY_SIZE])
         return b"".join((block[:at], rows, block[at:]))
     return b"".join(sorted(rows_of(block) + rows_of(rows)))

@@ -1,7 +1,7 @@
 """The class SortedTable: reads one sorted table, whose format is in `delay/tables/table_format.py`."""
 
 import logging
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from duolog.delay.names import name_hash
-from duolog.delay.rows import KEY, ROW, ROW_SIZE, TOPIC_SHIFT, TimerKey
+from duolog.delay.rows import KEY, ROW, ROW_SIZE, TOPIC_AT, TOPIC_END, TOPIC_SHIFT, TimerKey, lower
 from duolog.delay.tables.paged_index import PAGE_SIZE, PagedIndex
 from duolog.delay.tables.table_format import (
     BLOCK,
@@ -150,8 +150,7 @@ class SortedTable:
         packed = KEY.pack(due_ms, address)
         number = self._blocks.lower(packed) - 1
         block = self._block(number)
-        rows = self._rows_or_none(number, block)
-        return block.ordinal if rows is None else block.ordinal + _bisect_rows(rows, block.count, packed)
+        return block.ordinal + lower(self._rows(number, block), packed) // ROW_SIZE
 
     def find(self, key: TimerKey) -> Found | None:
         """Return the timer of this key, deleted or not."""
@@ -161,14 +160,15 @@ class SortedTable:
         number = self._block_with(packed)
         block = self._block(number)
         rows, payload = self._load(number, block)
-        within = _bisect_rows(rows, block.count, packed)
-        if within == block.count or not rows.startswith(packed, within * ROW_SIZE):
+        at = lower(rows, packed)
+        if not rows.startswith(packed, at):
             return None
+        within = at // ROW_SIZE
         return Found(self, block.ordinal + within, next(_timers(rows, payload, within, within + 1)))
 
     def refs(self, keys: Iterable[TimerKey]) -> Iterator[RowRef]:
         """Yield a RowRef for each of these ascending keys that the table has, deleted or not. Reads no messages."""
-        rows, ordinal, count = b"", 0, 0
+        rows, ordinal = b"", 0
         behind: bytes = b""  # The first key that is not in `rows`.
         for key in keys:
             if not self.first <= key <= self.last:
@@ -176,14 +176,14 @@ class SortedTable:
             packed = KEY.pack(*key)
             if packed >= behind:
                 number = self._block_with(packed)
-                rows, ordinal = self._rows(number), self._block(number).ordinal
-                count = len(rows) // ROW_SIZE
+                block = self._block(number)
+                rows, ordinal = self._rows(number, block), block.ordinal
                 is_last = number + 1 == self._blocks.count
                 behind = b"\xff" * (KEY.size + 1) if is_last else self._blocks.row(number + 1)[: KEY.size]
-            within = _bisect_rows(rows, count, packed)
-            if within < count and rows.startswith(packed, within * ROW_SIZE):
-                at = within * ROW_SIZE + KEY.size
-                yield RowRef(key, ordinal + within, int.from_bytes(rows[at : at + 8], "big") >> TOPIC_SHIFT)
+            at = lower(rows, packed)
+            if rows.startswith(packed, at):
+                topic = int.from_bytes(rows[at + TOPIC_AT : at + TOPIC_END], "big")
+                yield RowRef(key, ordinal + at // ROW_SIZE, topic)
 
     # -- Timers in due order
 
@@ -204,7 +204,9 @@ class SortedTable:
                 yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic == topic)
             elif not without:
                 yield from self._scan_block(number, ordinal, until)
-            elif any(row[2] >> TOPIC_SHIFT not in without for row in ROW.iter_unpack(self._rows(number))):
+            elif any(
+                row[2] >> TOPIC_SHIFT not in without for row in ROW.iter_unpack(self._rows(number, self._block(number)))
+            ):
                 yield from (timer for timer in self._scan_block(number, ordinal, until) if timer.topic not in without)
 
     def _blocks_of_topic(self, topic: int, first: int, end: int) -> Iterator[int]:
@@ -260,7 +262,7 @@ class SortedTable:
             return 0  # A topic with timers in this table has a row behind the last block, so this topic has none.
         if found == number < self._blocks.count:
             block = self._block(number)
-            rows = self._rows(number)[: (ordinal - block.ordinal) * ROW_SIZE]
+            rows = self._rows(number, block)[: (ordinal - block.ordinal) * ROW_SIZE]
             before += sum(key >> TOPIC_SHIFT == topic for _, _, key, _, _, _ in ROW.iter_unpack(rows))
         return int(before)
 
@@ -301,18 +303,14 @@ class SortedTable:
     def _block(self, number: int) -> BlockEntry:
         return BlockEntry._make(BLOCK.unpack(self._blocks.row(number)))
 
-    def _rows(self, number: int) -> bytes:
-        """Return the rows of a block; empty if they are damaged."""
-        return self._rows_or_none(number, self._block(number)) or b""
-
-    def _rows_or_none(self, number: int, block: BlockEntry) -> bytes | None:
-        """Return the rows of a block; None if they are damaged. Damage is reported once."""
+    def _rows(self, number: int, block: BlockEntry) -> bytes:
+        """Return the rows of a block; empty if they are damaged. Damage is reported once."""
         try:
             rows = self._read(block.count * ROW_SIZE, block.at)
             self._check(number, rows, block.rows_crc)
         except Corruption as error:
             self._report(number, block, error)
-            return None
+            return b""
         return rows
 
     def _report(self, number: int, block: BlockEntry, error: Corruption) -> None:
@@ -352,11 +350,6 @@ def _error_of(read: Callable[[], object]) -> str:
     except Corruption as error:
         return str(error)
     return ""
-
-
-def _bisect_rows(rows: bytes, count: int, key: bytes) -> int:
-    size = len(key)
-    return bisect_left(range(count), key, key=lambda row: rows[row * ROW_SIZE : row * ROW_SIZE + size])
 
 
 def _timers(rows: bytes, payload: bytes, first: int, end: int) -> Iterator[TableTimer]:

@@ -21,7 +21,7 @@ anew. It begins another table when a result reaches TABLE_BYTES.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 
 from duolog.delay.tables.compaction import TABLE_BYTES, Compaction
@@ -305,10 +305,11 @@ class Tables:
             table.close()
         return partial(_remove, self._files, [table.path for table in tables])
 
-    def removal(self) -> "Removal | None":
-        """Return the removal of old files, to be run once the current manifest is durable; None if there are none."""
+    def removal(self) -> Callable[[], None] | None:
+        """Return a function that removes old files, for a worker once the current manifest is durable; None if none."""
         retired, self._retired = self._retired, []
-        return Removal(self._files, retired) if retired else None
+        old = {path(table.entry.number) for table in retired for path in (table_path, tombstones_path)}
+        return partial(_remove_existing, self._files, old) if retired else None
 
     # -- Open tables
 
@@ -332,17 +333,6 @@ class Tables:
         table.close()
 
 
-class Removal:
-    """Removes the files of tables that are no longer current; a worker calls `run`."""
-
-    def __init__(self, files: Files, tables: Sequence[SortedTable]) -> None:
-        self._files = files
-        self._paths = {path(table.entry.number) for table in tables for path in (table_path, tombstones_path)}
-
-    def run(self) -> None:
-        _remove(self._files, [path for path in _paths(self._files) if path in self._paths])
-
-
 def _paths(files: Files) -> list[str]:
     names = files.list(TIMERS_DIRECTORY)
     return [f"{TIMERS_DIRECTORY}/{name}" for name in names if name.endswith((".table", ".tombstones"))]
@@ -353,3 +343,7 @@ def _remove(files: Files, paths: Sequence[str]) -> None:
         files.remove(path)
     if paths:
         files.sync_directory(TIMERS_DIRECTORY)
+
+
+def _remove_existing(files: Files, paths: Set[str]) -> None:
+    _remove(files, [path for path in _paths(files) if path in paths])

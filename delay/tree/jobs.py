@@ -81,7 +81,7 @@ class Context:
         promise = self._commit(change, self.now_ms)
         if removal := self.tables.removal():
             durable = Promise(promise.end, SYNCED)
-            self.store.when(durable, lambda error: None if error else self.submit(removal.run, log_failure))
+            self.store.when(durable, lambda error: None if error else self.submit(removal, log_failure))
 
     def failed(self, what: str, error: Exception) -> None:
         """Log a failure of the disk, and let no job begin for RETRY_MS."""

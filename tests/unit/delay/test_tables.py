@@ -123,7 +123,7 @@ def test_a_finished_start_counts_no_more_and_a_finished_bucket_goes() -> None:
     assert found.is_deleted
     removal = tables.removal()
     assert removal is not None
-    removal.run()
+    removal()
     assert list(view.scan((0, 0), 8)) == sorted([*early, *late[:0]]), "a view keeps what it began with"
     view.close()
     assert disk.paths() == [table_path(2)]
@@ -391,7 +391,7 @@ class History:
         self.tables.switch(manifest)
         self.committed = Committed(manifest, self.pending | {})
         if removal := self.tables.removal():
-            removal.run()
+            removal()
         self.check(self.tables)
 
     def restart(self) -> None:
