@@ -26,6 +26,7 @@ from duolog.bridge.net.tls.peer import TlsPeer
 KEEPALIVE_S: Final = 30
 LINGER_S: Final = 2  # The time in which the rest of a refused body is read, so that the client gets the answer.
 SWEEP_S: Final = 1
+STOP_S: Final = 0.5  # The time for requests in work when the broker stops. aiohttp's default is a minute.
 HEADERS_MAX: Final = 64
 HEADER_BYTES_MAX: Final = 4096  # The size of one header.
 LINE_BYTES_MAX: Final = 8190  # The size of the request line.
@@ -217,6 +218,33 @@ class HttpConnections:
                 connection.abort(reason)
         if self._open:
             self._sweep_later()
+
+
+class HttpServer:
+    """Serves one application on the connections of a port."""
+
+    def __init__(self, application: web.Application, connections: HttpConnections) -> None:
+        self._connections = connections
+        self._runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=STOP_S)
+
+    async def start(self) -> None:
+        """Make the application ready; `connection` may be called from now on."""
+        await self._runner.setup()
+
+    async def stop(self) -> None:
+        """Wait for the requests in work, for STOP_S at most."""
+        await self._runner.cleanup()
+
+    def connection(self) -> asyncio.BaseProtocol:
+        """Return the protocol for an accepted socket."""
+        return self._connections.accept(self.server)
+
+    @property
+    def server(self) -> web.Server:
+        """What aiohttp's connections belong to. `start` must have been called."""
+        server = self._runner.server
+        assert server is not None, "the HTTP port is not started"
+        return server
 
 
 class _Refusal(asyncio.Protocol):

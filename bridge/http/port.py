@@ -23,7 +23,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from duolog.bridge.data.publishing.refusals import IllegalMessage, ProduceRefused
-from duolog.bridge.http.access.gate import HttpGate, NotAllowed, NotLoggedIn
+from duolog.bridge.http.access.gate import HttpGate, NotAllowed, NotLoggedIn, not_admitted
 from duolog.bridge.http.access.quota_check import BODY_BYTES, AboveQuota, QuotaCheck
 from duolog.bridge.http.access.quotas import QuotaApi
 from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES, check_complete
@@ -46,7 +46,7 @@ from duolog.bridge.http.api.timers import TimerApi
 from duolog.bridge.http.api.topics import TopicApi
 from duolog.bridge.http.api.transactions import TransactionApi, UnknownTransaction
 from duolog.bridge.http.api_part import RequestIo
-from duolog.bridge.http.connections import HttpConnection, HttpConnections, TooMuchHeld
+from duolog.bridge.http.connections import HttpConnection, HttpConnections, HttpServer, TooMuchHeld
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.guard import Guard
 from duolog.bridge.http.local_api import BODY, LocalApi
@@ -72,8 +72,6 @@ from duolog.delay.tree.lookups import TooManyNamed
 from duolog.protocol.kafka.record_batch import InvalidBatch
 from duolog.store.entry import Promise
 from duolog.store.errors import Fault, StoreError
-
-STOP_S = 0.5  # The time for requests in work when the broker stops. aiohttp's default is a minute.
 
 BAD_TIMERS = (DelayRefused, BadSchedule, InvalidBatch, ProduceRefused)
 REDRIVE_REFUSALS = (RedriveRefused, RequestRefused, TooManyGroups, TooManyGroupOffsets, IllegalMessage)
@@ -113,7 +111,8 @@ class HttpPort:
         self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Every request passes `_serve`.
         self.local_api = LocalApi(self._serve_local, context.clock.mono_ms)
-        self._runner = web.AppRunner(self.application, handle_signals=False, shutdown_timeout=STOP_S)
+        self._server = HttpServer(self.application, self.connections)
+        self.stop, self.connection = self._server.stop, self._server.connection
 
     def add_pages(self, routes: Sequence[web.RouteDef]) -> None:
         """Add routes that need only a login, because they ask `local_api` with the credentials of their request."""
@@ -122,19 +121,7 @@ class HttpPort:
 
     async def start(self) -> None:
         check_complete(self._access, routes_of(self.application))
-        await self._runner.setup()
-
-    async def stop(self) -> None:
-        await self._runner.cleanup()
-
-    def connection(self) -> asyncio.BaseProtocol:
-        """Return the protocol for an accepted socket."""
-        return self.connections.accept(self._server())
-
-    def _server(self) -> web.Server:
-        server = self._runner.server
-        assert server is not None, "the HTTP port is not started"
-        return server
+        await self._server.start()
 
     def _application(self) -> web.Application:
         context, io = self._context, RequestIo(self._kept, self.read)
@@ -197,7 +184,7 @@ class HttpPort:
 
     async def _serve_local(self, request: web.Request) -> web.StreamResponse:
         """Return the answer to a request of `local_api`, which aiohttp gives to `_serve` with its route."""
-        return await self._server().request_handler(request)
+        return await self._server.server.request_handler(request)
 
     @web.middleware
     async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -255,17 +242,15 @@ class HttpPort:
                     f"there is no path {request.path[:80]}; GET /api/openapi.json lists all paths", error.status
                 )
             return failure(error.text or error.reason, error.status)
-        except NotLoggedIn as error:
-            response = failure(str(error), 401)
-            response.headers["WWW-Authenticate"] = 'Basic realm="duolog", charset="UTF-8"'
-            return response
+        except (NotLoggedIn, NotAllowed) as error:
+            return not_admitted(error)
         except UnknownReader as error:
             return failure(str(error), 401)
         except AboveQuota as error:
             response = failure(str(error), 429)
             response.headers["Retry-After"] = str(error.wait_s)
             return response
-        except (MayNotRead, NotAllowed, NotSuper) as error:
+        except (MayNotRead, NotSuper) as error:
             return failure(str(error), 403)
         except (TopicExists, UserExists, TooManyUsers, TooManyRules, TooManyQuotas) as error:
             return failure(str(error), 409)

@@ -12,11 +12,14 @@ import base64
 import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import web
 
+from duolog.bridge.clock import Clock
+from duolog.bridge.config import Options
 from duolog.bridge.http.access.requirements import RouteAccess, access_of
+from duolog.bridge.http.answers import failure
 from duolog.bridge.http.connections import HttpConnection
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
@@ -26,6 +29,7 @@ from duolog.bridge.security.logins import PASSWORD_BYTES_MAX
 from duolog.bridge.security.needs import AnyOf, first_refused
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.security.scram import WRONG, LoginFailed
+from duolog.bridge.security.security import Security
 from duolog.bridge.security.session import Session
 from duolog.bridge.state.topic_table import Topic
 
@@ -45,10 +49,32 @@ class NotAllowed(Exception):
     """The user may not do this; status 403."""
 
 
+class Admitting(Protocol):
+    """What the decision about a request needs, beside what its row asks for. A standby has it, too."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def options(self) -> Options: ...
+
+    @property
+    def security(self) -> Security: ...
+
+
+def not_admitted(error: NotLoggedIn | NotAllowed) -> web.Response:
+    """Return the answer to a request that was not admitted."""
+    if isinstance(error, NotAllowed):
+        return failure(str(error), 403)
+    response = failure(str(error), 401)
+    response.headers["WWW-Authenticate"] = 'Basic realm="duolog", charset="UTF-8"'
+    return response
+
+
 class HttpGate:
     """Asks for each request. `table` has a row for each route."""
 
-    def __init__(self, context: HttpContext, table: Mapping[tuple[str, str], RouteAccess]) -> None:
+    def __init__(self, context: Admitting, table: Mapping[tuple[str, str], RouteAccess]) -> None:
         self._context, self._table = context, table
         self._security = context.security
         self._bearers = RepeatedLines()

@@ -23,7 +23,7 @@ READ, WRITE, CREATE, DELETE, ALTER = (
 )  # fmt: skip
 DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 
-NeedsOf = Callable[[HttpContext, web.Request, bytes], Iterable[AnyOf]]
+NeedsOf = Callable[[Any, web.Request, bytes], Iterable[AnyOf]]  # It gets the `HttpContext`, or that of a standby.
 
 
 class RouteAccess(NamedTuple):
