@@ -41,7 +41,7 @@ from duolog.bridge.rocketmq.namesrv.routes import broker_address
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.hooked_connection import HookedConnection
-from duolog.bridge.security_start import start_security
+from duolog.bridge.security_start import check_users, start_security
 from duolog.bridge.ticker import Ticker
 from duolog.bridge.tracing.export import start_export
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks
@@ -219,6 +219,7 @@ class Broker(Core):
             reason = "Not a directory" if error.errno == errno.EEXIST else error.strerror or error
             raise kind(f"store.directory: {directory}: {reason}") from error
         self._login_workers = start_security(self.security, self.addresses, self.tls.outgoing, self._post)
+        check_users(self.security)
         self.start_store_threads()
         self._is_open = True
 

@@ -24,7 +24,7 @@ def start_security(
 ) -> Workers | None:
     """Make logins possible, and return their threads; None: security is off, which is said on addresses for others.
 
-    Raises ConfigError if the key file cannot be used, and StartError if nobody could log in.
+    Raises ConfigError if the key file cannot be used.
     """
     if not security.is_enabled:
         if open_to := security.open_to(addresses.listening.values()):
@@ -35,12 +35,16 @@ def start_security(
     security.use(SecretBox.load(security.key_file))
     if security.options.oauth_keys:
         _accept_tokens(security, outgoing())
-    if security.lack:
-        raise StartError(f"security.enabled: {security.lack}")
     refusal = StoreError(f"{WAITING_MAX} logins wait for a thread")
     workers = Workers("logins", THREADS, post, WAITING_MAX, refusal)
     security.executor = workers
     return workers
+
+
+def check_users(security: Security) -> None:
+    """Raise StartError if nobody could log in. To be called when the whole state was replayed."""
+    if security.lack:
+        raise StartError(f"security.enabled: {security.lack}")
 
 
 def _accept_tokens(security: Security, outgoing: ssl.SSLContext | None) -> None:

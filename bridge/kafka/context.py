@@ -16,6 +16,7 @@ from duolog.bridge.kafka.requests.request import AdvertisedVersions
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.net.connection import Log
 from duolog.bridge.net.nodes import Nodes
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.security.security import Security
@@ -47,6 +48,28 @@ class Describing(Protocol):
 
     @property
     def topics(self) -> Topics: ...
+
+
+class Serving(Describing, Protocol):
+    """What a connection needs, whoever handles its requests, and a login. A standby has it, too."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    @property
+    def store(self) -> Log: ...
+
+    @property
+    def purgatory(self) -> Purgatory: ...
+
+    @property
+    def sliced_requests(self) -> SlicedRequests: ...
+
+    @property
+    def security(self) -> Security: ...
 
 
 @dataclass(frozen=True, slots=True)

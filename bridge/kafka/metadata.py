@@ -74,14 +74,15 @@ def _create_missing(context: KafkaContext, request: KafkaRequest, names: Iterabl
     if not getattr(request.body, "allow_auto_topic_creation", True):
         return
     for name in names:
-        if name and context.topics.by_kafka_name(name) is None and _may_create(request, name):
+        if name and context.topics.by_kafka_name(name) is None and may_create(request, name):
             # A topic that cannot be created is described as unknown, like one that must not be created.
             with suppress(*ANSWERABLE):
                 context.topics.auto_create_for_kafka(name, context.clock.now_ms())
             yield
 
 
-def _may_create(request: KafkaRequest, name: str) -> bool:
+def may_create(request: KafkaRequest, name: str) -> bool:
+    """Whether the client may create a topic of this name."""
     return request.sees((*topic_need(name, Operation.CREATE), *cluster_need(Operation.CREATE)))
 
 

@@ -1,7 +1,7 @@
 """The one decision: may the principal of a session do an operation on a resource?
 
     the user was removed, or has another password now    no
-    super user                                           yes
+    super user, or another broker of the stream          yes
     a rule that names the resource denies                no: deny overrides, however specific the rules are
     a rule that names the resource allows                yes; IMPLIED_BY says which operations allow others
     no rule names the resource                           `security.allow_if_no_rule`
@@ -120,7 +120,7 @@ class Authorizer:
         user = self._users.get(session.name)
         is_same = user is not None and session.login in (0, user.login)
         session.is_valid = is_same or not session.login
-        session.is_super = user is not None and user.is_super and is_same
+        session.is_super = session.is_broker or (user is not None and user.is_super and is_same)
         if user is not None:
             session.take_groups(user.record.groups)
 

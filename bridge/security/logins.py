@@ -2,6 +2,10 @@
 
 A login of an unknown user does the same work as one with a wrong password, and fails with the same message: the user
 gets a verifier that depends on the name and on the key of `security.secret_key_file`, which no password fits.
+
+The brokers of a stream log in to each other with a secret that this key gives. A standby sends some requests of its
+clients on to the owner, after it has decided that they are allowed. The owner serves them as those of a super user: who
+has the key file could read the secret key of every user anyway.
 """
 
 import hmac
@@ -10,21 +14,28 @@ from typing import Final
 
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.records.security import ScramVerifier, UserSet
-from duolog.bridge.security.passwords import SALT_BYTES, fits, verifier_of
-from duolog.bridge.security.scram import NONCE_BYTES, WRONG, LoginFailed, Mechanism, ScramLogin
+from duolog.bridge.security.passwords import SALT_BYTES, fits, verifier_of, verifier_of_salted
+from duolog.bridge.security.scram import NONCE_BYTES, WRONG, LoginFailed, Mechanism, ScramClient, ScramLogin
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.users import User, UserError, Users
 
 PASSWORD_BYTES_MAX: Final = 1024
 REMEMBERED_MAX: Final = 1000  # Passwords that were checked; further ones take the place of the oldest.
+BROKER: Final = "broker of the stream"  # No user may have this name, because it has spaces.
+BROKER_MECHANISM: Final = Mechanism.SHA_256
+BROKER_ITERATIONS: Final = 4096  # The least of RFC 7677. Iterations protect passwords that can be guessed; this cannot.
 
 
 class Logins:
     """Checks logins against the users."""
 
-    def __init__(self, users: Users, options: SecurityOptions, box: SecretBox) -> None:
+    def __init__(
+        self, users: Users, options: SecurityOptions, box: SecretBox, *, accepts_brokers: bool = False
+    ) -> None:
+        """`accepts_brokers`: the broker shares its log, so others may log in to send requests on."""
         self._users, self._options, self._box = users, options, box
+        self._of_brokers = _broker_verifier(box) if accepts_brokers else None
         self._memory_key = secrets.token_bytes(32)
         # HTTP sends the password with each request; a password that fitted is known again by its HMAC.
         self._remembered: dict[tuple[str, int], bytes] = {}
@@ -36,6 +47,8 @@ class Logins:
         return ScramLogin(mechanism, lambda name: self._verifier(name, mechanism), secrets.token_bytes(NONCE_BYTES))
 
     def _verifier(self, name: str, mechanism: Mechanism) -> ScramVerifier:
+        if self._of_brokers is not None and (name, mechanism) == (BROKER, BROKER_MECHANISM):
+            return self._of_brokers
         user = self._users.get(name)
         found = None if user is None else user.verifier(mechanism)
         return found or self._false_verifier(name, mechanism)
@@ -75,6 +88,8 @@ class Logins:
 
     def session_of_scram(self, login: ScramLogin, host: str) -> Session:
         """Return the session of a login that has succeeded. Raises LoginFailed if the user has changed meanwhile."""
+        if self._of_brokers is not None and login.verifier is self._of_brokers:
+            return Session(BROKER, host, is_broker=True)
         user = self._users.get(login.user_name)
         if user is None or user.verifier(login.mechanism) is not login.verifier:
             raise LoginFailed(WRONG)
@@ -91,6 +106,19 @@ class Logins:
 def session_of(user: User, host: str) -> Session:
     """Return a session of a user."""
     return Session(user.name, host, login=user.login, groups=user.record.groups)
+
+
+def login_of_broker(box: SecretBox) -> ScramClient:
+    """Return the client's side of a login to another broker of the stream."""
+    return ScramClient(BROKER_MECHANISM, BROKER, _broker_secret(box), secrets.token_hex(NONCE_BYTES))
+
+
+def _broker_verifier(box: SecretBox) -> ScramVerifier:
+    return verifier_of_salted(_broker_secret(box), BROKER_MECHANISM, BROKER_ITERATIONS, bytes(SALT_BYTES))
+
+
+def _broker_secret(box: SecretBox) -> bytes:
+    return box.derive(b"login between brokers")
 
 
 def new_record(

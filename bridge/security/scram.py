@@ -1,11 +1,12 @@
-"""The server's side of SCRAM (RFC 5802, RFC 7677), without channel binding, for one login.
+"""Both sides of SCRAM (RFC 5802, RFC 7677), without channel binding, for one login.
 
     client-first   n,,n=alice,r=<client nonce>           "y,," is the same: the client would support channel binding
     server-first   r=<client nonce><server nonce>,s=<salt>,i=<iterations>
     client-final   c=biws,r=<both nonces>,p=<proof>
     server-final   v=<signature of the server>
 
-An unknown user gets a salt that depends on the name, as a known one does, and fails at the end like a wrong password.
+The broker is the server, and a client only where it logs in to another broker. An unknown user gets a salt that depends
+on the name, as a known one does, and fails at the end like a wrong password.
 """
 
 import base64
@@ -92,6 +93,39 @@ class ScramLogin:
         if not hmac.compare_digest(stored_key, verifier.stored_key) or len(proof) != len(signature) or not is_same:
             raise LoginFailed(WRONG)
         return b"v=" + base64.b64encode(hmac.digest(verifier.server_key, auth_message, hash_name))
+
+
+class ScramClient:
+    """The client's side of one login, with a salted password, so that the server's salt has no meaning."""
+
+    def __init__(self, mechanism: Mechanism, name: str, salted: bytes, nonce: str) -> None:
+        self._hash_name, self._salted, self._nonce = mechanism.hash_name, salted, nonce
+        self._first = f"n={name},r={nonce}"
+        self._server_final = b""
+
+    def first(self) -> bytes:
+        """Return client-first."""
+        return f"n,,{self._first}".encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        """Return client-final. Raises ProtocolError, and LoginFailed if the server has answered another login."""
+        text, name = _text(server_first), self._hash_name
+        nonce = _fields(text).get("r", "")
+        if not nonce.startswith(self._nonce):
+            raise LoginFailed("the server has answered another login")
+        without_proof = f"c=biws,r={nonce}"
+        signed = f"{self._first},{text},{without_proof}".encode()
+        client_key = hmac.digest(self._salted, b"Client Key", name)
+        signature = hmac.digest(new_hash(name, client_key).digest(), signed, name)
+        server_key = hmac.digest(self._salted, b"Server Key", name)
+        self._server_final = b"v=" + base64.b64encode(hmac.digest(server_key, signed, name))
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def check(self, server_final: bytes) -> None:
+        """Raise LoginFailed unless server-final proves that the server knows the password's verifier."""
+        if not self._server_final or not hmac.compare_digest(server_final, self._server_final):
+            raise LoginFailed("the server does not know the password")
 
 
 def _text(message: bytes) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NO_USER: Final = (
     "there is no user: stop the broker, and add the first one with "
-    "`duolog user add NAME --super --password-stdin --data {directory}`"
+    "`duolog user add NAME --super --password-stdin --data {directory}{stream}`"
 )
 
 
@@ -34,7 +34,7 @@ class Security:
     def __init__(self, state_log: StateLog, options: Options, clock: Clock) -> None:
         self.options = options.security
         self.is_enabled = options.security.enabled
-        self._directory = options.store.directory
+        self._directory, self._stream = options.store.directory, options.shared.url
         self.users = Users(state_log, options.security)
         self.acls = Acls(state_log, options.security)
         self.quotas = Quotas(state_log, options.security)
@@ -55,7 +55,8 @@ class Security:
 
     def use(self, box: SecretBox) -> None:
         """Set the box of secrets, from which on users can log in and be added."""
-        self._box, self._logins = box, Logins(self.users, self.options, box)
+        self._box = box
+        self._logins = Logins(self.users, self.options, box, accepts_brokers=bool(self._stream))
 
     @property
     def has_box(self) -> bool:
@@ -90,4 +91,5 @@ class Security:
     def lack(self) -> str:
         """Say what nobody can log in without; empty if there is a user, or security is off."""
         is_lacking = self.is_enabled and not len(self.users) and not self.options.oauth_keys
-        return NO_USER.format(directory=self._directory) if is_lacking else ""
+        stream = f" --shared {self._stream}" if self._stream else ""
+        return NO_USER.format(directory=self._directory, stream=stream) if is_lacking else ""

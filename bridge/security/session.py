@@ -20,6 +20,7 @@ class Session:
         "address",
         "generation",
         "host",
+        "is_broker",
         "is_super",
         "is_valid",
         "login",
@@ -31,11 +32,14 @@ class Session:
         "writable",
     )
 
-    def __init__(self, name: str, host: str, *, login: int = 0, groups: Iterable[str] = ()) -> None:
+    def __init__(
+        self, name: str, host: str, *, login: int = 0, groups: Iterable[str] = (), is_broker: bool = False
+    ) -> None:
         self.name = name  # Without `User:`.
         self.host = host
         self.address: Address | None = address_of(host)
         self.login = login
+        self.is_broker = is_broker  # Another broker of the stream, which sends on what a client of it may do.
         self.principals: frozenset[str] = frozenset()
         self.take_groups(groups)
         self.generation = -1  # That of the following fields.

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.context import Serving
 from duolog.bridge.kafka.requests.kafka_driver import answer_in_steps
 from duolog.bridge.kafka.requests.login import Login
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
@@ -21,7 +21,7 @@ from duolog.bridge.security.scram import LoginFailed
 from duolog.protocol.kafka.api_messages import ErrorCode
 
 
-def sasl_handshake(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Answer:
+def sasl_handshake(context: Serving, connection: OrderedConnection, request: KafkaRequest) -> Answer:
     """Begin a login with a mechanism."""
     login: Login | None = connection.login
     error, mechanisms = ErrorCode.unsupported_sasl_mechanism, tuple[str, ...]()
@@ -33,7 +33,7 @@ def sasl_handshake(context: KafkaContext, connection: OrderedConnection, request
 
 
 def sasl_authenticate(
-    context: KafkaContext, connection: OrderedConnection, request: KafkaRequest
+    context: Serving, connection: OrderedConnection, request: KafkaRequest
 ) -> Answer | Steps | OutboxSlot | None:
     """Take a token of the client. A failure is answered, and closes the connection."""
     login: Login | None = connection.login
@@ -44,7 +44,7 @@ def sasl_authenticate(
 
 
 def _steps(
-    context: KafkaContext, connection: OrderedConnection, login: Login, request: KafkaRequest
+    context: Serving, connection: OrderedConnection, login: Login, request: KafkaRequest
 ) -> WaitingSteps[Answer | Steps]:
     connection.is_busy = True  # What the client has sent behind its password is not read before it is checked.
     connection.hold()

@@ -1,19 +1,18 @@
 """One API that the broker serves: its versions and its handler."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.access import Access
-from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import KafkaRequest, Steps
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.protocol.kafka.api_messages import ApiKey
 
-Handler = Callable[[KafkaContext, OrderedConnection, KafkaRequest], Answer | OutboxSlot | Steps | None]
-"""What a handler returns: an answer; the slot that `connection.outbox.reserve()` gave, which `connection.outbox.fill`
-fills later; a generator that returns one of these; or None for a request without an answer."""
+Handler = Callable[[Any, Any, KafkaRequest], Answer | OutboxSlot | Steps | None]
+"""A handler gets the `KafkaContext`, or that of a standby, the connection, and the request. It returns an answer; the
+slot that `connection.outbox.reserve()` gave, which `connection.outbox.fill` fills later; a generator that returns one
+of these; or None for a request without an answer."""
 
 
 class KafkaApi(NamedTuple):

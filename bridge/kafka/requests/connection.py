@@ -16,11 +16,12 @@ only the answers wait for each other. A produced batch is appended before the ne
 """
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from types import GeneratorType
 
 from duolog.bridge.kafka import TABLE, api_versions
-from duolog.bridge.kafka.context import KafkaContext
+from duolog.bridge.kafka.context import Serving
 from duolog.bridge.kafka.requests.access import ERRORS, decide, is_known, needs_of, remember
 from duolog.bridge.kafka.requests.api import KafkaApi
 from duolog.bridge.kafka.requests.login import Login
@@ -44,16 +45,16 @@ _KINDS = {key: " ".join(api.metric) for key, api in TABLE.items()}
 class KafkaConnection(OrderedConnection):
     """One client of the Kafka port."""
 
-    __slots__ = ("_context", "_elements_max", "_request_bytes_max")
+    __slots__ = ("_context", "_elements_max", "_request_bytes_max", "_table")
 
-    def __init__(self, server: Server, context: KafkaContext) -> None:
+    def __init__(self, server: Server, context: Serving, table: Mapping[int, KafkaApi] = TABLE) -> None:
         super().__init__(server, context.store, context.options.store.directory)
-        self.use(context)
+        self.use(context, table)
 
-    def use(self, context: KafkaContext) -> None:
-        """Handle requests with this context from now on."""
+    def use(self, context: Serving, table: Mapping[int, KafkaApi] = TABLE) -> None:
+        """Handle requests by the handlers of this table from now on, which get this context."""
         options = context.options
-        self._context = context
+        self._context, self._table = context, table
         self._elements_max = options.kafka.elements_max
         self._request_bytes_max = options.kafka.request_bytes_max
 
@@ -74,7 +75,7 @@ class KafkaConnection(OrderedConnection):
     def received(self, frame: memoryview) -> None:
         header = decode_header(frame)
         key, version, correlation_id, client_id, body_at = header
-        api = TABLE.get(key)
+        api = self._table.get(key)
         context = self._context
         if api is None or not api.min_version <= version <= api.max_version:
             if key != ApiKey.API_VERSIONS:

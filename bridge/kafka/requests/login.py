@@ -156,7 +156,8 @@ class Login:
         return b""
 
     def _succeed(self, session: Session, mono_ms: int, token_ms: int = 0) -> None:
-        if self.session is not None and self.session.name != session.name:
+        # The certificate of a broker need not name a user.
+        if self.session is not None and self.session.name != session.name and not session.is_broker:
             raise LoginFailed("a login again must be by the same user")
         self._security.audit.login("kafka", self._mechanism, session.name, self._host)
         self.session, self._mechanism, self._scram = session, "", None

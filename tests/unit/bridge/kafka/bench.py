@@ -60,9 +60,9 @@ class KafkaBench(ManualCore):
 class Client:
     """One connection of a Kafka client."""
 
-    def __init__(self, bench: KafkaBench) -> None:
+    def __init__(self, bench: KafkaBench, connection: KafkaConnection | None = None) -> None:
         self.bench = bench
-        self.connection = KafkaConnection(bench.server, bench.kafka_context)
+        self.connection = connection or KafkaConnection(bench.server, bench.kafka_context)
         self.transport = connect(self.connection, bench.loop)
         self._frames = FrameReader(1 << 26)
         self._asked: deque[tuple[int, int, int]] = deque()  # The number, API key and version of each request.
