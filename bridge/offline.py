@@ -1,19 +1,19 @@
-"""`open_offline`: the state of a data directory that no broker uses, for commands that change it before a start.
+"""`open_offline`: the state of a log that no broker uses, for commands that change it before a start.
 
 with open_offline(options) as core:
     core.security.users.set(record, core.clock.now_ms())
-# what was committed is on disk now
+# what was committed is on disk now, or in the object store
 """
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from duolog.bridge.clock import SystemClock
 from duolog.bridge.config import ConfigError, Options, store_options
 from duolog.bridge.core import Core
 from duolog.bridge.monitoring.faults import Faults
-from duolog.bridge.net.addresses import Addresses, StartError
+from duolog.bridge.net.addresses import NO_PORTS, StartError
 from duolog.bridge.net.server import Server
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.protocol.rocketmq.messages.message_id import pack_host
@@ -21,12 +21,24 @@ from duolog.store.errors import StoreError
 from duolog.store.files import RealFiles
 from duolog.store.recovery.format_version import ensure_format
 
-_NO_PORTS = dict.fromkeys(("kafka", "rocketmq", "namesrv", "http"), ("127.0.0.1", 0))
 _HOST = pack_host("127.0.0.1", 0)  # For messages that are written; these commands write none.
 
 
+def open_offline(options: Options) -> AbstractContextManager[Core]:
+    """Return the state of `store.directory`, or of the stream of `shared.url`; what changes is stored at the end.
+
+    Raises ConfigError, and StartError if a broker uses it or the log cannot be used.
+    """
+    if not options.shared.url:
+        return _open_directory(options)
+    # Imported only here, because the modules of a shared log take long to import.
+    from duolog.bridge.offline_stream import open_on_stream
+
+    return open_on_stream(options)
+
+
 @contextmanager
-def open_offline(options: Options) -> Iterator[Core]:
+def _open_directory(options: Options) -> Iterator[Core]:
     """Recover the log of `store.directory`, which may be new, and yield its state; write and close it at the end.
 
     Raises ConfigError, and StartError if a broker uses the directory or the log cannot be used.
@@ -40,7 +52,7 @@ def open_offline(options: Options) -> Iterator[Core]:
         ensure_format(files)
         core.open_log(
             files, store_options(options.store), clock.now_ms(), clock.mono_ms(), store_host=_HOST,
-            server=server, addresses=Addresses("127.0.0.1", _NO_PORTS),
+            server=server, addresses=NO_PORTS,
         )  # fmt: skip
         core.security.use(SecretBox.load(core.security.key_file))
         try:

@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import ssl
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +13,8 @@ import typer
 CA_VARIABLE = "DUOLOG_CA_FILE"
 TIMEOUT_S = 10.0
 PORT_MAX = 65535
+STANDBY = 307  # The status with which a standby names the owner.
+REDIRECTIONS_MAX = 3
 USER_VARIABLE = "DUOLOG_USER"
 PASSWORD_VARIABLE = "DUOLOG_PASSWORD"
 
@@ -28,7 +30,7 @@ class Api:
 
     `token` is sent if it is not None (`http.readers_file`), and else the user of DUOLOG_USER and DUOLOG_PASSWORD. With
     https, the certificate of the broker must be signed by a CA in the file that DUOLOG_CA_FILE names, or by one of the
-    system's.
+    system's. A standby's answer leads to the owner, which is asked from then on.
     """
 
     token: str | None = None
@@ -70,11 +72,28 @@ class Api:
     def _call(self, method: str, path: tuple[str, ...], body: str | None = None) -> Any:
         """Send a request to the path of these parts, which may be names, and return the answer. Raises HttpApiError."""
         target = "/".join([path[0], *(quote(name, safe="") for name in path[1:])])
+        for _ in range(REDIRECTIONS_MAX):
+            response, content = self._exchange(method, target, body)
+            if response.status != STANDBY or not self._follow(response.headers.get("Location", "")):
+                return _decoded(content, response.status, self.address)
+        raise HttpApiError(f"{self.address}: the brokers name each other as the owner of the log: try again")
+
+    def _follow(self, location: str) -> bool:
+        """Ask the broker of this URL from now on, which a standby names as the owner; False: it is none."""
+        scheme, _, rest = location.partition("://")
+        host, _, port = rest.partition("/")[0].rpartition(":")
+        if scheme != ("https" if self._is_encrypted else "http") or not host or not port.isdecimal():
+            return False
+        self.address, self._host, self._port = f"{host}:{port}", host.strip("[]"), int(port)
+        return True
+
+    def _exchange(self, method: str, target: str, body: str | None) -> tuple[HTTPResponse, bytes]:
+        """Send one request; return its answer, and the content of that. Raises HttpApiError."""
         connection = self._connection()
         try:
             connection.request(method, target, body, {"Content-Type": "application/json"} | self._authorization())
             response = connection.getresponse()
-            content = response.read()
+            return response, response.read()
         except (ConnectionResetError, BrokenPipeError) as error:
             raise HttpApiError(
                 f"{self.address} has closed the connection without an answer: it is not the HTTP port of a Duolog "
@@ -90,7 +109,6 @@ class Api:
             raise HttpApiError(f"no broker answers on {self.address}: {reason} (--http names its HTTP port)") from error
         finally:
             connection.close()
-        return _decoded(content, response.status, self.address)
 
     def _connection(self) -> HTTPConnection:
         if not self._is_encrypted:
@@ -110,7 +128,7 @@ def _decoded(content: bytes, status: int, address: str) -> Any:
         raise HttpApiError(
             f"{address} is not the HTTP port of a Duolog broker: it answered status {status}, {content[:60]!r}"
         ) from error
-    if status >= 400:
+    if status >= 300:
         text = str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"status {status}"
         if text.startswith("security.enabled:"):  # The request had no login.
             text = f"{text} (commands take them from {USER_VARIABLE} and {PASSWORD_VARIABLE}; set both)"

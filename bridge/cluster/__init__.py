@@ -2,6 +2,8 @@
 
 members.py             each broker's number and addresses, in the object store
 membership.py          this broker's part in the stream: it joins, follows, takes over, uploads
+security_mark.py       the brokers of the stream have security on, and one key
+owner_requests.py      what a standby asks the owner for its clients; owner_login.py: its login
 standby_context.py     what the answers of a standby are made of
 standby_kafka.py       Kafka clients of a standby: Metadata and coordinators name the owner, all else is refused
 standby_rocketmq.py    RocketMQ clients of a standby: routes name the owner, all else is refused

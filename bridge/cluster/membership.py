@@ -17,13 +17,17 @@ from typing import Final, TypeVar
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.cluster.members import Members
+from duolog.bridge.cluster.security_mark import check_security
 from duolog.bridge.config import Options
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.nodes import Endpoints, Nodes
+from duolog.bridge.security.secret_box import SecretBox
 from duolog.store.files import Files
 from duolog.store.objects.counted import CountedObjects
 from duolog.store.objects.errors import ObjectStoreError, StoreRetry, StoreUnknown
 from duolog.store.objects.interface import ObjectStore
+from duolog.store.objects.opening import open_objects
+from duolog.store.objects.options import ObjectStoreOptions
 from duolog.store.objects.self_test import check_creates
 from duolog.store.shared.events import Deposed, Event, StoreAnswers, StoreTrouble
 from duolog.store.shared.options import SharedOptions
@@ -40,6 +44,28 @@ log = logging.getLogger("cluster")
 
 class OwnershipLost(Exception):
     """Another broker owns the stream. This process must begin again, because its state has what the log lacks."""
+
+
+def open_stream_objects(options: Options) -> ObjectStore:
+    """Return the object store of `shared.url`; nothing is sent yet. Raises StoreRefused."""
+    shared = options.shared
+    return open_objects(
+        ObjectStoreOptions(
+            shared.url, shared.endpoint, shared.region, shared.connect_timeout_ms, shared.request_timeout_ms
+        )
+    )
+
+
+def shared_options(options: Options) -> SharedOptions:
+    """Return the settings of the replica."""
+    shared = options.shared
+    return SharedOptions(
+        flush_interval_ms=shared.flush_interval_ms,
+        object_bytes=shared.object_bytes,
+        in_flight_bytes=shared.in_flight_bytes,
+        behind_bytes_max=shared.behind_bytes_max,
+        takeover_ms=options.cluster.takeover_ms,
+    )
 
 
 class StreamMembership:
@@ -66,16 +92,18 @@ class StreamMembership:
 
     # -- The start
 
-    async def join(self, files: Files, lock: int) -> None:
+    async def join(self, files: Files, lock: int, box: SecretBox | None) -> None:
         """Test the store, register this broker, and prepare the data directory, whose lock is given.
+
+        `box` has the key of the stream's brokers; None: security is off.
 
         Waits as long as the store does not answer. Raises ObjectStoreError, StoreError and OSError.
         """
         await self.check_store()
+        await self._persist(lambda: check_security(self.objects, box))
         own = await self._persist(lambda: self._members.register(self._own))
         await self._persist(self._members.refresh)
         self.nodes = Nodes(own, None)
-        shared = self._options.shared
         self.replica = await Replica.join(
             self.objects,
             files,
@@ -83,13 +111,7 @@ class StreamMembership:
             writer=secrets.token_bytes(ID_BYTES - NUMBER_BYTES) + own.id.to_bytes(NUMBER_BYTES),
             new_stream=secrets.token_bytes(ID_BYTES),
             claim=self._own.encode(),
-            options=SharedOptions(
-                flush_interval_ms=shared.flush_interval_ms,
-                object_bytes=shared.object_bytes,
-                in_flight_bytes=shared.in_flight_bytes,
-                behind_bytes_max=shared.behind_bytes_max,
-                takeover_ms=self._options.cluster.takeover_ms,
-            ),
+            options=shared_options(self._options),
             mono_ms=self._clock.mono_ms,
             on_event=self._on_event,
             on_progress=self._on_replica_progress,

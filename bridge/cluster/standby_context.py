@@ -4,12 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from duolog.bridge.clock import Clock
+from duolog.bridge.cluster.owner_requests import OwnerRequests
 from duolog.bridge.config import Options
 from duolog.bridge.kafka.requests.request import AdvertisedVersions
+from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.connection import Log
 from duolog.bridge.net.nodes import Nodes
+from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.net.server import Server
+from duolog.bridge.security.security import Security
 from duolog.bridge.state.topics import Topics
 
 
@@ -23,7 +27,11 @@ class StandbyContext:
     metrics: Metrics
     nodes: Nodes
     topics: Topics
-    log: Log
+    security: Security
+    store: Log
+    purgatory: Purgatory
+    sliced_requests: SlicedRequests
+    owner_requests: OwnerRequests
     advertised_versions: AdvertisedVersions
     cluster_id_now: Callable[[], str]  # Empty until the record that has it was replayed.
 

@@ -5,6 +5,9 @@ GET /readyz         503, for this broker serves no messages; 200 with `?role=any
 GET /metrics        requests to the object store, role, epoch
 GET /api/status     role, owner, epoch, positions
 any other           307 to the owner; 503 while no owner is known
+
+With `security.enabled`, these requests need what they need on an owner. Those that are sent on to the owner need a
+login, and the owner decides about them. The owner also checks the tokens of `http.readers_file`.
 """
 
 import asyncio
@@ -12,18 +15,25 @@ import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version as installed_version
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 from msgspec import structs
 
 from duolog.bridge.cluster.standby_context import StandbyContext
+from duolog.bridge.http.access.gate import HttpGate, NotAllowed, NotLoggedIn, not_admitted
+from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES
 from duolog.bridge.http.answers import answer, failure
-from duolog.bridge.http.connections import HttpConnections
+from duolog.bridge.http.connections import HttpConnection, HttpConnections, HttpServer
 from duolog.bridge.http.guard import Guard
 from duolog.bridge.net.addresses import Addresses, endpoint
 
-STOP_S: Final = 0.5
+OWN: Final = ("/healthz", "/readyz", "/metrics", "/api/status")  # Paths that a standby answers itself.
+ANY_PATH: Final = "/{path:.*}"
+METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+ACCESS: Final = {("GET", path): ROUTES["GET", path] for path in OWN} | {
+    (method, "/{path}"): LOGGED_IN._replace(has_readers=True) for method in METHODS
+}
 
 
 class StandbyHttpPort:
@@ -35,39 +45,36 @@ class StandbyHttpPort:
         self._context, self._addresses = context, addresses
         self._position, self._epoch = position, epoch
         self._guard = Guard(context.options, addresses.advertised_host)
-        self._connections = HttpConnections(context.options, context.clock)
-        application = web.Application(middlewares=[self._guarded])
+        self._gate = HttpGate(context, ACCESS, context.server.timed_calls) if context.security.is_enabled else None
+        application = web.Application(middlewares=[self._serve])
         application.add_routes(
             [
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.get("/api/status", self._status),
-                web.route("*", "/{path:.*}", self._elsewhere),
+                *(web.route(method, ANY_PATH, self._elsewhere) for method in METHODS),
             ]
         )
-        self._runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=STOP_S)
-
-    async def start(self) -> None:
-        await self._runner.setup()
-
-    async def stop(self) -> None:
-        await self._runner.cleanup()
-
-    def connection(self) -> asyncio.BaseProtocol:
-        """Return the protocol for an accepted socket."""
-        server = self._runner.server
-        assert server is not None, "the HTTP port is not started"
-        return self._connections.accept(server)
+        server = HttpServer(application, HttpConnections(context.options, context.clock))
+        self.start, self.stop, self.connection = server.start, server.stop, server.connection
 
     @web.middleware
-    async def _guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        connection = cast(HttpConnection, request.protocol)
+        connection.begin()
         try:
             self._guard.check(request)
+            if self._gate is not None:
+                await self._gate.admit(request, web.Request.read)
+            found: web.StreamResponse = await handler(request)
+            return found
         except web.HTTPException as error:
             return failure(error.text or error.reason, error.status)
-        found: web.StreamResponse = await handler(request)
-        return found
+        except (NotLoggedIn, NotAllowed) as error:
+            return not_admitted(error)
+        finally:
+            connection.end()
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -105,7 +112,8 @@ class StandbyHttpPort:
         owner = self._context.nodes.owner
         if owner is None:
             return failure("this broker is a standby, and the stream has no owner at present: try again", 503)
-        location = f"{request.scheme}://{endpoint(*owner.endpoints.http)}{request.rel_url}"
+        scheme = "http" if cast(HttpConnection, request.protocol).tls is None else "https"
+        location = f"{scheme}://{endpoint(*owner.endpoints.http)}{request.rel_url}"
         redirect = failure(f"this broker is a standby; the owner is {endpoint(*owner.endpoints.http)}", 307)
         redirect.headers["Location"] = location
         return redirect

@@ -33,11 +33,6 @@ def check_together(options: Options) -> None:
     _check_zone(options.delay.time_zone)
     store, groups, topics = options.store, options.groups, options.topics
     _check_shared(options.shared, store.flush)
-    if options.shared.url and options.security.enabled:
-        raise ConfigError(
-            "security.enabled: it cannot be combined with shared.url yet, because a standby cannot ask its clients who "
-            "they are: set one of the two"
-        )
     for low, high, low_name, high_name in (
         (store.disk_resume_ratio, store.disk_full_ratio, "store.disk_resume_ratio", "store.disk_full_ratio"),
         (

@@ -106,7 +106,11 @@ class HttpPort:
         self.reload = _nothing_to_reload  # `duolog serve` replaces it.
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
         self._access = dict(ROUTES)  # What each route needs.
-        self._gate = HttpGate(context, self._access) if context.security.is_enabled else None
+        self._gate = (
+            HttpGate(context, self._access, context.monitoring.server.timed_calls)
+            if context.security.is_enabled
+            else None
+        )
         self._quotas = QuotaCheck(context.security.quotas, context.clock, self._access)
         self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Every request passes `_serve`.

@@ -33,6 +33,10 @@ class Addresses:
         return self.advertised_host, self.listening["rocketmq"][1]
 
 
+NO_PORTS: Final = Addresses("127.0.0.1", dict.fromkeys(("kafka", "rocketmq", "namesrv", "http"), ("127.0.0.1", 0)))
+"""For commands that open a log and serve nobody."""
+
+
 def advertised_host(host: str, advertise: str) -> str:
     """Return the host name that answers name to clients, from the settings `server.host` and `server.advertise`."""
     return advertise or (socket.gethostname() if host in WILDCARDS else host)

@@ -15,6 +15,7 @@ from duolog.bridge.clock import SystemClock
 from duolog.bridge.config import Loaded, Options, SettingsInForce
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.metrics import Metrics
+from duolog.bridge.net.addresses import StartError
 from duolog.bridge.reload import Reload
 from duolog.bridge.running.service_manager import ServiceManager
 from duolog.protocol.kafka import record_check
@@ -112,6 +113,8 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFi
         await broker.ended
     except BeginAgain:
         return BEGIN_AGAIN
+    except StartError:
+        raise  # A standby that became the owner cannot serve.
     except Exception:
         # The broker closes nothing in order, because its state may be wrong. The next start recovers the state from
         # the log.

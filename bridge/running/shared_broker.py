@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 
 from duolog.bridge.broker import CLOSE_MS, BeginAgain, Broker, raise_file_limit
-from duolog.bridge.cluster.membership import OwnershipLost, StreamMembership
+from duolog.bridge.cluster.membership import OwnershipLost, StreamMembership, open_stream_objects
 from duolog.bridge.cluster.owner_requests import OwnerRequests
 from duolog.bridge.cluster.standby_context import StandbyContext
 from duolog.bridge.cluster.standby_http import StandbyHttpPort
@@ -25,14 +25,15 @@ from duolog.bridge.kafka import ADVERTISED_VERSIONS
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.net.addresses import StartError
 from duolog.bridge.net.nodes import Endpoints
-from duolog.bridge.security_start import start_security
+from duolog.bridge.rocketmq.access.gate import Gate
+from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
+from duolog.bridge.security.secret_box import SecretBox
+from duolog.bridge.security_start import check_users, start_security
 from duolog.bridge.tracing.export import start_export
 from duolog.store.errors import DataDirectoryInUse, StoreError
 from duolog.store.files import Files, RealFiles
 from duolog.store.objects.errors import StoreRefused, UnreliableStore
 from duolog.store.objects.interface import ObjectStore
-from duolog.store.objects.opening import open_objects
-from duolog.store.objects.options import ObjectStoreOptions
 from duolog.store.recovery.format_version import UnknownFormat, ensure_format
 from duolog.store.shared.requests import RequestsStopped
 from duolog.store.store import lock_directory
@@ -61,6 +62,7 @@ class SharedBroker(Broker):
         bound = self._bind()
         if self.tracing is not None:
             self._spans = start_export(self.tracing.spans, self.options.tracing)
+        self._login_workers = start_security(self.security, self.addresses, self.tls.outgoing, self._post)
         await self._join()
         context = StandbyContext(
             server=self.server,
@@ -69,7 +71,11 @@ class SharedBroker(Broker):
             metrics=self.metrics,
             nodes=self.nodes,
             topics=self.topics,
-            log=self.store,
+            security=self.security,
+            store=self.store,
+            purgatory=self.purgatory,
+            sliced_requests=SlicedRequests(),
+            owner_requests=OwnerRequests(self.options.kafka.answer_bytes_max, self.tls.between_brokers, self._box),
             advertised_versions=ADVERTISED_VERSIONS,
             cluster_id_now=lambda: self.cluster_id,
         )
@@ -98,7 +104,7 @@ class SharedBroker(Broker):
             files = self._open_files()
             ensure_format(files)
             lock = lock_directory(files)  # Before the store is asked: a mistaken second start must change nothing.
-            await self.membership.join(files, lock)
+            await self.membership.join(files, lock, self._box)
             self.prepare_log(files, now_ms, self.server, self.addresses)
             self.nodes = self.membership.nodes
             self.store = self.membership.replica.open(store_options(section, is_shared=True), self.state_log)
@@ -109,31 +115,27 @@ class SharedBroker(Broker):
         except OSError as error:
             raise StartError(f"store.directory: {section.directory}: {error.strerror or error}") from error
         self.topics.attach_store(self.store)
-        self._login_workers = start_security(self.security, self.addresses, self.tls.outgoing, self._post)
         self.start_store_threads()
+
+    @property
+    def _box(self) -> SecretBox | None:
+        """The key of the stream's brokers; None: security is off."""
+        return self.security.box if self.security.is_enabled else None
 
     def _open_objects(self) -> ObjectStore:
         """Return the object store of `shared.url`. Raises StoreRefused."""
-        shared = self.options.shared
-        return open_objects(
-            ObjectStoreOptions(
-                shared.url, shared.endpoint, shared.region, shared.connect_timeout_ms, shared.request_timeout_ms
-            )
-        )
+        return open_stream_objects(self.options)
 
     def _open_files(self) -> Files:
         return RealFiles(self.options.store.directory)
 
     async def _listen_as_standby(self, bound: dict[str, socket.socket], context: StandbyContext) -> None:
         self.server.connections.count_max = raise_file_limit(self.options.limits.connections_max)
-        sliced_requests = SlicedRequests()
-        owner_requests = OwnerRequests(self.options.kafka.answer_bytes_max, self.tls.between_brokers)
+        gate = Gate(self.security, SignedRequests(self.security)) if self.security.is_enabled else None
         as_standby: dict[str, Callable[[], asyncio.BaseProtocol]] = {
-            "kafka": lambda: StandbyKafkaConnection(
-                context, sliced_requests, owner_requests, lambda: self.kafka_context if self._is_serving else None
-            ),
-            "rocketmq": lambda: StandbyRocketMQConnection(context),
-            "namesrv": lambda: StandbyRocketMQConnection(context),
+            "kafka": lambda: StandbyKafkaConnection(context, lambda: self.kafka_context if self._is_serving else None),
+            "rocketmq": lambda: StandbyRocketMQConnection(context, gate),
+            "namesrv": lambda: StandbyRocketMQConnection(context, gate),
             "http": self._standby_http.connection,
         }
         await self.listen(bound, {name: self._by_role(name, factory) for name, factory in as_standby.items()})
@@ -153,6 +155,12 @@ class SharedBroker(Broker):
             lambda: None if self._is_serving else connections.next_deadline_ms(),
             lambda now_ms, mono_ms: connections.sweep(mono_ms),
         )
+        calls = self.server.timed_calls
+        add(
+            "standby's timed calls",
+            lambda: None if self._is_serving else calls.next_deadline_mono_ms(),
+            lambda now_ms, mono_ms: calls.run(mono_ms),
+        )
         self.ticker.arm(self.clock.mono_ms())
 
     def _add_flusher(self) -> None:
@@ -169,12 +177,16 @@ class SharedBroker(Broker):
             return
         except OwnershipLost as lost:
             self._deposed(lost)
+        except StartError as error:
+            if not self.ended.done():
+                self.ended.set_exception(error)
         except Exception as error:  # noqa: BLE001 - ends the process
             self.fail(error)
 
     async def _own(self) -> None:
-        """Make the parts that append, and serve clients."""
+        """Make the parts that append, and serve clients. Raises StartError if nobody could log in."""
         begun_mono_ms = self.clock.mono_ms()
+        check_users(self.security)
         replica = self.membership.replica
         await replica.begin(self.clock.now_ms())
         self.serve_log(self.store, self.clock.now_ms(), self.clock.mono_ms(), self._store_host(), is_takeover=True)

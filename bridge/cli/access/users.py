@@ -32,6 +32,12 @@ OfflineData = Annotated[
     str | None,
     typer.Option("--data", metavar="DIR", help="change this data directory, which no broker uses"),
 ]
+OfflineShared = Annotated[
+    str | None,
+    typer.Option(
+        "--shared", metavar="URL", help="with --data: change the log in this object store, which no broker owns"
+    ),
+]
 FromInput = Annotated[
     bool, typer.Option("--password-stdin", help="read the password from standard input, which must be a line")
 ]
@@ -39,8 +45,11 @@ Groups = Annotated[list[str] | None, typer.Option("--in-group", metavar="GROUP",
 
 
 @contextmanager
-def offline(data: str, config: Any) -> Iterator["Core"]:
-    """Open a data directory, or make one and say so: its name may be misspelled. Raises BadOption and Refused."""
+def offline(data: str, config: Any, shared: str | None = None) -> Iterator["Core"]:
+    """Open a data directory, or make one and say so: its name may be misspelled. Raises BadOption and Refused.
+
+    With `shared`, or if the settings have `shared.url`, what is changed is the log in the object store.
+    """
     from duolog.bridge.config import ConfigError, load
     from duolog.bridge.net.addresses import StartError
     from duolog.bridge.offline import open_offline
@@ -51,7 +60,8 @@ def offline(data: str, config: Any) -> Iterator["Core"]:
     if not Path(data).exists():
         typer.echo(f"duolog: --data {data} did not exist: a new data directory was made", err=True)
     try:
-        with open_offline(load(config, {"store.directory": data}, os.environ)) as core:
+        given = {"store.directory": data} | ({"shared.url": shared} if shared else {})
+        with open_offline(load(config, given, os.environ)) as core:
             yield core
     except ConfigError as error:
         raise BadOption(str(error)) from error
@@ -88,17 +98,20 @@ def user_add(
     is_from_input: FromInput = False,
     groups: Groups = None,
     data: OfflineData = None,
+    shared: OfflineShared = None,
     config: ConfigFile = None,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
     """Add a user."""
+    if shared is not None and data is None:
+        raise BadOption("--shared: expected --data, too, with the directory of a copy, which may be new")
     password = password_of(is_from_input)
     if data is None:
         body = {"name": name, "password": password, "is_super": is_super, "groups": groups or []}
         writing(http).post("/api/users", body)
     else:
-        with offline(data, config) as core:
+        with offline(data, config, shared) as core:
             add_offline(core, name, password, is_super=is_super, groups=groups or ())
     show_done({"added": name}, f"added {name}", as_json=as_json)
 

@@ -25,6 +25,7 @@ from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
 from duolog.bridge.monitoring.repeated_lines import RepeatedLines
 from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.timed_calls import TimedCalls
 from duolog.bridge.security.logins import PASSWORD_BYTES_MAX
 from duolog.bridge.security.needs import AnyOf, first_refused
 from duolog.bridge.security.rules import Operation
@@ -74,7 +75,10 @@ def not_admitted(error: NotLoggedIn | NotAllowed) -> web.Response:
 class HttpGate:
     """Asks for each request. `table` has a row for each route."""
 
-    def __init__(self, context: Admitting, table: Mapping[tuple[str, str], RouteAccess]) -> None:
+    def __init__(
+        self, context: Admitting, table: Mapping[tuple[str, str], RouteAccess], timed_calls: TimedCalls
+    ) -> None:
+        self._timed_calls = timed_calls  # Delays the answers to logins that have failed.
         self._context, self._table = context, table
         self._security = context.security
         self._bearers = RepeatedLines()
@@ -121,7 +125,7 @@ class HttpGate:
             return await login
         except LoginFailed as failure:
             if delay_ms := self._security.options.failed_login_delay_ms:
-                await awaited(partial(self._context.monitoring.server.timed_calls.wait, delay_ms))
+                await awaited(partial(self._timed_calls.wait, delay_ms))
             raise NotLoggedIn(str(failure)) from failure
 
     async def _bearer(self, token: str, host: str) -> Session:
