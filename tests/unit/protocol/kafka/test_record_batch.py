@@ -38,7 +38,7 @@ batches = st.builds(numbered, st.lists(messages, min_size=1, max_size=8), st.int
 codecs = st.sampled_from(Codec)
 
 # Whole batches take hypothesis long to draw; each run draws others.
-few = settings(max_examples=30)
+few = settings(max_examples=settings().max_examples * 3 // 10)
 
 
 def opened(batch: rb.Buffer) -> list[Record]:

@@ -20,6 +20,7 @@ ANSWERS: list[type[Header]] = [
     headers.OffsetAnswer,
     headers.TimestampAnswer,
 ]
+EXAMPLES = settings().max_examples // 5  # Of each form.
 ALL = sorted({*REQUESTS.values(), SendRequestV2, *ANSWERS}, key=lambda form: form.__name__)
 
 # A number of each type fits 32 bits; text is any but "null", which stands for no text in a field that may be absent.
@@ -39,7 +40,7 @@ def values_of(field: msgspec.structs.FieldInfo) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("form", ALL)
-@settings(max_examples=20)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_round_trip(form: type[Header], data: st.DataObject) -> None:
     header = form(**{field.name: data.draw(values_of(field)) for field in fields_of(form)})
@@ -49,7 +50,7 @@ def test_round_trip(form: type[Header], data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("form", ALL)
-@settings(max_examples=20)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_each_mandatory_field_is_missed_by_its_name(form: type[Header], data: st.DataObject) -> None:
     ext = form(**{field.name: data.draw(values_of(field)) for field in fields_of(form)}).to_ext()
