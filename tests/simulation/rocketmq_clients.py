@@ -121,7 +121,9 @@ class Sender:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._beat_s > BEAT_S:
             data = HeartbeatData(client_id=self.name, producer_data_set=[ProducerData(group_name=PRODUCER_GROUP)])
-            await connection.ask(RequestCode.HEART_BEAT, fastjson.write(data))
+            answered = await connection.ask(RequestCode.HEART_BEAT, fastjson.write(data))
+            if answered.code != OK:
+                raise Unanswered(f"code {answered.code}")  # A standby; the next route names the owner.
             self._beat_s = now_s
 
     async def _send(self, connection: Connection) -> None:
