@@ -142,6 +142,7 @@ class Machine:
         self.broker: SimulatedBroker | None = None
         self.failures: list[str] = []  # What must not happen to a broker: internal errors, and bugs in requests.
         self.deposed = 0
+        self.restarts = False  # A broker that has stopped in order is started again.
         self._options, self._clock, self._bucket = options, clock, bucket
 
     @property
@@ -174,6 +175,8 @@ class Machine:
         self.kill()
         if isinstance(error, BeginAgain):
             self.deposed += 1
+            self.start()
+        elif error is None and self.restarts:
             self.start()
         elif error is not None:
             self.failures.append(f"{self.host} ends: {type(error).__name__}: {error}")

@@ -133,6 +133,7 @@ async def _heal(machines: list[Machine]) -> None:
     for machine in machines:
         loop.network.heal(machine.host)
         _replace(machine.faults, StoreFaults())
+        machine.restarts = True
         if machine.process is None:
             machine.start()
 
