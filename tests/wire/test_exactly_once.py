@@ -71,8 +71,9 @@ class JavaWorker:
 class Inputs:
     """Writes numbers to the source, one queue after the other, until `stop` is set; each number is written once."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, a_second: float = INPUTS_A_SECOND) -> None:
         self.count = 0
+        self._pause_s = 1 / a_second
         self._stopping = threading.Event()
         self._producer = confluent_kafka.Producer(
             {
@@ -82,11 +83,11 @@ class Inputs:
                 **pipe_worker.FIND_AGAIN_FAST,
             }
         )
-        self._thread = threading.Thread(target=self._run, name="inputs")
+        self._thread = threading.Thread(target=self._run, name="inputs", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopping.wait(1 / INPUTS_A_SECOND):
+        while not self._stopping.wait(self._pause_s):
             self._producer.produce(SOURCE, str(self.count).encode(), partition=self.count % QUEUES)
             self._producer.poll(0)
             self.count += 1
@@ -130,21 +131,26 @@ def run(broker: Broker, start: Callable[[str], Worker], rng: random.Random, kill
         for zombie in stopped:
             zombie.signal(signal.SIGCONT)
         count = inputs.stop()
-        wait_until_moved(broker, workers, start, count)
+        wait_until_moved(broker.kafka, workers, start, count)
     finally:
         inputs.stop()
         for worker in (*workers.values(), *stopped):
             worker.kill()
-    moved = LibrdkafkaClient(broker.kafka).read(TARGET, QUEUES, count, COMMITTED)
+    check_moved(broker.kafka, count)
+
+
+def check_moved(bootstrap: str, count: int) -> None:
+    """Check that each input was moved once, in order."""
+    moved = LibrdkafkaClient(bootstrap).read(TARGET, QUEUES, count, COMMITTED)
     for queue in range(QUEUES):
         found = [int(text) for place, _, text in moved if place == queue]
         assert found == [*range(queue, count, QUEUES)], f"queue {queue}: not each input once, in order"
 
 
-def wait_until_moved(broker: Broker, workers: dict[str, Worker], start: Callable[[str], Worker], count: int) -> None:
+def wait_until_moved(bootstrap: str, workers: dict[str, Worker], start: Callable[[str], Worker], count: int) -> None:
     """Until the group has read all inputs; workers that end meanwhile are started again."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.kafka, "group.id": GROUP})
-    ends = end_offsets(broker.kafka, SOURCE)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
+    ends = end_offsets(bootstrap, SOURCE)
     assert sum(ends.values()) == count
     asked = [confluent_kafka.TopicPartition(SOURCE, queue) for queue in range(QUEUES)]
     until = time.monotonic() + END_WITHIN_S

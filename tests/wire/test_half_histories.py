@@ -57,10 +57,10 @@ def is_left_open(body: str) -> bool:
 class Shop:
     """A process of Java's with transactional producers. Its notes outlive it."""
 
-    def __init__(self, agents: Agents, broker: Broker, name: str, folder: Path) -> None:
+    def __init__(self, agents: Agents, namesrv: str, name: str, folder: Path) -> None:
         self._name, self.log = name, folder / f"{name}.notes"
         self._agent: Agent = agents.rocketmq_to_kill("5.5")
-        self._call("tx_load_start", namesrv=broker.namesrv, group=GROUP, topic=TOPIC, threads=2, log=str(self.log))
+        self._call("tx_load_start", namesrv=namesrv, group=GROUP, topic=TOPIC, threads=2, log=str(self.log))
 
     def kill(self) -> None:
         self._agent.signal(signal.SIGKILL)
@@ -238,7 +238,7 @@ def test_history_of_half_messages(tmp_path: Path, agents: Agents, rng: random.Ra
         create_topic(broker.kafka, TOPIC, QUEUES)
         watcher = PushMember(agents.rocketmq("5.5"), broker.namesrv, "watchers", [TOPIC])
         reader, kafka = Reader(broker), KafkaShop(broker, answering)
-        shops += [Shop(agents, broker, f"shop-{number}", tmp_path) for number in range(2)]
+        shops += [Shop(agents, broker.namesrv, f"shop-{number}", tmp_path) for number in range(2)]
         open_ones = shops.copy()
         kills = Counter[str]()
         for step in range(steps):
@@ -253,7 +253,7 @@ def test_history_of_half_messages(tmp_path: Path, agents: Agents, rng: random.Ra
                 broker.kill()
                 broker.start()
             if what != "broker":
-                shops.append(Shop(agents, broker, f"shop-{len(shops)}", tmp_path))
+                shops.append(Shop(agents, broker.namesrv, f"shop-{len(shops)}", tmp_path))
                 open_ones.append(shops[-1])
         time.sleep(1.0)
         for shop in open_ones:

@@ -159,7 +159,7 @@ def test_acknowledged_messages_survive_kills(
             load.stop()
         commits.stop()
         stopped = rocket.call("load_stop", name="rocket", within_s=60)
-        acknowledged = {text: (queue, offset) for text, queue, offset in stopped["acknowledged"]}
+        acknowledged = {text: (queue, offset) for text, queue, offset, _ in stopped["acknowledged"]}
         print(f"{kills} kills; RocketMQ: {len(acknowledged)} acknowledged, {stopped['failures']}; "
               f"Kafka: {[load.sent for load in kafka]} acknowledged; commits: {commits.answered}")  # fmt: skip
         assert len(acknowledged) > kills, "hardly anything was sent between the kills"

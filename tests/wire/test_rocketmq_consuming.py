@@ -308,7 +308,7 @@ def test_nothing_is_lost_while_members_come_and_go(
             next_s = time.monotonic() + 1
             list(threads.map(partial(turn_over, rocket, broker, topic, members), groups))
             time.sleep(max(0.0, next_s - time.monotonic()))
-        sent = {text for text, _queue, _offset in rocket.call("load_stop", name=load)["acknowledged"]}
+        sent = {text for text, *_ in rocket.call("load_stop", name=load)["acknowledged"]}
         assert len(sent) > 20 * for_s
         list(threads.map(PushMember.close, [member for group in groups for member in members[group][:-1]]))
     for group in groups:

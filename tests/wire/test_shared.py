@@ -10,8 +10,6 @@ import json
 import os
 import signal
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,13 +23,12 @@ from tests.kit.eventually import eventually
 from tests.kit.object_proxy import ObjectProxy
 from tests.kit.object_servers import ObjectServer, moto
 from tests.wire.clients.remoting import ask
+from tests.wire.clients.shared_pair import BUCKET, WITHIN_S, Pair, http, status, wait_for_role
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("duolog_only")]
 
 TAKEOVER_WITHIN_S = 5.0  # From the fault to the next acknowledged send.
 CUT_OFF_WITHIN_S = 10.0  # The same, where the store itself is away.
-WITHIN_S = 20.0
-BUCKET = "duolog"
 ROUTE, SEND = 105, 310
 Place = tuple[int, int, bytes]  # Partition, offset, value.
 
@@ -43,34 +40,6 @@ def store() -> Iterator[ObjectServer]:
         yield running
 
 
-class Pair:
-    """Two brokers of one stream, of which `owner` is the owner at the start."""
-
-    def __init__(self, folder: Path, store: ObjectServer) -> None:
-        settings = {
-            "shared.url": f"s3://{BUCKET}/{folder.name}",
-            "shared.endpoint": store.endpoint,
-            "store.flush": "shared",
-            "store.checkpoint_interval_ms": 500,
-        }
-        self.proxy = ObjectProxy(store.endpoint)  # Between the first owner and the store.
-        self.proxy.__enter__()
-        through_proxy = settings | {"shared.endpoint": self.proxy.endpoint}
-        self.owner, self.standby = Broker(folder / "a", through_proxy), Broker(folder / "b", settings)
-        self.owner.start()
-        wait_for_role(self.owner, "owner")
-        self.standby.start()
-
-    @property
-    def bootstrap(self) -> str:
-        return f"{self.owner.kafka},{self.standby.kafka}"
-
-    def close(self) -> None:
-        self.owner.delete()
-        self.standby.delete()
-        self.proxy.__exit__(None, None, None)
-
-
 @pytest.fixture
 def pair(tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     for name, value in store.environment.items():
@@ -78,26 +47,6 @@ def pair(tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -
     running = Pair(tmp_path, store)
     yield running
     running.close()
-
-
-def http(broker: Broker, path: str) -> tuple[int, Any]:
-    try:
-        with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=5) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-    except OSError as error:
-        return 0, str(error)
-
-
-def status(broker: Broker) -> dict[str, Any]:
-    code, body = http(broker, "/api/status")
-    found: dict[str, Any] = json.loads(body) if code == 200 else {}
-    return found
-
-
-def wait_for_role(broker: Broker, role: str) -> dict[str, Any]:
-    return eventually(f"role {role}", lambda: status(broker), lambda found: found.get("role") == role, WITHIN_S)
 
 
 class Writer:
@@ -184,19 +133,6 @@ def test_a_standby_names_the_owner_and_serves_nothing_else(pair: Pair) -> None:
     assert ask(pair.standby.rocketmq, SEND, {}, b"refused").code == 14  # SERVICE_NOT_AVAILABLE
 
 
-def wait_until_followed(pair: Pair) -> None:
-    """Wait until the old owner follows the old standby."""
-    new = pair.standby.kafka
-    eventually(
-        "the old owner follows", lambda: status(pair.owner), lambda found: kafka_of_owner(found) == new, WITHIN_S
-    )
-    assert status(pair.owner)["role"] == "standby"
-
-
-def kafka_of_owner(found: dict[str, Any]) -> str:
-    return str((found.get("owner") or {}).get("kafka"))
-
-
 @pytest.mark.parametrize("is_disk_lost", [False, True], ids=["killed", "killed and its disk lost"])
 def test_clients_go_on_with_the_standby_and_nothing_acknowledged_is_lost(pair: Pair, is_disk_lost: bool) -> None:
     writer = Writer(pair.bootstrap, "orders")
@@ -210,7 +146,7 @@ def test_clients_go_on_with_the_standby_and_nothing_acknowledged_is_lost(pair: P
     if is_disk_lost:
         pair.owner.delete()
     pair.owner.start()
-    wait_until_followed(pair)
+    pair.wait_until_followed()
     expected = sorted([*writer.acknowledged, (*before, b"by rocketmq, before"), (*after, b"by rocketmq, after")])
     assert sorted(read_all(pair.owner.kafka, "orders", len(expected))) == expected
     assert waited_s < TAKEOVER_WITHIN_S
@@ -232,7 +168,7 @@ def test_a_paused_owner_that_wakes_up_acknowledges_nothing_and_follows(pair: Pai
     new.write("after")
     os.kill(pair.owner.pid, signal.SIGCONT)
     old.write("awake")
-    wait_until_followed(pair)
+    pair.wait_until_followed()
     expected = sorted([*old.acknowledged, *new.acknowledged])
     assert len(expected) == 4
     assert sorted(read_all(pair.bootstrap, "orders", 4)) == expected
@@ -242,12 +178,12 @@ def test_a_paused_owner_that_wakes_up_acknowledges_nothing_and_follows(pair: Pai
 def test_an_owner_that_is_cut_off_from_the_store_answers_nothing_and_follows_later(pair: Pair) -> None:
     writer = Writer(pair.bootstrap, "orders")
     writer.write("before")
-    pair.proxy.faults.is_cut = True
+    pair.proxies[0].faults.is_cut = True
     waited_s = writer.write("after")
     assert wait_for_role(pair.standby, "owner")["epoch"] == 2
     assert http(pair.owner, "/api/topics")[0] in (0, 503)
-    pair.proxy.faults.is_cut = False
-    wait_until_followed(pair)
+    pair.proxies[0].faults.is_cut = False
+    pair.wait_until_followed()
     assert sorted(read_all(pair.bootstrap, "orders", 2)) == sorted(writer.acknowledged)
     assert waited_s < CUT_OFF_WITHIN_S
 
@@ -282,7 +218,7 @@ def test_an_owner_that_stops_in_order_hands_over_at_once(pair: Pair) -> None:
     assert waited_s < TAKEOVER_WITHIN_S
     assert sorted(read_all(pair.standby.kafka, "orders", 2)) == sorted(writer.acknowledged)
     pair.owner.start()
-    wait_until_followed(pair)
+    pair.wait_until_followed()
     pair.owner.stop()  # As a standby.
     pair.standby.stop()
 

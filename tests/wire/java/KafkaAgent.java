@@ -1,6 +1,7 @@
 import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -56,6 +57,7 @@ final class KafkaAgent {
     private static final Duration POLL = Duration.ofMillis(50);
     private static final Map<String, Admin> ADMINS = new ConcurrentHashMap<>();
     private static final Map<String, KafkaProducer<byte[], byte[]>> PRODUCERS = new ConcurrentHashMap<>();
+    private static final Map<String, Load> LOADS = new ConcurrentHashMap<>();
     private static final Map<String, Member> MEMBERS = new ConcurrentHashMap<>();
 
     public static void main(String[] unused) throws Exception {
@@ -68,6 +70,8 @@ final class KafkaAgent {
         commands.put("open_producer", args -> PRODUCERS.put(name(args), producer(args)) == null);
         commands.put("producer", KafkaAgent::transactional);
         commands.put("pipe", KafkaAgent::pipe);
+        commands.put("load_start", args -> LOADS.put(name(args), new Load(args)) == null);
+        commands.put("load_stop", args -> LOADS.remove(name(args)).stop());
         commands.put("list_transactions", KafkaAgent::listTransactions);
         commands.put("describe_transaction", KafkaAgent::describeTransaction);
         commands.put("open_transactions", KafkaAgent::openTransactions);
@@ -202,6 +206,55 @@ final class KafkaAgent {
             producer.abortTransaction(); // Throws if the error was for good.
             Map<TopicPartition, OffsetAndMetadata> committed = consumer.committed(consumer.assignment());
             committed.forEach((partition, at) -> consumer.seek(partition, at == null ? 0 : at.offset()));
+        }
+    }
+
+    /** Sends small records, "pause_ms" apart, one partition after the other; keeps where and when each was acknowledged. */
+    private static final class Load {
+        private final KafkaProducer<byte[], byte[]> producer;
+        private final Thread thread;
+        private final List<Object> acknowledged = new ArrayList<>();
+        private final List<String> failures = new ArrayList<>();
+        private volatile boolean stopping;
+
+        Load(JsonObject args) {
+            producer = producer(args);
+            thread = new Thread(() -> run(
+                    topic(args), name(args), (int) Agent.number(args, "partitions", 1), Agent.number(args, "pause_ms", 10)));
+            thread.start();
+        }
+
+        private void run(String topic, String prefix, int partitions, long pauseMs) {
+            for (int n = 0; !stopping; n++) {
+                String body = prefix + "-" + n;
+                ProducerRecord<byte[], byte[]> record =
+                        new ProducerRecord<>(topic, n % partitions, null, body.getBytes(StandardCharsets.UTF_8));
+                producer.send(record, (stored, error) -> note(body, stored, error));
+                try {
+                    Thread.sleep(pauseMs);
+                } catch (InterruptedException error) {
+                    Thread.currentThread().interrupt();
+                }
+            }
+        }
+
+        private void note(String body, RecordMetadata stored, Exception error) {
+            synchronized (acknowledged) {
+                if (error == null) {
+                    acknowledged.add(List.of(body, stored.partition(), stored.offset(), System.currentTimeMillis()));
+                } else {
+                    failures.add(body + ": " + error);
+                }
+            }
+        }
+
+        Object stop() throws Exception {
+            stopping = true;
+            thread.join();
+            producer.close(Duration.ofSeconds(60));
+            synchronized (acknowledged) {
+                return Map.of("acknowledged", acknowledged, "failures", failures);
+            }
         }
     }
 

@@ -814,7 +814,8 @@ final class RocketmqAgent {
 
         private void note(String body, SendResult result) {
             synchronized (acknowledged) {
-                acknowledged.add(List.of(body, result.getMessageQueue().getQueueId(), result.getQueueOffset()));
+                acknowledged.add(List.of(
+                        body, result.getMessageQueue().getQueueId(), result.getQueueOffset(), System.currentTimeMillis()));
             }
         }
 

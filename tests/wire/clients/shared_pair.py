@@ -1,0 +1,112 @@
+"""Two brokers that share a log in an object store, each behind a proxy of its own to the store.
+
+The proxies are threads of this process. Without them the store is not slowed down by clients in the same process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.kit.broker import Broker
+from tests.kit.eventually import eventually
+from tests.kit.object_proxy import ObjectProxy
+from tests.kit.object_servers import ObjectServer
+
+WITHIN_S = 20.0
+BUCKET = "duolog"
+
+
+class Pair:
+    """Two brokers of one stream: `owner` owns it at the start, and after each `swap`; `standby` follows it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: ObjectServer,
+        settings: Mapping[str, object] | None = None,
+        *,
+        is_proxied: bool = True,
+    ) -> None:
+        shared = {
+            "shared.url": f"s3://{BUCKET}/{folder.name}",
+            "store.flush": "shared",
+            "store.checkpoint_interval_ms": 500,
+            **(settings or {}),
+        }
+        self._proxies = ExitStack()
+        self.proxies = [ObjectProxy(store.endpoint, seed=number) for number in range(2 if is_proxied else 0)]
+        endpoints = [self._proxies.enter_context(each).endpoint for each in self.proxies] or 2 * [store.endpoint]
+        self.owner, self.standby = (
+            Broker(folder / name, shared | {"shared.endpoint": endpoint})
+            for name, endpoint in zip("ab", endpoints, strict=True)
+        )
+        self.owner.start()
+        wait_for_role(self.owner, "owner")
+        self.standby.start()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.owner.kafka},{self.standby.kafka}"
+
+    @property
+    def namesrv(self) -> str:
+        return f"{self.owner.namesrv};{self.standby.namesrv}"
+
+    def swap(self) -> None:
+        """Exchange the two, because the standby has taken over."""
+        self.owner, self.standby = self.standby, self.owner
+        self.proxies.reverse()
+
+    def wait_until_followed(self) -> None:
+        """Wait until the old owner follows the old standby."""
+        new = self.standby.kafka
+        eventually(
+            "the old owner follows", lambda: status(self.owner), lambda found: kafka_of_owner(found) == new, WITHIN_S
+        )
+        assert status(self.owner)["role"] == "standby"
+
+    def pause_owner(self) -> None:
+        os.kill(self.owner.pid, signal.SIGSTOP)
+
+    def wake_owner(self) -> None:
+        os.kill(self.owner.pid, signal.SIGCONT)
+
+    def log_tails(self) -> str:
+        return f"{self.owner.log_tail()}\n{self.standby.log_tail()}"
+
+    def close(self) -> None:
+        self.owner.delete()
+        self.standby.delete()
+        self._proxies.close()
+
+
+def http(broker: Broker, path: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=5) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+    except OSError as error:
+        return 0, str(error)
+
+
+def status(broker: Broker) -> dict[str, Any]:
+    code, body = http(broker, "/api/status")
+    found: dict[str, Any] = json.loads(body) if code == 200 else {}
+    return found
+
+
+def wait_for_role(broker: Broker, role: str) -> dict[str, Any]:
+    return eventually(f"role {role}", lambda: status(broker), lambda found: found.get("role") == role, WITHIN_S)
+
+
+def kafka_of_owner(found: dict[str, Any]) -> str:
+    return str((found.get("owner") or {}).get("kafka"))

@@ -1,0 +1,92 @@
+"""What happens to the owner of a shared log, and to its store, when a standby must take over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tests.wire.clients.shared_pair import Pair
+
+TAKEOVER_WITHIN_S = 5.0  # From the fault to the next acknowledged send of a Kafka client.
+CUT_OFF_WITHIN_S = 10.0  # The same, where the store itself is away.
+PAUSE_S, LONG_PAUSE_S = 8.0, 30.0
+
+
+class Fault(NamedTuple):
+    """What happens to the owner, and how it ends once the standby has taken over."""
+
+    begin: Callable[[Pair], None]
+    end: Callable[[Pair], None]
+    within_s: float = TAKEOVER_WITHIN_S
+    is_proxied: bool = False  # Whether it needs proxies before the store.
+
+
+def kill(pair: Pair) -> None:
+    pair.owner.kill()
+
+
+def start(pair: Pair) -> None:
+    pair.owner.start()
+
+
+def lose_disk(pair: Pair) -> None:
+    pair.owner.delete()
+
+
+def cut_off(pair: Pair) -> None:
+    pair.proxies[0].faults.is_cut = True
+
+
+def mend(pair: Pair) -> None:
+    pair.proxies[0].faults.is_cut = False
+
+
+def kill_both(pair: Pair) -> None:
+    pair.owner.kill()
+    pair.standby.kill()
+    pair.standby.start()
+
+
+def paused_for(pause_s: float) -> Fault:
+    def wake(pair: Pair) -> None:
+        time.sleep(pause_s)
+        pair.wake_owner()
+
+    # Clients whose requests the paused broker has taken wait for it to wake up, or for their own time-outs.
+    return Fault(Pair.pause_owner, wake, pause_s + 2 * TAKEOVER_WITHIN_S)
+
+
+def with_a_bad_store(within_s: float = CUT_OFF_WITHIN_S, **faults: float) -> Fault:
+    """The store of both brokers has faults, and the owner is killed."""
+
+    def begin(pair: Pair) -> None:
+        for proxy in pair.proxies:
+            for name, value in faults.items():
+                setattr(proxy.faults, name, value)
+        time.sleep(3.0)  # The owner serves with this store for some time.
+        pair.owner.kill()
+
+    def end(pair: Pair) -> None:
+        for proxy in pair.proxies:
+            for name in faults:
+                setattr(proxy.faults, name, 0.0)
+        pair.owner.start()
+
+    return Fault(begin, end, within_s + 3.0, is_proxied=True)
+
+
+FAULTS = {
+    "killed": Fault(kill, start),
+    "cut off from the store": Fault(cut_off, mend, CUT_OFF_WITHIN_S, is_proxied=True),
+    "paused": paused_for(PAUSE_S),
+    "disk lost": Fault(lose_disk, start),
+    "standby killed as well": Fault(kill_both, start, 2 * TAKEOVER_WITHIN_S),
+    "paused for long": paused_for(LONG_PAUSE_S),
+    "slow store": with_a_bad_store(4 * TAKEOVER_WITHIN_S, latency_ms=2_000),
+    "busy store": with_a_bad_store(busy=0.3),
+    "conflicts": with_a_bad_store(conflict=0.3),
+    "lost answers": with_a_bad_store(lost_answer=0.3),
+    "repeated requests": with_a_bad_store(repeated=0.3),
+    "stale lists": with_a_bad_store(stale_list=1.0),
+}
