@@ -94,18 +94,7 @@ class Ticker:
                 self._set_timer(mono_ms + 1)
             return
         self._armed_mono_ms = mono_ms
-        earliest_ms = self._timer_mono_ms
-        for duty in self._duties:
-            try:
-                deadline_ms = duty.next_deadline_ms()
-            except Exception as error:  # noqa: BLE001 - contained
-                deadline_ms = self._without_deadline(duty, error)
-            if deadline_ms is None:
-                continue
-            if duty.is_wall:
-                deadline_ms = self._mono_of(deadline_ms)
-            if deadline_ms < earliest_ms:
-                earliest_ms = min(earliest_ms, max(deadline_ms, duty.not_before_mono_ms))
+        _, earliest_ms = self._read_deadlines(self._clock.now_ms(), mono_ms)
         if earliest_ms < self._timer_mono_ms and not self._is_stopped:
             self._set_timer(earliest_ms)
 
@@ -123,10 +112,6 @@ class Ticker:
         delay_ms = min(max(0, at_mono_ms - self._clock.mono_ms()), SLEEP_MS_MAX)
         self._timer = self._loop.call_later(delay_ms / 1000, self._fire)
 
-    def _mono_of(self, deadline_ms: int) -> int:
-        """Return the monotonic time at which to compare a wall-time deadline with the wall clock again."""
-        return self._clock.mono_ms() + min(deadline_ms - self._clock.now_ms(), WALL_SLEEP_MS_MAX)
-
     def _without_deadline(self, duty: _Duty, error: Exception) -> int:
         """Report that a duty's `next_deadline_ms` raised; return a deadline at which it is called again."""
         mono_ms = self._clock.mono_ms()
@@ -135,15 +120,40 @@ class Ticker:
         return self._clock.now_ms() if duty.is_wall else mono_ms
 
     def _fire(self) -> None:
+        """Run what is due; if nothing is due, set the timer again, which needs no end of a turn."""
         self._timer, self._timer_mono_ms = None, NEVER_MS
+        now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
+        due, earliest_ms = self._read_deadlines(now_ms, mono_ms)
+        if not due:
+            self._armed_mono_ms = mono_ms
+            self._set_timer(earliest_ms)
+            return
         try:
-            now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
             self._observe(now_ms, mono_ms)
-            for duty in self._duties:
-                if duty.not_before_mono_ms <= mono_ms:
-                    self._run_if_due(duty, now_ms, mono_ms)
+            for duty in due:
+                self._run_if_due(duty, now_ms, mono_ms)
         finally:
             self._touch()
+
+    def _read_deadlines(self, now_ms: int, mono_ms: int) -> tuple[list[_Duty], int]:
+        """Return the duties that are due, and the monotonic time of the earliest deadline."""
+        due, earliest_ms = [], NEVER_MS
+        for duty in self._duties:
+            try:
+                deadline_ms = duty.next_deadline_ms()
+            except Exception as error:  # noqa: BLE001 - contained
+                deadline_ms = self._without_deadline(duty, error)
+            if deadline_ms is None:
+                continue
+            if duty.is_wall:  # The wall clock is compared with the deadline again after WALL_SLEEP_MS_MAX.
+                deadline_ms = mono_ms + min(deadline_ms - now_ms, WALL_SLEEP_MS_MAX)
+            if deadline_ms < duty.not_before_mono_ms:
+                deadline_ms = duty.not_before_mono_ms
+            if deadline_ms < earliest_ms:
+                earliest_ms = deadline_ms
+            if deadline_ms <= mono_ms:
+                due.append(duty)
+        return due, earliest_ms
 
     def _run_if_due(self, duty: _Duty, now_ms: int, mono_ms: int) -> None:
         try:

@@ -249,6 +249,28 @@ def test_turns_of_one_millisecond_ask_for_deadlines_once_and_none_of_them_is_mis
     assert [mono_ms - start_ms for _, mono_ms in alarm.ran] == [1]
 
 
+def test_a_timer_that_finds_no_duty_due_is_set_again_without_the_end_of_a_turn() -> None:
+    clock = ManualClock()
+    later, touches = Alarm(clock.mono_ms() + 50), list[int]()
+
+    async def main() -> None:
+        def touch() -> None:
+            touches.append(clock.mono_ms())
+
+        ticker = Ticker(
+            asyncio.get_running_loop(), clock, touch, Faults(clock.mono_ms, print), Watchdog(), lambda *_: None
+        )
+        ticker.add("later", later.next_deadline_ms, later.run)
+        for _ in range(2):  # The second turn of a millisecond sets the timer to the next one.
+            ticker.arm(clock.mono_ms())
+        await asyncio.sleep(0.1)
+        ticker.stop()
+
+    run(main(), clock)
+    assert [mono_ms for _, mono_ms in later.ran] == touches
+    assert len(touches) == 1
+
+
 def test_step_of_the_wall_clock_is_noticed_within_one_short_sleep() -> None:
     clock = ManualClock()
     alarm = Alarm(clock.now_ms() + 10_000)
