@@ -36,7 +36,6 @@ from duolog.bridge.net.addresses import Addresses, StartError, advertised_host, 
 from duolog.bridge.net.connections import Bounds
 from duolog.bridge.net.server import Server
 from duolog.bridge.net.tls.ports import TlsPorts
-from duolog.bridge.rocketmq.namesrv.registration import BrokerIdentity, NameServerRegistration, no_tls
 from duolog.bridge.rocketmq.namesrv.routes import broker_address
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
@@ -53,6 +52,7 @@ from duolog.store.recovery.format_version import ensure_format
 from duolog.store.workers import Workers
 
 if TYPE_CHECKING:
+    from duolog.bridge.rocketmq.namesrv.registration import NameServerRegistration
     from duolog.bridge.tracing.otlp import SpanThread
 
 log = logging.getLogger("bridge")
@@ -169,16 +169,22 @@ class Broker(Core):
         }
         self._start_time()
         if addresses := name_servers(self.options.rocketmq.join_namesrv):
-            options = self.options.rocketmq
-            self._registration = NameServerRegistration(
-                self.topics,
-                self.clock,
-                BrokerIdentity(options.cluster, options.broker, broker_address(self.rocketmq_context)),
-                partial(self.faults.contain, kind="registration with a name server"),
-                addresses,
-                self.tls.outgoing if options.join_namesrv_tls else no_tls,
-            )
+            self._registration = self._new_registration(addresses)
             self._registration.start()
+
+    def _new_registration(self, addresses: list[tuple[str, int]]) -> "NameServerRegistration":
+        """Return what registers the broker with these name servers. Only a broker that does it loads the module."""
+        from duolog.bridge.rocketmq.namesrv.registration import BrokerIdentity, NameServerRegistration, no_tls
+
+        options = self.options.rocketmq
+        return NameServerRegistration(
+            self.topics,
+            self.clock,
+            BrokerIdentity(options.cluster, options.broker, broker_address(self.rocketmq_context)),
+            partial(self.faults.contain, kind="registration with a name server"),
+            addresses,
+            self.tls.outgoing if options.join_namesrv_tls else no_tls,
+        )
 
     def _bind(self) -> dict[str, socket.socket]:
         options = self.options

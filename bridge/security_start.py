@@ -7,7 +7,6 @@ from typing import Final
 from urllib.request import HTTPSHandler, build_opener
 
 from duolog.bridge.net.addresses import Addresses, StartError
-from duolog.bridge.security.audit.audit_file import AuditFile
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.security import Security
 from duolog.store.errors import StoreError
@@ -31,6 +30,8 @@ def start_security(
             log.warning("no authentication, anybody who reaches the ports may do everything host=%s", open_to)
         return None
     if security.options.audit_file:
+        from duolog.bridge.security.audit.audit_file import AuditFile
+
         security.audit.sink = AuditFile(security.options.audit_file, security.options.audit_queue_bytes)
     security.use(SecretBox.load(security.key_file))
     if security.options.oauth_keys:

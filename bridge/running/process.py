@@ -44,6 +44,7 @@ def serve(load: Callable[[], Loaded]) -> int:
     import uvloop  # Imported here, because only `serve` needs uvloop.
 
     gc.freeze()  # Collections during the start need not visit the imported modules, which takes 60 ms.
+    gc.enable()
     loaded = load()
     flood = logs.configure(loaded.options.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -128,6 +129,7 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFi
 
 def collect_garbage_less(metrics: Metrics) -> None:
     """Set what the interpreter does beside requests, now that the objects of the start exist."""
+    gc.unfreeze()  # The garbage of the imports, such as classes that `dataclass` has replaced, is freed, too.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

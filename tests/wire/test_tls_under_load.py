@@ -265,6 +265,30 @@ def test_callbacks_are_asked_only_if_their_certificates_are_right(authority: Aut
         server.end()
 
 
+def test_callbacks_are_verified_by_the_certificates_of_the_system(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))  # The CAs of the system are those in this file.
+    right, untrusted = (
+        Answering(authority.server()),
+        Answering(Authority(tmp_path / "stranger", "another CA").server()),
+    )
+    settings = {
+        "txn.check_urls": f"{right.url} {untrusted.url}", "txn.immunity_ms": 1, "txn.check_interval_ms": 600,
+        "txn.check_max": 3, "store.flush": "async",
+    }  # fmt: skip
+    with Broker(tmp_path / "data", settings) as broker:
+        create_topic(broker.kafka, "asked", 1)
+        produce_half(broker, untrusted)
+        eventually("asked in vain", lambda: given_up(broker), lambda count: count == 1, WITHIN_S)
+        assert "unable to get local issuer certificate" in broker.log_tail()
+        produce_half(broker, right)
+        eventually("asked", lambda: right.asked, lambda asked: asked == [right.url], WITHIN_S)
+    assert untrusted.asked == []
+    for server in (right, untrusted):
+        server.end()
+
+
 def given_up(broker: Broker) -> int:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.kafka, "group.id": "unused"})
     try:
