@@ -1,1 +1,1 @@
-"""The memtable: pending timers whose messages are in the log, as rows in the windows of a timing wheel."""
+"""The memtable: pending timers whose messages are in the log, as rows in the order of their due times."""

@@ -33,7 +33,7 @@ from duolog.store.errors import StoreError
 from tests.kit.rows import first_in_unit
 
 TOPICS = 4
-SPANS = (1, 20, 300, 70_000, 20_000_000, 10**11)  # of delays: one for each level of the wheel and more
+SPANS = (1, 20, 300, 70_000, 20_000_000, 10**11)  # of delays
 
 
 def packed(ids: list[tuple[int, int]]) -> bytes:
