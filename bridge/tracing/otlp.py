@@ -36,8 +36,8 @@ log = logging.getLogger("bridge")
 class SpanThread:
     """Exports the spans of a queue until it is stopped."""
 
-    def __init__(self, queue: SpanQueue, exporter: SpanExporter, attributes: dict[str, str]) -> None:
-        self._queue, self._exporter = queue, exporter
+    def __init__(self, queue: SpanQueue, exporter: SpanExporter, endpoint: str, attributes: dict[str, str]) -> None:
+        self._queue, self._exporter, self._endpoint = queue, exporter, endpoint
         self._resource = Resource.create(attributes)
         self._failed_batches = 0
         self._is_ending = Event()
@@ -72,7 +72,7 @@ class SpanThread:
             return
         self._queue.failed += len(taken)
         if self._failed_batches % REPORT_BATCHES == 0:
-            log.warning("spans not exported count=%d reason=%r", len(taken), reason[:300])
+            log.warning("spans not exported endpoint=%s count=%d reason=%r", self._endpoint, len(taken), reason[:300])
         self._failed_batches += 1
 
 
@@ -80,7 +80,7 @@ def start(queue: SpanQueue, endpoint: str, headers: dict[str, str], timeout_ms: 
     """Start the export to a collector's URL; `headers` are sent with each request."""
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # SpanThread reports failures itself.
     exporter = OTLPSpanExporter(endpoint=endpoint, headers=headers, timeout=timeout_ms / 1000)
-    return SpanThread(queue, exporter, {"service.name": name})
+    return SpanThread(queue, exporter, endpoint, {"service.name": name})
 
 
 def readable(span: Span, resource: Resource) -> ReadableSpan:

@@ -193,6 +193,9 @@ def test_a_collector_that_fails_does_not_hold_the_broker(broker: Broker, collect
     try:
         produce(broker, "refused", traceparent(new_trace()))
         eventually("failed spans", lambda: broker.log.read_text(), lambda text: "spans not exported" in text, WITHIN_S)
+        assert (
+            f"spans not exported endpoint=http://127.0.0.1:{collector.port}/v1/traces count=" in broker.log.read_text()
+        )
         assert "top-secret" not in broker.log.read_text()
     finally:
         collector.refuses = False
