@@ -251,6 +251,13 @@ def length(ms: int) -> str:
     return f"{ms}ms"
 
 
+def reason_of(error: Exception) -> str:
+    """Return what an error says; of an error of the operating system, the file and the reason without its number."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.filename} cannot be used: {error.strerror}" if error.filename else error.strerror
+
+
 def is_number(text: str) -> bool:
     """Return whether a text has only decimal digits."""
     return re.fullmatch(r"[0-9]{1,18}", text) is not None

@@ -59,10 +59,15 @@ def write_file(files: RealFiles, path: str, blocks: Iterable[bytes]) -> WrittenF
 
 
 def make_directories(directory: str) -> RealFiles:
-    """Create a directory with the directories of a backup, and return the files below it."""
-    files = RealFiles(directory)
-    for each in DIRECTORIES:
-        files.make_directory(each)
+    """Create a directory with the directories of a backup, and return the files below it. Raises BackupFailed."""
+    try:
+        files = RealFiles(directory)
+        for each in DIRECTORIES:
+            files.make_directory(each)
+    except OSError as error:
+        raise BackupFailed(
+            f"{directory} cannot be created: {error.strerror or error}; name a directory that this user may create"
+        ) from error
     return files
 
 

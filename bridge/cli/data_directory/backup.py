@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from duolog.bridge.cli.common import AsJson, ConfigFile, Http, Overrides, Refused, show_done, writing
+from duolog.bridge.cli.common import AsJson, ConfigFile, Http, Overrides, Refused, reason_of, show_done, writing
 from duolog.bridge.cli.data_directory.opening import is_url, open_bucket, progress
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def backup(
             copy(sources, _renewing(api, lease, note_bytes))
         sources.close()
     except (BackupFailed, ObjectStoreError, OSError) as error:
-        raise Refused(f"no backup was made: {error}") from error
+        raise Refused(f"no backup was made: {reason_of(error)}") from error
     finally:
         _release(api, lease)
     done = {"directory": target, "position": plan.position, "bytes": sources.total_bytes}
@@ -162,7 +162,7 @@ def restore(
         else:
             restored = _restore_directory(source, data)
     except (BackupFailed, ObjectStoreError, OSError) as error:
-        raise Refused(f"nothing was restored: {error}") from error
+        raise Refused(f"nothing was restored: {reason_of(error)}") from error
     done = {"directory": str(data), "position": restored.position, "bytes": restored.total_bytes}
     text = f"{data} has the log up to position {restored.position}; start the broker with --data {data}"
     show_done(done, text, as_json=as_json)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from duolog.bridge.cli.common import reason_of
 from duolog.bridge.cli.data_directory.backup import _plan_of
 from duolog.bridge.config import HttpOptions, Options
 from duolog.store.backup.directory import copy_to_directory
-from duolog.store.backup.manifest import CopiedFile
+from duolog.store.backup.manifest import BackupFailed, CopiedFile
+from duolog.store.backup.new_directory import make_directories
 from duolog.store.backup.sources import BackupPlan, FilesChanged, Sources
 from duolog.store.log.format import POSITION_MAX
 from tests.kit.core import ManualCore
@@ -165,6 +167,26 @@ def test_a_flipped_bit_anywhere_in_the_log_is_found(
     status, _, err = run(f"restore {backup} --data {tmp_path / 'new'}", capsys)
     assert status == 1
     assert "the log is damaged: log/" in err
+
+
+def test_a_directory_that_cannot_be_created_is_named(backup: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    says = "cannot be created: No such file or directory; name a directory that this user may create"
+    status, _, err = run(f"restore {backup} --data /proc/no/data", capsys)
+    assert (status, err) == (1, f"duolog: nothing was restored: /proc/no/data.restoring {says}\n")
+    with pytest.raises(BackupFailed, match=f"/proc/no/backup {says}"):
+        make_directories("/proc/no/backup")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PermissionError(13, "Permission denied", "data/log"), "data/log cannot be used: Permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (BackupFailed("it is damaged"), "it is damaged"),
+    ],
+)
+def test_an_error_of_the_system_is_a_sentence_without_its_number(error: Exception, says: str) -> None:
+    assert reason_of(error) == says
 
 
 def test_a_directory_with_files_is_not_replaced(
