@@ -31,7 +31,7 @@ def _opened(location: Location, options: ObjectStoreOptions, environment: Mappin
             case "memory":
                 return MemoryStore()
             case "file":
-                return LocalStore(location.prefix, mkdir=True)
+                return LocalStore(location.prefix, mkdir=True, automatic_cleanup=True)  # Of empty directories.
             case "s3":
                 return _s3(location, options, environment)
             case "gs":

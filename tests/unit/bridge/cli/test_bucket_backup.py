@@ -160,7 +160,7 @@ def test_an_interrupted_upload_is_no_backup_and_is_repeated_without_what_is_ther
     second = asyncio.run(again(sources_of(core, tmp_path / "data")))
     assert first[0] in second, "an object with other content is replaced"
     assert first[1] not in second, "an object with the same content is kept"
-    assert not list((tmp_path / "bucket/timers").iterdir())
+    assert not (tmp_path / "bucket/timers").exists()
     assert run(f"restore {url} --data {tmp_path / 'new'}", capsys)[0] == 0
     assert len(readable(core_on(tmp_path / "new"))) == 60
 

@@ -15,6 +15,7 @@ from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRet
 from duolog.store.objects.interface import Creation, ObjectStore
 from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import Location, ObjectStoreOptions, parse_location
+from duolog.store.objects.self_test import check_creates
 
 BUCKET_LIMIT = 1 << 20
 
@@ -170,6 +171,16 @@ def test_a_store_keeps_objects_as_the_protocol_says(tmp_path: Path, scheme: str)
         assert [each.key for each in await objects.list("")] == ["other", "wal/10", "wal/a/b", "walk/1"]
 
     asyncio.run(main())
+
+
+def test_a_directory_has_no_empty_directories_of_objects_that_were_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        objects: ObjectStore = open_objects(ObjectStoreOptions(f"file://{tmp_path}/bucket"))
+        await check_creates(objects, "run")
+        await objects.create("wal/1", b"x")
+
+    asyncio.run(main())
+    assert [each.name for each in (tmp_path / "bucket").iterdir()] == ["wal"]
 
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
