@@ -16,6 +16,8 @@ from duolog.bridge.data import half_frames, unknown_headers
 from duolog.bridge.data.delayed.delay_headers import TIMER_NAMES, TIMER_REPLACE
 from duolog.bridge.http.requests import Text, text_of
 from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.tracing import trace_context
+from duolog.bridge.tracing.trace_context import TRACEPARENT
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.kafka.record_batch import Record
 
@@ -41,8 +43,13 @@ class TopicMessageForm(MessageForm, forbid_unknown_fields=True, kw_only=True):
     topic: str
 
 
-def record_of(topic: Topic, wanted: MessageForm, now_ms: int, spread_by: str = "") -> tuple[int, Record]:
-    """Return queue id and record. Without queue and key, the hash of `spread_by` or else chance selects the queue."""
+def record_of(
+    topic: Topic, wanted: MessageForm, now_ms: int, *, spread_by: str = "", traceparent: str = ""
+) -> tuple[int, Record]:
+    """Return queue id and record. Without queue and key, the hash of `spread_by` or else chance selects the queue.
+
+    `traceparent` is the header of the request; the message gets it if it has none of its own.
+    """
     for name in NOT_BY_HEADER:
         if name in wanted.headers:
             raise web.HTTPBadRequest(
@@ -59,6 +66,8 @@ def record_of(topic: Topic, wanted: MessageForm, now_ms: int, spread_by: str = "
     headers = [(name, text_of(value).encode()) for name, value in wanted.headers.items()]
     if wanted.tag is not None:
         headers.append((TAG, text_of(wanted.tag).encode()))
+    if TRACEPARENT not in wanted.headers and trace_context.is_valid(traceparent):
+        headers.append((TRACEPARENT, traceparent.encode()))
     return _queue_id(topic, wanted.queue, key or spread_by.encode()), Record(0, now_ms, key, value, headers)
 
 

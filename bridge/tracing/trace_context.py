@@ -44,11 +44,20 @@ class TracedRecord(NamedTuple):
 
 def parse(text: str) -> TraceContext | None:
     """Parse a `traceparent`; None if it is invalid or not sampled."""
-    found = _TEXT.fullmatch(text)
+    found = _valid(text)
     if found is None or not int(found[3], 16) & _SAMPLED:
         return None
-    context = TraceContext(int(found[1], 16), int(found[2], 16))
-    return context if context.trace_id and context.span_id else None
+    return TraceContext(int(found[1], 16), int(found[2], 16))
+
+
+def is_valid(text: str) -> bool:
+    """Return whether this is a `traceparent`, sampled or not."""
+    return _valid(text) is not None
+
+
+def _valid(text: str) -> re.Match[str] | None:
+    found = _TEXT.fullmatch(text)
+    return found if found is not None and int(found[1], 16) and int(found[2], 16) else None
 
 
 def may_be_traced(frame: Buffer) -> bool:

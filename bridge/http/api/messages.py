@@ -47,6 +47,7 @@ from duolog.bridge.http.requests import check_query, due_ms_of, number, parsed, 
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.tracing.trace_context import TRACEPARENT
 from duolog.delay.requested_delay import RequestedDelay
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.batch_builder import BatchBuilder, encoded_headers
@@ -202,14 +203,15 @@ class MessageApi(ApiPart):
         topic = topic_named(self._context, request.match_info["name"])
         wanted = _messages_in(body)
         now_ms = self._context.clock.now_ms()
-        plans = [self._plan(topic, each, now_ms) for each in wanted]
+        traceparent = request.headers.get(TRACEPARENT, "")
+        plans = [self._plan(topic, each, now_ms, traceparent) for each in wanted]
         written, promise = _append(self._context, topic, plans, now_ms)
         await self._kept(promise)
         return answer({"messages": written}, status=201)
 
-    def _plan(self, topic: Topic, wanted: NewMessage, now_ms: int) -> "_Plan":
+    def _plan(self, topic: Topic, wanted: NewMessage, now_ms: int, traceparent: str) -> "_Plan":
         """Check a message, and return how it will be appended."""
-        queue_id, record = record_of(topic, wanted, now_ms)
+        queue_id, record = record_of(topic, wanted, now_ms, traceparent=traceparent)
         check_record(topic, record)
         if wanted.at_ms is None and wanted.delay_ms is None:
             return queue_id, record, None

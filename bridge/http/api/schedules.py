@@ -56,7 +56,7 @@ class ScheduleApi(ApiPart):
         wanted = parsed(await self._read(request), NewSchedule)
         topic = topic_named(context, wanted.topic)
         now_ms = context.clock.now_ms()
-        queue_id, record = record_of(topic, wanted, now_ms, wanted.name)
+        queue_id, record = record_of(topic, wanted, now_ms, spread_by=wanted.name)
         check_record(topic, record)
         builder = BatchBuilder()  # The bytes are equal for equal requests, because each run sets its own time.
         builder.append(0, 0, record.key, record.value, record.headers)

@@ -29,6 +29,7 @@ from duolog.bridge.net.futures import awaited
 from duolog.bridge.records import frame_formats
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
+from duolog.bridge.tracing.trace_context import TRACEPARENT
 from duolog.delay.requested_delay import DelayRefused, RequestedDelay
 from duolog.protocol.kafka import record_reader
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
@@ -75,7 +76,7 @@ class TimerApi(ApiPart):
             await self._kept(context.state_log.barrier())
             return self._answer_again(known, wanted)
         topic = topic_named(context, wanted.topic)
-        queue_id, record = record_of(topic, wanted, now_ms)
+        queue_id, record = record_of(topic, wanted, now_ms, traceparent=request.headers.get(TRACEPARENT, ""))
         if wanted.replace and not record.key:
             raise web.HTTPBadRequest(text="replace: needs a key; it replaces pending messages with the same key")
         delay = context.delayed.delay_parser.limits.until(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)

@@ -21,6 +21,7 @@ from duolog.bridge.http.openapi.operation import (
     limit_of,
 )
 from duolog.bridge.security.tools.rule_texts import RuleText
+from duolog.bridge.tracing.trace_context import TRACEPARENT
 
 # -- Parameters of several operations
 
@@ -42,6 +43,7 @@ NO_USER: Final = {404: "There is no such user."}
 SECURITY_OFF: Final = {409: "`security.enabled` is off."}
 HAS_MEMBERS: Final = {409: "The group has live members."}
 
+TRACE: Final = Query(TRACEPARENT, "The trace of the messages that have no such header of their own.", TEXT)
 
 OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
     ("GET", "/metrics"): ApiOperation("Metrics in the text format of Prometheus."),
@@ -160,6 +162,7 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
         body=(messages.NewMessage, messages.NewMessages),
         status=201,
         statuses=NO_TOPIC,
+        headers=(TRACE,),
         description="All messages are checked before the first one is written. Up to 100 may have a time, which is "
         "`at_ms` or `delay_ms`. A message without a queue goes to the queue of its key, or to any queue.",
     ),
@@ -254,6 +257,7 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
                 "The same key and body within `http.request_key_ms` get the same answer and add no second message.",
                 TEXT,
             ),
+            TRACE,
         ),
         description="Give `at_ms` or `delay_ms`. With `replace`, the message replaces pending messages of its topic "
         "with its key. Headers that ask for a delay are refused.",

@@ -38,6 +38,19 @@ def values(found: dict[str, Any]) -> list[Any]:
     return [message["value"] for message in found["messages"]]
 
 
+def test_a_message_gets_the_traceparent_of_its_request_unless_it_has_one(bench: HttpBench) -> None:
+    texts = [f"00-4bf92f3577b34da6a3ce929d0e0e473{number}-00f067aa0ba902b7-01" for number in range(3)]
+    sent = {"messages": [{"queue": 0}, {"queue": 0, "headers": {"traceparent": texts[1]}}]}
+    for text in (texts[0], "00-0-0-01"):
+        assert bench.ask("POST", PATH, sent, {"traceparent": text})[0] == 201
+    found = [message["headers"].get("traceparent") for message in read(bench, "queue=0")["messages"]]
+    assert found == [texts[0], texts[1], None, texts[1]]
+    timer = {"topic": "orders", "delay_ms": 60_000}
+    status, added = bench.ask("POST", "/api/timers", timer, {"traceparent": texts[2]})
+    assert status == 201
+    assert bench.ask("GET", f"/api/timers/{added['id']}")[1]["headers"]["traceparent"] == texts[2]
+
+
 def test_what_is_written_is_read_again(bench: HttpBench) -> None:
     raw = base64.b64encode(b"\xff\x00").decode()
     message = {"queue": 1, "key": "k", "value": "v", "headers": {"a": "b", "n": 5}, "tag": "paid"}
