@@ -127,6 +127,10 @@ function timeTicks(plot, ticks, axis, space, step) {
   });
 }
 
+function timeRange(plot, low, high) {
+  return low === high && low !== null ? [low - 60, high + 60] : [low, high];
+}
+
 function draw(place) {
   const found = JSON.parse(place.dataset.chart);
   const axis = { stroke: colour("--text"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
@@ -137,14 +141,14 @@ function draw(place) {
     dash: at > 0 && found.kind !== "bars" ? [6, 2 * at] : undefined,
     fill: found.kind === "bars" ? colour("--heat3") : undefined,
     paths: found.kind === "bars" ? uPlot.paths.bars({ size: [0.9, 60] }) : undefined,
-    points: { show: false },
+    points: { show: found.x.length === 1 },
     spanGaps: false,
   }));
   const options = {
     width: Math.max(200, place.clientWidth),
     height: 220,
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-    scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
+    scales: { x: { range: timeRange }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
     axes: [{ ...axis, values: timeTicks }, { ...axis, size: 65, values: (_, ticks) => ticks.map((each) => each === null ? "" : each.toLocaleString("en")) }],
     series: [{ label: "time (UTC)", value: (_, each) => each == null ? "-" : new Date(each * 1000).toISOString().slice(0, 19) }, ...series],
     legend: { live: true },
