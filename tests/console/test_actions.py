@@ -207,6 +207,13 @@ def test_redrive_selected_dead_letters_then_all(page: Page, broker: Broker) -> N
     expect(page.get_by_label("Select the dead letter at offset 2")).to_be_checked()
 
 
+def test_a_dead_letter_links_to_its_original(page: Page, broker: Broker) -> None:
+    add_dead_letter(broker, "the original", "archive")
+    page.goto("/console/dead-letters?group=archive")
+    page.get_by_role("link", name="The original of the dead letter at offset 0").click()
+    expect(page.locator(".messages li").first).to_contain_text("the original")
+
+
 def test_filter_messages(page: Page) -> None:
     page.goto("/console/messages?topic=orders")
     page.get_by_label("SQL92 condition").fill("TAGS = 'open' AND trace = 't-4'")

@@ -139,7 +139,17 @@ class GroupApi(ApiPart):
         redriven = self._context.groups.position_in(group_of_rocketmq(name), queue)
         for each in letters:
             each["is_redriven"] = each["offset"] < redriven
+            each["is_original_stored"] = self._is_stored(each["origin"])
         return answer({"group": name, "topic": topic.name, "next": following, "dead_letters": letters})
+
+    def _is_stored(self, origin: Json) -> bool:
+        """Return whether retention still keeps the message at the place that a dead letter came from."""
+        topic = self._context.topics.by_rocketmq_name(origin["topic"] or "")
+        queue_id, offset = origin["queue"], origin["offset"]
+        if topic is None or queue_id is None or offset is None or queue_id >= topic.queue_count:
+            return False
+        queue = topic.queues[queue_id]
+        return bool(queue.start_offset <= offset < queue.visible_end)
 
     async def _letters(
         self, topic: Topic, queue: Queue, at: int, limit: int, wanted: Mapping[str, str]
@@ -277,6 +287,7 @@ def _letter(record: Buffer) -> Json:
     expired_ms = found.get(EXPIRED_AT, "")
     shown: Json = {
         "offset": letter.queue_offset,
+        "sent_ms": letter.born_ms,
         "stored_ms": letter.store_ms,
         "reason": found.get(REASON),
         "attempts": letter.reconsume_times,

@@ -254,13 +254,15 @@ class Origin(TypedDict):
 
 class DeadLetter(Content):
     offset: int
-    stored_ms: int
+    sent_ms: Annotated[int, _is("When the producer sent the message, by the clock of the producer.")]
+    stored_ms: Annotated[int, _is("When the message became a dead letter.")]
     reason: Annotated[str | None, _is("`attempts`, `given-up`, `expired` or `too-large`.")]
     attempts: int
     expired_ms: int | None
     origin: Annotated[Origin, _is("Where the message was first.")]
     tag: str | None
     is_redriven: bool
+    is_original_stored: Annotated[bool, _is("Its origin still has the message.")]
 
 
 class DeadLetters(TypedDict):

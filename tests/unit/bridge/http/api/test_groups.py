@@ -62,6 +62,20 @@ def test_dead_letters_say_why_and_where_they_came_from(broker: RocketMQBroker, b
     assert (shown["topic"], shown["queue"], shown["offset"], shown["value"]) == ("orders", 0, 0, "a")
 
 
+def test_a_dead_letter_says_when_it_was_sent_and_whether_its_original_is_stored(
+    broker: RocketMQBroker, bench: HttpBench
+) -> None:
+    fail(broker, b"a")
+    (found,) = bench.ask("GET", "/api/groups/billing/dead-letters")[1]["dead_letters"]
+    (original,) = bench.ask("GET", "/api/topics/orders/messages?queue=0")[1]["messages"]
+    assert (found["sent_ms"], found["is_original_stored"]) == (original["timestamp_ms"], True)
+    queue = broker.topic().queues[0]
+    broker.store.retention.trim(queue, queue.end_offset, broker.clock.now_ms())
+    broker.settle()
+    (found,) = bench.ask("GET", "/api/groups/billing/dead-letters")[1]["dead_letters"]
+    assert found["is_original_stored"] is False
+
+
 def test_redriven_letters_are_marked(broker: RocketMQBroker, bench: HttpBench) -> None:
     fail(broker, b"a")
     status, refused = bench.ask("POST", "/api/groups/billing/redrive")
