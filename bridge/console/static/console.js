@@ -55,6 +55,10 @@ document.body.addEventListener("htmx:beforeSwap", (event) => {
   lost.hidden = isGood;
   lost.textContent = `What is shown is old: the broker answers status ${event.detail.xhr.status}.`;
 });
+// A button may be gone after its action. The next Tab then goes on in the content, not at the top of the page.
+document.body.addEventListener("htmx:afterSettle", () => {
+  if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true });
+});
 document.body.addEventListener("htmx:sendError", () => {
   lost.hidden = false;
   lost.textContent = "What is shown is old: the broker does not answer.";
