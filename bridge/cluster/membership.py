@@ -82,6 +82,7 @@ class StreamMembership:
         on_progress: Callable[[], None],
     ) -> None:
         self.objects = CountedObjects(objects, metrics.object_requests, metrics.object_bytes)
+        self._metrics = metrics
         self.replica: Replica
         self.nodes: Nodes
         self._options, self._clock, self._own = options, clock, own
@@ -116,6 +117,7 @@ class StreamMembership:
             on_event=self._on_event,
             on_progress=self._on_replica_progress,
         )
+        self._metrics.shared_lost_entries = self.replica.joined.lost.entries
         self.update_nodes()
 
     async def check_store(self) -> None:

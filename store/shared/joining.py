@@ -83,8 +83,9 @@ async def join(
     if is_end and known is not None and cursor.owner.writer == known.writer:
         joined.won = await take_over(requests, cursor, manifests, writer, claim, mono_ms)
     if joined.won is None:
+        joined.lost = _surplus(local, cursor.position)
         try:
-            joined.lost = _cut(local, cursor.position)
+            local.cut(cursor.position)
         except CannotCut as reason:
             log.warning("the local log is downloaded again: %s", reason)
             state = await _download(requests, files, manifests, stream, writer)
@@ -113,8 +114,8 @@ async def _download(requests: Requests, files: Files, manifests: Manifests, stre
     return _nothing(stream, writer)
 
 
-def _cut(local: LocalCopy, position: int) -> Surplus:
-    """Cut the local log, and return what it had beyond the position."""
+def _surplus(local: LocalCopy, position: int) -> Surplus:
+    """Return what the local log has beyond the position, and report it: it is lost."""
     lost = local.surplus(position)
     if lost.units:
         log.warning(
@@ -122,7 +123,6 @@ def _cut(local: LocalCopy, position: int) -> Surplus:
             position,
             *lost,
         )
-    local.cut(position)
     return lost
 
 

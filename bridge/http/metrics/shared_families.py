@@ -30,6 +30,12 @@ def shared_families(metrics: Metrics, *, is_owner: bool, epoch: int, behind_byte
             "Bytes of the log that the object store lacks, which are lost with the machine.",
             behind_bytes,
         ),
+        (
+            "duolog_shared_lost_entries",
+            "Entries (messages, Kafka batches) that this broker had appended, and that its last start has removed, "
+            "because another broker took over before they were uploaded.",
+            metrics.shared_lost_entries,
+        ),
     ):
         family = gauge(name, doc)
         family.add_metric((), value)

@@ -8,7 +8,9 @@ import pytest
 
 from duolog.bridge.cluster.members import FOLDER, NODES_MAX, Members, key_of
 from duolog.bridge.cluster.standby_kafka import error_for
+from duolog.bridge.cluster.standby_metrics import exposition
 from duolog.bridge.kafka import TABLE
+from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.nodes import ENDPOINTS_BYTES_MAX, Endpoints, Node, Nodes
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.store.objects.errors import StoreRefused
@@ -100,3 +102,9 @@ def test_a_standby_sends_each_request_to_the_owner_by_an_error_that_its_clients_
     assert error_for(ApiKey.PRODUCE) is error_for(ApiKey.FETCH) is ErrorCode.not_leader_or_follower
     assert error_for(ApiKey.JOIN_GROUP) is error_for(ApiKey.END_TXN) is ErrorCode.not_coordinator
     assert error_for(ApiKey.CREATE_TOPICS) is ErrorCode.not_controller
+
+
+def test_what_a_takeover_has_lost_is_a_metric_of_a_standby_too() -> None:
+    metrics = Metrics()
+    metrics.shared_lost_entries = 7
+    assert b"duolog_shared_lost_entries 7.0" in exposition(metrics, epoch=3)
