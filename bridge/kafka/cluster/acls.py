@@ -107,18 +107,15 @@ def _found(context: KafkaContext, wanted: RuleFilter) -> Generator[None, None, l
 def _filter_of(asked: Any) -> RuleFilter:
     """Return the filter of a request. Raises InvalidRequest."""
     pattern = int(asked.pattern_type_filter)
-    resource_type, name = (
-        _number(ResourceType, asked.resource_type_filter, is_any_allowed=True),
-        asked.resource_name_filter,
-    )
+    resource_type, name = _wanted(ResourceType, asked.resource_type_filter), asked.resource_name_filter
     return RuleFilter(
         resource_type,
         name if name is None or resource_type is None else canonical(resource_type, name),
-        None if pattern == _MATCH else _number(Pattern, pattern, is_any_allowed=True),
+        None if pattern == _MATCH else _wanted(Pattern, pattern),
         asked.principal_filter,
         asked.host_filter,
-        _number(Operation, asked.operation, is_any_allowed=True),
-        _number(Permission, asked.permission_type, is_any_allowed=True),
+        _wanted(Operation, asked.operation),
+        _wanted(Permission, asked.permission_type),
         pattern == _MATCH,
     )
 
@@ -138,8 +135,9 @@ def _rule_of(creation: Any) -> Rule:
     return checked(rule)
 
 
-def _number(numbers: type[NumberT], given: int, *, is_any_allowed: bool) -> NumberT | None:
-    return None if is_any_allowed and given == _ANY else _valid(numbers, given)
+def _wanted(numbers: type[NumberT], given: int) -> NumberT | None:
+    """Return the number that a filter asks for; None: any."""
+    return None if given == _ANY else _valid(numbers, given)
 
 
 def _valid(numbers: type[NumberT], given: int) -> NumberT:
