@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from duolog.protocol.names import kafka_name
+from duolog.store.objects.errors import StoreRefused
+from duolog.store.objects.options import ObjectStoreOptions, parse_location
 
 NAMES: Final = (
     "http", "token", "topics", "subscribe", "startingOffsets", "endingOffsets", "directory", "splitBytes", "leaseMs",
-    "withTimes",
+    "withTimes", "shared", "endpoint", "region",
 )  # fmt: skip
 SPLIT_BYTES: Final = 64 << 20
 SPLIT_BYTES_MIN: Final = 4096  # Smaller ranges would make millions of tasks of a large log.
@@ -33,6 +35,7 @@ class LogOptions:
     split_bytes: int
     lease_ms: int | None  # None: the default of the broker.
     with_times: bool
+    shared: ObjectStoreOptions | None  # Where segment objects are read; None: the files of the directory are read.
 
 
 def read_options(options: Mapping[str, str]) -> LogOptions:
@@ -57,7 +60,24 @@ def read_options(options: Mapping[str, str]) -> LogOptions:
         _number(given, "splitBytes", SPLIT_BYTES_MIN) or SPLIT_BYTES,
         _number(given, "leaseMs", 1),
         with_times(options),
+        _shared(given),
     )
+
+
+def _shared(given: Mapping[str, str]) -> ObjectStoreOptions | None:
+    url = given.get("shared", "")
+    if not url:
+        for name in ("endpoint", "region"):
+            if given.get(name):
+                raise ValueError(f"duolog-log: {name} belongs to the option shared, the URL of the object store")
+        return None
+    if given.get("directory"):
+        raise ValueError("duolog-log: give either shared, to read the object store, or directory, to read files")
+    try:
+        parse_location(url)
+    except StoreRefused as error:
+        raise ValueError(f"duolog-log: shared={error}") from None
+    return ObjectStoreOptions(url, given.get("endpoint", ""), given.get("region", ""))
 
 
 def with_times(options: Mapping[str, str]) -> bool:

@@ -19,14 +19,18 @@ each unit by its CRC. The rows have the columns of Spark's Kafka source with `in
     directory         the broker's              the path of the data directory on the machines where tasks run
     splitBytes        67108864                  bytes of a file that one task reads
     leaseMs           the broker's, 600000      how long the lease lasts after it was last renewed
+    shared                                      the URL of the broker's --shared: tasks read the objects of the shared
+                                                log, and no file of a broker (`spark/log_pieces.py`)
+    endpoint, region  the provider's            address of that object store, region of its bucket; credentials come
+                                                from the environment of the tasks
     withTimes         false                     three more columns: `stored`, the store time; `due`, the due time of a
                                                 delayed message, null for RocketMQ's delay levels and Kafka messages in
                                                 a topic with LogAppendTime; `born`, the original timestamp of a delayed
                                                 message
 
-The files must be readable where tasks run. A task reads all messages in its range, so a topic that is a small part of
-the log is read faster through the Kafka source. The rows are the messages at the time of planning; to read a stream,
-use the Kafka source.
+The files, or the object store, must be readable where tasks run. A task reads all messages in its range, so a topic
+that is a small part of the log is read faster through the Kafka source. The rows are the messages at the time of
+planning; to read a stream, use the Kafka source.
 """
 
 from __future__ import annotations
@@ -47,9 +51,11 @@ from duolog.protocol.kafka.record_reader import FIRST, open_batch, read_records
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.spark.broker_api import ApiError, BrokerApi
 from duolog.spark.log_options import Offsets, read_options, with_times
+from duolog.spark.log_pieces import Piece, file_ranges, pieces, shared_ranges, shared_reader
 from duolog.spark.messages import BORN_TIMESTAMP
 from duolog.store.log.format import Entry
 from duolog.store.log.log_reader import LogReader
+from duolog.store.objects.options import ObjectStoreOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,16 +120,9 @@ class Plan:
     kafka_form: int
     rocketmq_form: int
     with_times: bool
+    shared: ObjectStoreOptions | None  # The object store to read; None: the files of the directory are read.
     queues: Mapping[int, QueueRange]  # By queue key.
     pieces: Sequence[Piece]
-
-
-class Piece(InputPartition):
-    """The input of one task: the units of a segment file that begin at the positions [start, end)."""
-
-    def __init__(self, path: str, first: int, start: int, end: int) -> None:
-        super().__init__(None)
-        self.path, self.first, self.start, self.end = path, first, start, end
 
 
 def plan(options: Mapping[str, str]) -> Plan:
@@ -134,6 +133,8 @@ def plan(options: Mapping[str, str]) -> Plan:
         wanted["lease_ms"] = asked.lease_ms
     found = BrokerApi(asked.http, asked.token).post("/api/leases", body=wanted)
     queues = {each["key"]: _queue_range(each, asked.starting, asked.ending) for each in found["queues"]}
+    segments = found["segments"]
+    ranges = file_ranges(segments) if asked.shared is None else shared_ranges(asked.shared, found["stream"], segments)
     return Plan(
         asked.http,
         asked.token,
@@ -144,8 +145,9 @@ def plan(options: Mapping[str, str]) -> Plan:
         found["forms"]["kafka"],
         found["forms"]["rocketmq"],
         asked.with_times,
+        asked.shared,
         {key: range_ for key, range_ in queues.items() if range_.start < range_.end},
-        [piece for segment in found["segments"] for piece in _pieces(segment, asked.split_bytes)],
+        [*pieces(ranges, asked.split_bytes)],
     )
 
 
@@ -168,12 +170,6 @@ def _queue_range(found: Mapping[str, Any], starting: Offsets, ending: Offsets) -
     return QueueRange(topic, queue, start, end, found["log_append_time"], aborted)
 
 
-def _pieces(segment: Mapping[str, Any], split_bytes: int) -> Iterator[Piece]:
-    first, end = segment["start"], segment["end"]
-    for start in range(first, end, split_bytes):
-        yield Piece(segment["path"], first, start, min(start + split_bytes, end))
-
-
 # -- Reading
 
 
@@ -193,9 +189,9 @@ class LogScan(DataSourceReader):
         lease = _Lease(plan)
         rows = _Rows(plan.with_times)
         range_of = plan.queues.get
-        with LogReader(plan.directory) as reader:
+        with LogReader(plan.directory) if plan.shared is None else shared_reader(plan.shared) as reader:
             lease.renew()
-            for unit in reader.units(partition.path, partition.first, partition.start, partition.end):
+            for unit in chain.from_iterable(map(reader.units, partition.ranges)):
                 for entry in unit.entries():
                     range_ = range_of(entry.key)
                     if range_ is None:

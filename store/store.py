@@ -62,6 +62,7 @@ class Store:
 
     def __init__(self, files: Files, options: StoreOptions, replayer: Replayer, lock: int, own_from: int = 0) -> None:
         self.options = options
+        self.stream = b""  # The id of the stream that this log is a copy of; empty if it is none.
         self.executors = Executors()
         self._files = files
         self._lock = lock

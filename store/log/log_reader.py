@@ -1,7 +1,7 @@
 """The class LogReader: reads segment files in another process than the broker's, without opening a Store.
 
     with LogReader("/var/lib/duolog") as reader:
-        for unit in reader.units("log/00000000000000000000.log", first=0, start=0, end=1 << 26):
+        for unit in reader.units(LogRange("log/00000000000000000000.log", first=0, start=0, end=1 << 26)):
             for entry in unit.entries(): ...
 
 A LogReader takes no lock and writes nothing. It may only read units below the position up to which the broker has
@@ -14,27 +14,37 @@ together return each unit of [a, c) once.
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from duolog.store.errors import Corruption, StoreError
-from duolog.store.files import ReadOnlyFiles
+from duolog.store.files import ReadableFiles, ReadOnlyFiles
 from duolog.store.log.format import ALIGNMENT, UNIT_HEADER_SIZE, BadUnit, check_unit, unit_size
 from duolog.store.log.unit_walk import BLOCK_BYTES, Unit, read_unit, search_units
+
+
+class LogRange(NamedTuple):
+    """The units of a file that begin in the positions [start, end). `first` is the position of its first byte."""
+
+    path: str
+    first: int
+    start: int
+    end: int
 
 
 class LogReader:
     """Reads the segment files of one data directory; at most one file is open at a time."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory, self._files = directory, ReadOnlyFiles(directory)
+    def __init__(self, directory: str, files: ReadableFiles | None = None) -> None:
+        """`files` are those of the directory, if they are not read from the disk."""
+        self._directory, self._files = directory, files or ReadOnlyFiles(directory)
         self._file: int | None = None
 
-    def units(self, path: str, first: int, start: int, end: int) -> Iterator[Unit]:
-        """Yield the units that begin in the positions [start, end) of a segment.
+    def units(self, range_: LogRange) -> Iterator[Unit]:
+        """Yield the units of a range, whose path is that of a segment file below the data directory.
 
-        `path` is the path of the segment file below the data directory, `first` the position of its first byte. Raises
-        StoreError if the file does not exist, and Corruption if a unit is not followed by a valid unit.
+        Raises StoreError if the file does not exist, and Corruption if a unit is not followed by a valid unit.
         """
+        path, first, start, end = range_
         file = self._open(path)
         at = start if start == first else self._find_unit(file, first, start, end)
         while at < end:

@@ -12,6 +12,7 @@
     follower.py          applies what the owner has uploaded, and takes over
     lease.py             how long an owner may answer without the store
     copy_state.py        what a data directory knows of its stream
+    reading.py           reads ranges of the log in another process, for Spark
     replica.py           puts these together, for one broker
 
 A *stream* is one log with one writer at a time. docs/internals/shared-log.md says why nothing is lost. No module knows

@@ -117,6 +117,7 @@ class Replica:
             found = store.next_position
             store.release()
             raise Corruption(f"the local log ends at position {found}, and should end at {position}: {REMEDY}")
+        store.stream = joined.cursor.owner.stream
         store.durability.shared = position
         self._keeper = CopyStateKeeper(
             self._files, store.executors, lambda: store.durable, joined.state, self.options.state_interval_ms

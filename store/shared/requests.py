@@ -20,6 +20,9 @@ RETRY_MS = (20, 50, 100, 200, 400)  # Pauses before the repetitions of a request
 TWINS_MAX = 4  # Requests for one object that are under way at a time.
 REFUSED_MS = 1_000  # Pause after a request that fails until an operator acts.
 
+COMMAND_ANSWER_MS = 60_000  # A third of it passes before a command sends a request again beside the first one.
+FAILURES_MAX = 50  # Of requests of a command in a row: 20 s if the store answers at once that it is busy.
+
 
 class RequestsStopped(Exception):
     """The broker stops, so the request is not repeated any more."""
@@ -108,3 +111,21 @@ class Requests:
         if self._is_in_trouble:
             self._is_in_trouble = False
             self._on_event(StoreAnswers())
+
+
+class CommandRequests(Requests):
+    """Requests of a command or a job, which end with an error where a broker would go on."""
+
+    def __init__(self, objects: ObjectStore, on_event: Callable[[Event], None] = lambda _: None) -> None:
+        super().__init__(objects, COMMAND_ANSWER_MS, on_event)
+        self._failures = 0  # In a row.
+
+    def _report(self, error: StoreRetry | StoreRefused | StoreUnknown) -> None:
+        self._failures += 1
+        if isinstance(error, StoreRefused) or self._failures > FAILURES_MAX:
+            raise error
+        super()._report(error)
+
+    def _note_success(self) -> None:
+        self._failures = 0
+        super()._note_success()

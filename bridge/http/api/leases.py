@@ -191,6 +191,7 @@ def _head(context: HttpContext, lease: Lease) -> dict[str, Any]:
         "lease": lease.id,
         "lease_ms": lease.lease_ms,
         "directory": os.path.abspath(context.options.store.directory),
+        "stream": context.store.stream.hex(),
         "inflate_bytes_max": context.options.convert.inflate_bytes_max,
         "forms": {"kafka": frame_formats.KAFKA, "rocketmq": frame_formats.ROCKETMQ},
     }

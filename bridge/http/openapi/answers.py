@@ -435,6 +435,7 @@ class LeaseAnswer(TypedDict):
     lease: str
     lease_ms: int
     directory: str
+    stream: Annotated[str, _is("The id of the stream in an object store that has the log; empty if there is none.")]
     inflate_bytes_max: int
     forms: Annotated[dict[str, int], _is("The number of each frame format in the log.")]
     queues: list[LeasedQueue]

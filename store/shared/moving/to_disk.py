@@ -13,18 +13,15 @@ from duolog.store.entry import Buffer
 from duolog.store.files import Files
 from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.objects.interface import ObjectStore
-from duolog.store.objects.transfers import persist
 from duolog.store.shared.events import Event
 from duolog.store.shared.moving.to_store import MoveFailed
-from duolog.store.shared.requests import Requests
+from duolog.store.shared.requests import CommandRequests, Requests
 from duolog.store.shared.segments.manifest import Manifests
 from duolog.store.shared.segments.materialize import FellBehind, materialize
 from duolog.store.shared.wal.log_cursor import Ignored, LogCursor, Units
 from duolog.store.shared.wal.stream import KEY, decode_stream
 from duolog.store.shared.wal.wal_object import key_of
 
-STREAM_BYTES_MAX: Final = 1 << 16
-ANSWER_MS: Final = 60_000  # A third of it passes before a request without an answer is sent again beside the first.
 SEGMENT_BYTES: Final = 256 << 20  # Slots are written to the next segment file when one has this size.
 
 
@@ -39,13 +36,13 @@ async def move_to_disk(
     """Write the log of a stream below an empty directory.
 
     `watch_ms` is how long no slot may come after the last one: more than the third of `cluster.takeover_ms` after
-    which an idle owner creates one. After the first request, failed ones are reported by `on_event` and repeated.
-    Blocks while it writes. Raises MoveFailed, ObjectStoreError, DamagedObject and OSError.
+    which an idle owner creates one. Failed requests that are repeated are reported by `on_event`. Blocks while it
+    writes. Raises MoveFailed, ObjectStoreError, DamagedObject and OSError.
     """
-    found = await persist(lambda: objects.get(KEY, STREAM_BYTES_MAX))
+    requests = CommandRequests(objects, on_event)
+    found = await requests.get(KEY)
     if found is None:
         raise MoveFailed(f"{url} has no object '{KEY}', so it has no stream: correct the URL")
-    requests = Requests(objects, ANSWER_MS, on_event)
     manifests = Manifests(requests)
     cursor = LogCursor.at_start(decode_stream(found))
     await manifests.refresh()

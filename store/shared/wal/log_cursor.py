@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from duolog.store.entry import Buffer
 from duolog.store.shared.wal.slots import Tail
-from duolog.store.shared.wal.wal_object import ENDED_FLAG, DamagedObject, Identity, WalKind, decode, key_of
+from duolog.store.shared.wal.wal_object import ENDED_FLAG, DamagedObject, Identity, WalHeader, WalKind, decode, key_of
 
 
 class Units(NamedTuple):
@@ -70,6 +70,17 @@ class LogCursor:
     def take(self, data: Buffer) -> Units | Fence | Ignored:
         """Take the object of slot `sequence`. Raises DamagedObject, and then the cursor has not moved."""
         header, payload = decode(data, self.sequence)
+        if not self.pass_over(header):
+            return Ignored(header.epoch)
+        if header.kind == WalKind.FENCE:
+            return Fence(header.writer, header.epoch, bytes(payload))
+        return Units(header.first, payload, bool(header.flags & ENDED_FLAG))
+
+    def pass_over(self, header: WalHeader) -> bool:
+        """Move behind the object of slot `sequence`, which has this header; return whether it counts.
+
+        Raises DamagedObject, and then the cursor has not moved.
+        """
         if header.stream != self._stream:
             raise DamagedObject(
                 f"{key_of(self.sequence)} belongs to stream {header.stream.hex()}, and this one is "
@@ -77,7 +88,7 @@ class LogCursor:
             )
         if header.epoch < self.owner.epoch:
             self.sequence += 1
-            return Ignored(header.epoch)
+            return False
         is_fence = header.kind == WalKind.FENCE
         wrong = ""
         if is_fence != (header.epoch > self.owner.epoch):
@@ -97,5 +108,4 @@ class LogCursor:
         self.sequence += 1
         if is_fence:
             self.owner = header.identity
-            return Fence(header.writer, header.epoch, bytes(payload))
-        return Units(header.first, payload, bool(header.flags & ENDED_FLAG))
+        return True

@@ -137,6 +137,22 @@ def encode(header: WalHeader, payload: Sequence[Buffer]) -> tuple[bytes, WalHead
 def decode(data: Buffer, sequence: int) -> WalObject:
     """Verify and decode the object of slot `sequence`. Raises DamagedObject."""
     key, block = key_of(sequence), memoryview(data)
+    header, payload_crc, size = decode_header(block, sequence)
+    if len(block) - HEADER_SIZE != size:
+        raise damaged(key, f"its payload has {len(block) - HEADER_SIZE} bytes, and its header says {size}")
+    payload = block[HEADER_SIZE:].toreadonly()
+    actual = crc32c(payload)
+    if actual != payload_crc:
+        raise damaged(key, f"the CRC of its payload is {actual:#010x}, and the header has {payload_crc:#010x}")
+    return WalObject(header, payload)
+
+
+def decode_header(data: Buffer, sequence: int) -> tuple[WalHeader, int, int]:
+    """Verify the first HEADER_SIZE bytes of the object of slot `sequence`.
+
+    Return the header, and the CRC and the size of the payload. Raises DamagedObject.
+    """
+    key, block = key_of(sequence), memoryview(data)
     if len(block) < HEADER_SIZE:
         raise damaged(key, f"it has {len(block)} bytes, and its header alone has {HEADER_SIZE}")
     magic, crc, kind, flags, zeros, epoch, own, first, end, previous, payload_crc, size, stream, writer = (
@@ -154,20 +170,17 @@ def decode(data: Buffer, sequence: int) -> WalObject:
         raise damaged(key, f"the CRC of its header is {actual:#010x}, and the header has {crc:#010x}")
     if own != sequence:
         raise damaged(key, f"its header has sequence {own}")
-    if len(block) - HEADER_SIZE != size:
-        raise damaged(key, f"its payload has {len(block) - HEADER_SIZE} bytes, and its header says {size}")
-    payload = block[HEADER_SIZE:].toreadonly()
-    actual = crc32c(payload)
-    if actual != payload_crc:
-        raise damaged(key, f"the CRC of its payload is {actual:#010x}, and the header has {payload_crc:#010x}")
     if kind not in (WalKind.UNITS, WalKind.FENCE) or flags & ~KNOWN_FLAGS or zeros:
         raise damaged(key, f"it has kind {kind}, flags {flags:#x} and {zeros:#x}, which this version does not know")
     if first % ALIGNMENT or not first <= end <= POSITION_MAX:
         raise damaged(key, f"its units are at {first} .. {end}")
     if end - first != (size if kind == WalKind.UNITS else 0) or (kind == WalKind.FENCE and size > CLAIM_BYTES_MAX):
         raise damaged(key, f"it has positions {first} .. {end} and a payload of {size} bytes")
-    header = WalHeader(WalKind(kind), flags, epoch, sequence, first, end, previous, stream, writer, crc)
-    return WalObject(header, payload)
+    return (
+        WalHeader(WalKind(kind), flags, epoch, sequence, first, end, previous, stream, writer, crc),
+        payload_crc,
+        size,
+    )
 
 
 def damaged(key: str, what: str) -> DamagedObject:

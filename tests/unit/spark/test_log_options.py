@@ -37,6 +37,10 @@ def test_options_are_read_in_any_case() -> None:
         ({"topics": "a", "endingOffsets": '{"a": 5}'}, 'endingOffsets={"a": 5}: expected {'),
         ({"topics": "a", "endingOffsets": '{"a": {"0": "5"}}'}, "expected {"),
         ({"topics": "a", "endingOffsets": '{"b": {"0": 5}}'}, "endingOffsets names b, and the topics are a"),
+        ({"topics": "a", "endpoint": "http://host"}, "endpoint belongs to the option shared"),
+        ({"topics": "a", "region": "eu"}, "region belongs to the option shared"),
+        ({"topics": "a", "shared": "s3://b", "directory": "/x"}, "give either shared, to read the object store, or"),
+        ({"topics": "a", "shared": "bucket"}, "shared='bucket' is no URL of an object store: use s3://bucket/prefix"),
     ],
 )
 def test_wrong_option_is_refused_with_what_it_may_be(given: dict[str, str], complaint: str) -> None:
@@ -47,3 +51,10 @@ def test_wrong_option_is_refused_with_what_it_may_be(given: dict[str, str], comp
 
 def test_times_are_asked_for_by_name() -> None:
     assert [with_times(given) for given in ({}, {"withTimes": "false"}, {"withtimes": "TRUE"})] == [False, False, True]
+
+
+def test_an_object_store_has_a_url_and_perhaps_an_endpoint_and_a_region() -> None:
+    found = read_options({"topics": "a", "shared": "s3://b/c", "endpoint": "http://host", "region": "eu"}).shared
+    assert found is not None
+    assert (found.url, found.endpoint, found.region) == ("s3://b/c", "http://host", "eu")
+    assert read_options({"topics": "a"}).shared is None

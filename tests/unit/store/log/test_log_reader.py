@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from duolog.store.entry import FIRST_FRAME_FORM
 from duolog.store.errors import Corruption, StoreError
 from duolog.store.files import RealFiles
-from duolog.store.log.log_reader import LogReader
+from duolog.store.log.log_reader import LogRange, LogReader
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
 from duolog.store.unit import Frame
@@ -37,7 +37,7 @@ def frames(folder: Path, *places: int) -> list[bytes]:
         return [
             bytes(entry.frame)
             for start, end in itertools.pairwise(places)
-            for unit in reader.units("log/00000000000000000000.log", 0, start, end)
+            for unit in reader.units(LogRange("log/00000000000000000000.log", 0, start, end))
             for entry in unit.entries()
             if entry.key == KEY
         ]
