@@ -210,7 +210,7 @@ def test_every_command_can_print_json_and_names_its_broker() -> None:
             options = {option for parameter in each.params for option in parameter.opts}
             if "--json" not in options:
                 without.add((group_name, name) if group is not each else (name,))
-            without_http = ("serve", "settings", "version", "pipeline", "log", "dashboard", "restore", "doctor")
+            without_http = ("serve", "settings", "version", "pipeline", "log", "dashboard", "restore", "move", "doctor")
             if group_name not in without_http and name != "check":
                 assert {"--http", "--url"} <= options, (group_name, name)
     assert without == WITHOUT_JSON

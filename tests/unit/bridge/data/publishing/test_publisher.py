@@ -368,7 +368,7 @@ def test_after_an_unclean_end_only_queues_under_async_get_a_new_epoch() -> None:
         bench.kafka(bench.topic(name, flush_mode=name), batch([b"a", b"b"]))
     bench = bench.restarted()
     kept, lost = bench.topic("sync"), bench.topic("async")
-    assert (kept.leader_epoch(0), lost.leader_epoch(0), lost.leader_epoch(1)) == (0, 1, 0)
+    assert (kept.leader_epoch(0), lost.leader_epoch(0), lost.leader_epoch(1)) == (0, 1, 1)
     bench.kafka(lost, batch([b"c"]))
     assert [record_batch.read_header(entry.frame).leader_epoch for entry in stored(bench, lost)] == [0, 1]
     assert (lost.epoch_end(0, 0), lost.epoch_end(0, 1), lost.epoch_end(0, 2)) == ((0, 2), (1, 3), (-1, -1))
