@@ -19,7 +19,7 @@ setup-test: $(VENV)/.test
 test: setup-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not soak and not alone' tests/wire
-	$(BIN)/python -m pytest -m alone tests/wire
+	$(BIN)/python -m pytest -m 'alone and not soak' tests/wire
 # Each page and action of the console in Debian's Chromium; skipped where there is no browser.
 test-console: setup-test
 	$(BIN)/python -m pytest -q tests/console
