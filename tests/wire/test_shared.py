@@ -156,15 +156,16 @@ def test_a_paused_owner_that_wakes_up_acknowledges_nothing_and_follows(pair: Pai
     """The standby takes over in time. Clients that have connected to the paused owner wait for their own time-outs.
 
     librdkafka waits 10 s for the first answer of a broker that has accepted its connection, and 60 s for later ones; an
-    idempotent producer may ask the paused owner for its id. So the producer that goes on asks the standby alone.
+    idempotent producer may ask the paused owner for its id. So the producer that goes on begins after the takeover.
     """
-    old, new = Writer(pair.bootstrap, "orders"), Writer(pair.standby.kafka, "orders", is_idempotent=False)
+    old = Writer(pair.bootstrap, "orders")
     old.write("before")
     os.kill(pair.owner.pid, signal.SIGSTOP)
     old.begin("while paused")
     begun_s = time.monotonic()
     wait_for_role(pair.standby, "owner")
     waited_s = time.monotonic() - begun_s
+    new = Writer(pair.standby.kafka, "orders", is_idempotent=False)
     new.write("after")
     os.kill(pair.owner.pid, signal.SIGCONT)
     old.write("awake")
