@@ -49,6 +49,7 @@ from duolog.store.errors import StoreError
 from duolog.store.files import RealFiles
 from duolog.store.flusher import Flusher
 from duolog.store.recovery.format_version import ensure_format
+from duolog.store.shared.copy_state import check_no_copy
 from duolog.store.workers import Workers
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ class Broker(Core):
         try:
             files = RealFiles(directory)
             ensure_format(files)
+            check_no_copy(files)
             mono_ms = self.clock.mono_ms()
             self.open_log(
                 files,

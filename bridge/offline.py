@@ -20,6 +20,7 @@ from duolog.protocol.rocketmq.messages.message_id import pack_host
 from duolog.store.errors import StoreError
 from duolog.store.files import RealFiles
 from duolog.store.recovery.format_version import ensure_format
+from duolog.store.shared.copy_state import check_no_copy
 
 _HOST = pack_host("127.0.0.1", 0)  # For messages that are written; these commands write none.
 
@@ -50,6 +51,7 @@ def _open_directory(options: Options) -> Iterator[Core]:
     try:
         files = RealFiles(directory)
         ensure_format(files)
+        check_no_copy(files)
         core.open_log(
             files, store_options(options.store), clock.now_ms(), clock.mono_ms(), store_host=_HOST,
             server=server, addresses=NO_PORTS,

@@ -96,6 +96,9 @@ def test_a_log_goes_into_a_store_and_back(tmp_path: Path, store: ObjectServer) -
     back = run_duolog("move", "--data", str(tmp_path / "new"), "--from", URL, *endpoint)
     assert (back.returncode, back.stderr) == (0, "")
     duolog("log", "verify", "--data", str(tmp_path / "new"))
+    with pytest.raises(BrokerError, match="its log is the copy of a shared log"):
+        Broker(tmp_path / "b", SETTINGS).start()
+    (tmp_path / "b" / "shared").unlink()
     for data in ("new", "b"):  # The data directory of the last owner is complete, too.
         with Broker(tmp_path / data, SETTINGS) as alone:
             check(alone, 2 * COUNT + 10)

@@ -1,6 +1,7 @@
 """What the commands that read a data directory or a bucket share: options, the lock, the store, progress."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,7 +75,12 @@ def check_is_data(data: Path) -> None:
 
 
 def is_url(place: str) -> bool:
-    """Return whether a place is the URL of an object store; all others are directories."""
+    """Return whether a place is the URL of an object store; all others are directories.
+
+    Raises BadOption if the place begins as a URL does, with a slash too few.
+    """
+    if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", place):
+        raise BadOption(f"{place}: a URL has two slashes behind the colon, such as s3://bucket/prefix")
     return "://" in place
 
 

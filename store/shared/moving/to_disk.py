@@ -19,9 +19,11 @@ from duolog.store.shared.requests import CommandRequests, Requests
 from duolog.store.shared.segments.manifest import Manifests
 from duolog.store.shared.segments.materialize import FellBehind, materialize
 from duolog.store.shared.wal.log_cursor import Ignored, LogCursor, Units
+from duolog.store.shared.wal.slots import WINDOW
 from duolog.store.shared.wal.stream import KEY, decode_stream
-from duolog.store.shared.wal.wal_object import key_of
+from duolog.store.shared.wal.wal_object import damaged, decode, key_of, sequence_of
 
+FOLDER: Final = "wal/"
 SEGMENT_BYTES: Final = 256 << 20  # Slots are written to the next segment file when one has this size.
 
 
@@ -55,6 +57,7 @@ async def move_to_disk(
     await manifests.refresh()
     if manifests.number != number or await requests.get(key_of(cursor.sequence)) is not None:
         raise MoveFailed(f"a broker is writing to {url}: stop all brokers of the stream, and run the command again")
+    await _check_end(objects, requests, cursor)
     return MovedLog(cursor.position, is_ended)
 
 
@@ -78,6 +81,15 @@ async def _copy_slots(requests: Requests, files: Files, cursor: LogCursor) -> bo
     finally:
         tail.close()
     return is_ended
+
+
+async def _check_end(objects: ObjectStore, requests: Requests, cursor: LogCursor) -> None:
+    """Raise DamagedObject if a slot behind the empty one has an object that counts, so that one was lost."""
+    behind = await objects.list(FOLDER, start_after=key_of(cursor.sequence), limit=WINDOW + 1)
+    for key in [entry.key for entry in behind]:
+        sequence, data = sequence_of(key), await requests.get(key)
+        if sequence is not None and data and decode(data, sequence).header.epoch >= cursor.owner.epoch:
+            raise damaged(key_of(cursor.sequence), f"it is missing, and {key} follows it")
 
 
 class TailWriter:

@@ -276,3 +276,9 @@ def test_a_wrong_url_or_setting_is_named(tmp_path: Path, capsys: pytest.CaptureF
     status, _, err = run(f"restore s3://bucket --data {tmp_path / 'new'} --set shared.endpiont=x", capsys)
     assert status == 2
     assert "endpiont" in err
+
+
+def test_url_with_one_slash_is_no_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run("backup s3:/bucket/monday", capsys)
+    assert (status, out) == (2, "")
+    assert "s3:/bucket/monday: a URL has two slashes behind the colon" in err

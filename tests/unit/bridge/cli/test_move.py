@@ -12,6 +12,7 @@ import pytest
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.files import LOCK_PATH, RealFiles
 from duolog.store.shared.copy_state import read_copy_state
+from duolog.store.shared.wal.wal_object import WalKind, decode, encode, key_of
 from tests.kit.clock import ManualClock
 from tests.kit.damage import flip
 from tests.kit.disk import CrashDisk
@@ -310,9 +311,19 @@ def with_a_truncated_segment(prefix: Path) -> str:
     return f"the object seg/{path.name} is damaged: it does not exist, or is too short"
 
 
+def without_a_slot(prefix: Path) -> str:
+    (path,) = (prefix / "wal").iterdir()
+    last = decode(path.read_bytes(), int(path.name)).header
+    follower = last._replace(kind=WalKind.UNITS, sequence=last.sequence + 2)
+    (prefix / key_of(follower.sequence)).write_bytes(encode(follower, [])[0])
+    missing, there = key_of(last.sequence + 1), key_of(follower.sequence)
+    return f"the object {missing} is damaged: it is missing, and {there} follows it"
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        without_a_slot,
         without_a_stream,
         with_a_newer_stream,
         with_a_newer_manifest,
