@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
     Without a command, also after the name of a group such as `topic`, the program prints the help.
     """
+    is_process = arguments is None
     arguments = moved_behind(sys.argv[1:] if arguments is None else arguments)
     app = server_program() if arguments[:1] == ["serve"] else program()
     if len(arguments) < 2 and {group.name for group in app.registered_groups}.issuperset(arguments):
@@ -48,7 +49,16 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except typer.Abort:
         say("interrupted")
         status = REFUSED
+    if is_process and "obstore" in sys.modules:
+        _end_at_once(status)
     sys.exit(status)
+
+
+def _end_at_once(status: int | None) -> NoReturn:
+    """End the process without the end of the interpreter, at which a thread of obstore may abort it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
 
 
 def program() -> typer.Typer:
