@@ -97,6 +97,12 @@ class SecurePair:
 
         eventually(f"role {role}", found, lambda body: bool(body) and body["role"] == role, WITHIN_S)
 
+    def position(self, broker: Broker) -> int:
+        """Return the end of the broker's log."""
+        status, body = self.get(broker, "/api/status", "root")
+        assert status == 200
+        return int(body["log"]["next_position"])
+
     def client(self, broker: Broker, user: str, **more: Any) -> dict[str, Any]:
         return {
             "bootstrap.servers": broker.kafka,
@@ -125,8 +131,10 @@ def test_users_and_rules_survive_a_takeover_and_count_on_a_standby(pair: SecureP
     pair.as_root("user", "add", "alice", "--password-stdin", given=PASSWORDS["alice"] + "\n")
     pair.as_root("acl", "add", "--allow", "--user", "alice", "--topic", "orders", "--operation", "read,write,create")
     pair.as_root("acl", "add", "--allow", "--user", "alice", "--group", "readers", "--operation", "read")
-    # The standby follows within one upload: it knows alice, who has no right to the status, and sends her on.
-    eventually("alice", lambda: pair.get(pair.standby, "/api/status", "alice")[0], lambda code: code == 403, WITHIN_S)
+    # The standby follows within one upload: it knows alice and her rules. She has no right to the status.
+    end = pair.position(pair.owner)
+    eventually("the rules", lambda: pair.position(pair.standby), lambda position: position >= end, WITHIN_S)
+    assert pair.get(pair.standby, "/api/status", "alice")[0] == 403
 
     places: list[tuple[int, bytes]] = []
 
