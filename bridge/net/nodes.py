@@ -36,7 +36,10 @@ class Endpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         """Read what `encode` wrote, possibly in a newer version. Raises ValueError."""
         if len(data) > ENDPOINTS_BYTES_MAX:
             raise ValueError(f"the addresses of a broker have {len(data)} bytes, more than {ENDPOINTS_BYTES_MAX}")
-        found = msgspec.json.decode(data, type=cls)
+        try:
+            found = msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:  # A ValueError, but not in older versions of msgspec.
+            raise ValueError(str(error)) from error
         for name in cls.__struct_fields__:
             host, port = getattr(found, name)
             if not host or not 0 < port <= 65535:
