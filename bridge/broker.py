@@ -49,7 +49,7 @@ from duolog.store.errors import StoreError
 from duolog.store.files import RealFiles
 from duolog.store.flusher import Flusher
 from duolog.store.recovery.format_version import ensure_format
-from duolog.store.shared.copy_state import check_no_copy
+from duolog.store.shared.own_log import check_no_copy
 from duolog.store.workers import Workers
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from duolog.protocol.rocketmq.messages.message_id import pack_host
 from duolog.store.errors import StoreError
 from duolog.store.files import RealFiles
 from duolog.store.recovery.format_version import ensure_format
-from duolog.store.shared.copy_state import check_no_copy
+from duolog.store.shared.own_log import check_no_copy
 
 _HOST = pack_host("127.0.0.1", 0)  # For messages that are written; these commands write none.
 

@@ -12,6 +12,7 @@
     follower.py          applies what the owner has uploaded, and takes over
     lease.py             how long an owner may answer without the store
     copy_state.py        what a data directory knows of its stream
+    own_log.py           whether a data directory has a log of its own, for brokers without an object store
     reading.py           reads ranges of the log in another process, for Spark
     replica.py           puts these together, for one broker
 

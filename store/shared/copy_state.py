@@ -24,13 +24,13 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from duolog.store.errors import Corruption, StoreError
+from duolog.store.errors import Corruption
 from duolog.store.files import Files, read_whole, replace
+from duolog.store.shared.own_log import PATH
 from duolog.store.shared.wal.slots import Tail
 from duolog.store.shared.wal.wal_object import Identity
 from duolog.store.workers import Executors, Failure
 
-PATH: Final = "shared"
 _MAGIC: Final = 0x444C4331  # "DLC1"
 _STATE: Final = Struct(">IIIIQQQ16s16s16s")
 _NO_SEQUENCE: Final = (1 << 64) - 1
@@ -46,22 +46,6 @@ class CopyState(NamedTuple):
     tail: Tail
     own_from: int
     writer: bytes
-
-
-class CopyOfStream(StoreError):
-    """The log of the data directory is a copy of a stream, and is to be opened as a log of its own."""
-
-
-def check_no_copy(files: Files) -> None:
-    """Refuse a data directory whose log is a copy of a stream. Raises CopyOfStream and OSError.
-
-    What a broker appended here would not be in the stream, and the next start with it would take it for its own.
-    """
-    if PATH in files.list("."):
-        raise CopyOfStream(
-            "its log is the copy of a shared log, which another broker may have continued: start it with --shared and "
-            f"the URL of that log. To make the copy a log of its own for good, remove the file '{PATH}'"
-        )
 
 
 def write_copy_state(files: Files, state: CopyState) -> None:

@@ -21,9 +21,8 @@ from duolog.store.shared.segments.materialize import FellBehind, materialize
 from duolog.store.shared.wal.log_cursor import Ignored, LogCursor, Units
 from duolog.store.shared.wal.slots import WINDOW
 from duolog.store.shared.wal.stream import KEY, decode_stream
-from duolog.store.shared.wal.wal_object import damaged, decode, key_of, sequence_of
+from duolog.store.shared.wal.wal_object import FOLDER, damaged, decode, key_of, sequence_of
 
-FOLDER: Final = "wal/"
 SEGMENT_BYTES: Final = 256 << 20  # Slots are written to the next segment file when one has this size.
 
 

@@ -94,15 +94,18 @@ class WalObject(NamedTuple):
     payload: memoryview
 
 
+FOLDER: Final = "wal/"
+
+
 def key_of(sequence: int) -> str:
     """Return the key of a slot's object."""
-    return f"wal/{sequence:020}"
+    return f"{FOLDER}{sequence:020}"
 
 
 def sequence_of(key: str) -> int | None:
     """Return the sequence in the key of a WAL object; None if the key is none."""
-    folder, _, name = key.rpartition("/")
-    return int(name) if folder == "wal" and len(name) == 20 and name.isdecimal() else None
+    name = key.removeprefix(FOLDER)
+    return int(name) if key.startswith(FOLDER) and len(name) == 20 and name.isdecimal() else None
 
 
 def encode(header: WalHeader, payload: Sequence[Buffer]) -> tuple[bytes, WalHeader]:

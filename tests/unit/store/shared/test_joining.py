@@ -7,9 +7,10 @@ import pytest
 
 from duolog.store.errors import StoreError
 from duolog.store.options import StoreOptions
-from duolog.store.shared.copy_state import PATH, read_copy_state
+from duolog.store.shared.copy_state import read_copy_state
 from duolog.store.shared.joining import AHEAD
 from duolog.store.shared.options import SharedOptions
+from duolog.store.shared.own_log import PATH
 from duolog.store.shared.wal.stream import KEY, encode_stream
 from duolog.store.shared.wal.wal_object import key_of
 from duolog.store.store import Store

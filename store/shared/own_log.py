@@ -1,0 +1,27 @@
+"""Whether the log of a data directory is its own, or a copy of a stream: then it has the file `shared`.
+
+A broker without an object store asks this at its start, and loads nothing else of `store/shared/`.
+"""
+
+from typing import Final
+
+from duolog.store.errors import StoreError
+from duolog.store.files import Files
+
+PATH: Final = "shared"  # `copy_state.py` has its format.
+
+
+class CopyOfStream(StoreError):
+    """The log of the data directory is a copy of a stream, and is to be opened as a log of its own."""
+
+
+def check_no_copy(files: Files) -> None:
+    """Refuse a data directory whose log is a copy of a stream. Raises CopyOfStream and OSError.
+
+    What a broker appended here would not be in the stream, and the next start with it would take it for its own.
+    """
+    if PATH in files.list("."):
+        raise CopyOfStream(
+            "its log is the copy of a shared log, which another broker may have continued: start it with --shared and "
+            f"the URL of that log. To make the copy a log of its own for good, remove the file '{PATH}'"
+        )
