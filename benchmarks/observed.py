@@ -1,12 +1,13 @@
 """What it costs that a broker is observed: `python -m benchmarks.observed`.
 
-    rounds    a load by librdkafka without, with, without, with observation ...; the median ratio of the pairs
     share     the broker's CPU time of one scrape and one view of the console, measured while nothing else runs,
               divided by their interval: the share of the one core that the broker's event loop has
+    rounds    full load by librdkafka, in pairs of a round without and a round with observation, in changing order;
+              the median of the pairs' ratios, and the range of their middle half: a cost that is smaller than this
+              range cannot be told from the differences between rounds of the same load
 
 Observation is a Prometheus that scrapes `/metrics`, and a browser that shows the console's overview, each at its
-interval. The broker has TOPICS topics of QUEUES queues, and a group that reads all of them. The share is the figure to
-trust: two rounds of the same load differ by more than two percent on most machines.
+interval. The broker has TOPICS topics of QUEUES queues, and a group that reads all of them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
@@ -28,7 +30,9 @@ from benchmarks import librdkafka
 from benchmarks.contenders import Duolog, admin, cpu_s, create_topic, settle
 
 TOPICS, QUEUES = 100, 10
-SCRAPE_S, PAGE_S = 15.0, 5.0  # Prometheus scrapes every minute by default, most installations every 15 s.
+# Prometheus scrapes every minute by default, most installations every 15 s, and few more often than every 5 s. The
+# console's overview loads itself again every 10 s; here, as often as a scrape, so that all rounds have as many of both.
+SCRAPE_S, PAGE_S = 5.0, 5.0
 GOAL = 0.02
 MESSAGE_BYTES = 1024
 SINGLE_REQUESTS = 40  # Of each kind, to measure the CPU time of one.
@@ -49,7 +53,9 @@ def main() -> int:
             ratios = _rounds(broker, asked.rounds, asked.seconds)
         finally:
             broker.end()
-    print(f"throughput, observed / not observed, median of {asked.rounds} pairs: {statistics.median(ratios):.3f}")
+    low, median, high = statistics.quantiles(ratios, method="inclusive")
+    print(f"throughput, observed / not observed: median of {len(ratios)} pairs {median:.3f},")
+    print(f"half of the pairs from {low:.3f} to {high:.3f}")
     return 0
 
 
@@ -76,21 +82,34 @@ def _cost_s(broker: Duolog, path: str) -> float:
 
 
 def _rounds(broker: Duolog, count: int, seconds: float) -> list[float]:
-    """Return the ratio of each pair of rounds."""
+    """Return the ratio of each pair of rounds: messages per second with observation and without it."""
     topic = create_topic(broker, "load")
     librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds)
     ratios = []
-    for _ in range(count):
-        plain = _rate(librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds))
-        with _observed(broker):
-            observed = _rate(librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds))
-        ratios.append(observed / plain)
-        print(f"{plain:10,.0f} messages/s, observed {observed:10,.0f}")
+    for number in range(count):
+        rates = {}
+        for is_observed in (False, True) if number % 2 else (True, False):
+            with _observed(broker) if is_observed else nullcontext():
+                rates[is_observed] = _loaded(broker, topic, seconds)
+        ratios.append(rates[True].messages_per_s / rates[False].messages_per_s)
+        print(f"not observed {rates[False]}   observed {rates[True]}", flush=True)
     return ratios
 
 
-def _rate(ran: librdkafka.Ran) -> float:
-    return ran.messages / ran.seconds
+class _Rate(NamedTuple):
+    """What a round reached, and the share of a core that the broker's process used; at full load it is about one."""
+
+    messages_per_s: float
+    core: float
+
+    def __str__(self) -> str:
+        return f"{self.messages_per_s:9,.0f} messages/s at {self.core:4.0%} of a core"
+
+
+def _loaded(broker: Duolog, topic: str, seconds: float) -> _Rate:
+    before_s = cpu_s(broker)
+    ran = librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds)
+    return _Rate(ran.messages / ran.seconds, (cpu_s(broker) - before_s) / ran.seconds)
 
 
 @contextmanager
@@ -125,8 +144,8 @@ def _get(broker: Duolog, path: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observed", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=4, metavar="N", help="pairs of rounds [4]")
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="length of a round [10]")
+    parser.add_argument("--rounds", type=int, default=8, metavar="N", help="pairs of rounds, at least 2 [8]")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="length of a round [5]")
     return parser.parse_args()
 
 
