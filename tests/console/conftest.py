@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
@@ -53,6 +54,12 @@ def wait_until(page: Page, is_true: Callable[[], bool], what: str) -> None:
     while not is_true():
         assert time.monotonic() < deadline, what
         page.wait_for_timeout(TURN_MS)
+
+
+def processor_s(broker: Broker) -> float:
+    """Return the processor time that the broker has used."""
+    found = psutil.Process(broker.pid).cpu_times()
+    return found.user + found.system
 
 
 class Faults(list[str]):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import urllib.request
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.console.conftest import processor_s
 from tests.console.contents import ask
 from tests.kit.broker import Broker
 
@@ -39,8 +39,3 @@ def test_the_first_page_takes_less_than_300_ms(stopped: Broker, path: str) -> No
                 assert b"<h1>" in answer.read()
             times.append(processor_s(broker) - begun_s)
     assert min(times) < FIRST_PAGE_S, times
-
-
-def processor_s(broker: Broker) -> float:
-    found = psutil.Process(broker.pid).cpu_times()
-    return found.user + found.system

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, CDPSession, Page, expect
 
-from tests.console.conftest import Faults, wait_until
+from tests.console.conftest import Faults, processor_s, wait_until
 from tests.console.contents import LONG, ask
 from tests.kit.broker import Broker
 
@@ -49,7 +49,7 @@ AXE_WIDTHS = {"light": 360, "dark": 1600}  # The width at which axe looks at a p
 CHARTS_FIT = """[...document.querySelectorAll(".chart")].every(
     (place) => place.firstChild.clientWidth === Math.max(200, place.clientWidth))"""
 GRAVE = ("serious", "critical")
-LOAD_MS = 300
+LOAD_S = 0.3
 TOPICS = 1000
 
 
@@ -101,7 +101,13 @@ def test_a_page_has_landmarks_and_can_be_used_by_keyboard(page: Page) -> None:
 
 
 def test_pages_load_within_the_time_with_many_topics(page: Page, broker: Broker) -> None:
-    """The first page of a run is loaded before: the browser keeps the files then, the broker the templates."""
+    """The time is the processor time of the broker and of the page's thread in the browser, which work one after the
+    other; unlike the time of a clock, a busy machine does not lengthen it.
+
+    The first page of a run is loaded before: the browser keeps the files then, the broker the templates.
+    """
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
     names = [f"many-{number:04}" for number in range(TOPICS)]
     for name in names:
         ask(broker, "POST", "/api/topics", {"name": name, "queues": 4})
@@ -110,9 +116,10 @@ def test_pages_load_within_the_time_with_many_topics(page: Page, broker: Broker)
         for path in ("/", "/console/topics", "/console/topics?search=many&after=many-0500", "/console/delayed"):
             times = []
             for _ in range(3):
+                begun_s, begun_page_s = processor_s(broker), page_processor_s(session)
                 page.goto(path, wait_until="load")
-                times.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
-            assert min(times) < LOAD_MS, f"{path}: {times} ms"
+                times.append(processor_s(broker) - begun_s + page_processor_s(session) - begun_page_s)
+            assert 0 < min(times) < LOAD_S, f"{path}: {times} s"
         page.goto("/console/topics?search=many")
         expect(page.locator("#live-part tbody tr")).to_have_count(100)
         page.get_by_role("link", name="Next topics").click()
@@ -120,6 +127,12 @@ def test_pages_load_within_the_time_with_many_topics(page: Page, broker: Broker)
     finally:
         for name in names:
             ask(broker, "DELETE", f"/api/topics/{quote(name)}")
+
+
+def page_processor_s(session: CDPSession) -> float:
+    """Return the processor time of the thread that parses, runs and lays out the page."""
+    metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    return float(metrics["ThreadTime"])
 
 
 def test_a_live_part_shows_what_is_new_and_keeps_the_rest(page: Page, broker: Broker) -> None:
