@@ -1,6 +1,7 @@
-"""Upgrades: this version serves the data that each format version's last release has written, and refuses newer data.
+"""Upgrades: this version serves old data of each format version, and refuses newer data.
 
-The archives in `old_data` were written by `old_data/make_data.py`. There must be one for each format version.
+The archives in `old_data` were written by `old_data/make_data.py`, which says with which version. There must be one for
+each format version.
 """
 
 from __future__ import annotations

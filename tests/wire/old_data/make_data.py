@@ -2,8 +2,9 @@
 
     python -m tests.wire.old_data.make_data        # writes tests/wire/old_data/format-<version>.tar.xz
 
-It is run once for each format version, with the last release that writes it, and the archive is committed. The content
-is what `test_upgrade.py` expects: messages of both client protocols, a committed offset, a committed and an aborted
+It is run with each release, and the archive is committed: so the archive of a format has the data of the last release
+that writes this format. Before the first release, the archive of format 1 was written by an unreleased version. The
+content is what `test_upgrade.py` expects: messages of both client protocols, a committed offset, a committed and an aborted
 Kafka transaction, messages that are pending for years in a sorted table, and a schedule.
 """
 
