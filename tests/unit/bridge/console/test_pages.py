@@ -14,6 +14,7 @@ from duolog.bridge.console.console import PATHS
 from duolog.bridge.console.forms import Form, FormError
 from duolog.bridge.console.pages import PAGES
 from duolog.bridge.http import local_api
+from duolog.bridge.http.observation.warnings import HANGING_MS
 from tests.kit.http import HEADERS, HttpBench, encoded
 
 EVIL = "<script>alert(1)</script>"
@@ -80,6 +81,18 @@ def test_texts_of_clients_are_escaped(bench: HttpBench) -> None:
         _, text = page(bench, path)
         assert "&lt;script&gt;" in text, path
         assert EVIL not in text, path
+
+
+def test_a_transaction_that_is_open_for_long_is_called_hanging() -> None:
+    bench = HttpBench()
+    core, topic = bench.core, bench.core.topic("orders", 1)
+    producer, _ = core.transactions.init("payer", 900_000, None, core.clock.now_ms())
+    core.transactions.add_queues("payer", producer, [topic.key(0)], core.clock.now_ms())
+    core.pass_ms(HANGING_MS - 1)
+    assert "hanging" not in page(bench, "/console/transactions")[1]
+    core.pass_ms(1)
+    assert "hanging" in page(bench, "/console/transactions")[1]
+    assert [row["kind"] for row in bench.ask("GET", "/api/warnings")[1]] == ["hanging"]
 
 
 @pytest.mark.parametrize("path", ["/console/topics/none", "/console/messages?topic=orders&offset=x", "/console/timer"])
