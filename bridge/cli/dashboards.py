@@ -273,7 +273,10 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
         "datasource": _SOURCE,
         "gridPos": {"h": PANEL_HEIGHT, "w": PANEL_WIDTH, "x": column * PANEL_WIDTH, "y": row * PANEL_HEIGHT},
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "options": {
+            "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+            "tooltip": {"mode": "multi", "sort": "none"},
+        },
         "targets": [
             {"refId": chr(ord("A") + at), "datasource": _SOURCE, "expr": expr, "legendFormat": legend}
             for at, (expr, legend) in enumerate(panel.queries)
