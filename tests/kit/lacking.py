@@ -8,7 +8,14 @@ from typing import NoReturn
 import pytest
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
-MAY_BE_SKIPPED_IN_CI = ("no browser", "no container engine", "no grafana", "no promtool", "no prometheus", "no systemd-analyze")
+MAY_BE_SKIPPED_IN_CI = (
+    "no browser",
+    "no container engine",
+    "no grafana",
+    "no promtool",
+    "no prometheus",
+    "no systemd-analyze",
+)
 
 
 def skip_or_fail(reason: str) -> NoReturn:

@@ -4,8 +4,8 @@
 
 It is run with each release, and the archive is committed: so the archive of a format has the data of the last release
 that writes this format. Before the first release, the archive of format 1 was written by an unreleased version. The
-content is what `test_upgrade.py` expects: messages of both client protocols, a committed offset, a committed and an aborted
-Kafka transaction, messages that are pending for years in a sorted table, and a schedule.
+content is what `test_upgrade.py` expects: messages of both client protocols, a committed offset, a committed and an
+aborted Kafka transaction, messages that are pending for years in a sorted table, and a schedule.
 """
 
 from __future__ import annotations
