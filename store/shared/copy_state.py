@@ -137,7 +137,7 @@ class CopyStateKeeper:
         if outcome is None:
             self._state = state
         else:
-            log.warning("the file %s could not be written, a start will read more slots: %s", PATH, outcome)
+            log.warning("state of the copy not written, a start will read more slots file=%s reason=%s", PATH, outcome)
 
     async def begin_ownership(self, identity: Identity, fence: Tail) -> None:
         """Write durably that units from the fence on are this broker's own. Blocks; raises OSError."""
