@@ -12,6 +12,7 @@ from duolog.bridge.cli.common import (
     Key,
     beginning,
     given,
+    local_time,
     moment_ms,
     new_app,
     query,
@@ -111,7 +112,7 @@ def group_dead_letters(
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a group's dead letters, with the reason and the origin of each."""
+    """List a group's dead letters, with the reason and the origin of each; --json also has the time of each attempt."""
     path = f"/api/groups/{quote(name, safe='')}/dead-letters?" + query(
         offset=offset, limit=limit, reason=reason, topic=topic, key=key, tag=tag
     )
@@ -120,12 +121,13 @@ def group_dead_letters(
         show_json(found)
         return
     show_table(
-        ("offset", "reason", "attempts", "origin", "message id", "key", "value", "redriven"),
+        ("offset", "reason", "attempts", "last failure", "origin", "message id", "key", "value", "redriven"),
         [
             [
                 row["offset"],
                 row["reason"] or "unknown",
                 row["attempts"],
+                _last_failure(row["failed_attempts"]),
                 _origin(row["origin"]),
                 row["origin"]["message_id"],
                 beginning(row, "key"),
@@ -137,6 +139,10 @@ def group_dead_letters(
     )
     if found["next"] is not None:
         say(f"there are more: --offset {found['next']}")
+
+
+def _last_failure(attempts: list[dict[str, Any]]) -> str | None:
+    return local_time(attempts[-1]["failed_ms"]) if attempts else None
 
 
 def _origin(origin: dict[str, Any]) -> str:

@@ -207,9 +207,11 @@ def test_redrive_selected_dead_letters_then_all(page: Page, broker: Broker) -> N
     expect(page.get_by_label("Select the dead letter at offset 2")).to_be_checked()
 
 
-def test_a_dead_letter_links_to_its_original(page: Page, broker: Broker) -> None:
+def test_a_dead_letter_shows_its_attempts_and_links_to_its_original(page: Page, broker: Broker) -> None:
     add_dead_letter(broker, "the original", "archive")
     page.goto("/console/dead-letters?group=archive")
+    page.get_by_label("When the attempts of the dead letter at offset 0 failed").click()
+    expect(page.locator("#live-part details li")).to_contain_text("consumer 127.0.0.1")
     page.get_by_role("link", name="The original of the dead letter at offset 0").click()
     expect(page.locator(".messages li").first).to_contain_text("the original")
 

@@ -39,6 +39,8 @@ from duolog.bridge.http.requests import (
 )
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records.groups import CommittedOffset
+from duolog.bridge.rocketmq.retry import failed_attempts
+from duolog.bridge.rocketmq.retry.failed_attempts import FAILED_ATTEMPTS
 from duolog.bridge.rocketmq.retry.redrive import WAYS
 from duolog.bridge.rocketmq.retry.send_back import EXPIRED_AT, ORIGIN_PLACE, REASON
 from duolog.bridge.security.needs import group
@@ -291,6 +293,10 @@ def _letter(record: Buffer) -> Json:
         "stored_ms": letter.store_ms,
         "reason": found.get(REASON),
         "attempts": letter.reconsume_times,
+        "failed_attempts": [
+            {"attempt": each.number, "failed_ms": each.failed_ms, "consumer": each.consumer}
+            for each in failed_attempts.parse(found.get(FAILED_ATTEMPTS, ""))
+        ],
         "expired_ms": int(expired_ms) if expired_ms.isdecimal() else None,
         "origin": {
             "topic": found.get(properties.RETRY_TOPIC),

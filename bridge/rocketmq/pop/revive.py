@@ -36,6 +36,7 @@ from duolog.bridge.rocketmq.retry.send_back import (
     expiry_of,
     fixed,
     group_config,
+    one_more,
     origins_of,
 )
 from duolog.bridge.state.topic_table import Topic
@@ -176,9 +177,10 @@ def _copy(
     if has_expired and drops_expired(context, topic, raw):
         return None
     first_ms = properties.get(raw, properties.FIRST_POP_TIME) or str(checkpoint.name.pop_ms)
-    changes = {properties.FIRST_POP_TIME: first_ms, properties.POP_CK: None, **fixed(expires_ms)}
     if has_expired and expires_ms:
         return expired_copy(each, expires_ms), True
+    popped = {properties.FIRST_POP_TIME: first_ms, properties.POP_CK: None}
+    changes = {**popped, **fixed(expires_ms), **one_more(each, now_ms)}
     again = copy_of(each, changes)
     # The copy gets a receipt when it is popped again. Without room for it, no pop of the queue could be answered.
     is_full = len(again.properties) > message.PROPERTIES_BYTES_MAX - RECEIPT_BYTES_MAX

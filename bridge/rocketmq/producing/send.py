@@ -24,7 +24,7 @@ from duolog.bridge.rocketmq.producing.priority import by_priority
 from duolog.bridge.rocketmq.producing.send_batch import Target, sending
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
-from duolog.bridge.rocketmq.retry import send_back
+from duolog.bridge.rocketmq.retry import failed_attempts, send_back
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
@@ -146,12 +146,21 @@ def _retry(
     if is_batch:
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
     origins = _claimed_origins(context, connection, raw)
+    raw = properties.set_many(raw, _failure(context, connection, request, raw))
     dead = send_back.redirected(context, command, request, raw, origins)
     if dead is not None:
         return dead[0], 0, dead[1]
     config = send_back.group_config(context, request.topic.removeprefix(RETRY_PREFIX))
     topic = send_back.retries_of(context, config, origins)
     return topic, _queue_id(context, topic, request), send_back.by_policy(config, request.reconsume_times, raw)
+
+
+def _failure(
+    context: RocketMQContext, connection: RocketMQConnection, request: SendRequest, raw: bytes
+) -> dict[str, str | None]:
+    """Return the change of properties for the attempt that failed before a consumer sent the message."""
+    number, now_ms = request.reconsume_times, context.clock.now_ms()
+    return failed_attempts.changes(request.topic, raw, number, now_ms, connection.packed_peer)
 
 
 def _claimed_origins(context: RocketMQContext, connection: RocketMQConnection, raw: bytes) -> Collection[str]:

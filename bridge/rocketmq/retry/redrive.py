@@ -24,6 +24,7 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.retry.dead_letters import failed_of, position_in
+from duolog.bridge.rocketmq.retry.failed_attempts import FAILED_ATTEMPTS
 from duolog.bridge.rocketmq.retry.send_back import (
     EXPIRED_AT,
     ORIGIN_PLACE,
@@ -228,7 +229,7 @@ def _alive(dead: Message, marks: dict[str, None]) -> Message:
     """Return a dead letter as a message that has not failed, does not expire, and has none of the `marks`."""
     kept = expiry.without_expiry(properties.parse(properties.repaired(dead.properties)))
     dead.properties = properties.encode(kept).encode()
-    again = copy_of(dead, {properties.DELAY: None, REASON: None, EXPIRED_AT: None, **marks})
+    again = copy_of(dead, {properties.DELAY: None, REASON: None, EXPIRED_AT: None, FAILED_ATTEMPTS: None, **marks})
     again.reconsume_times = 0
     return again
 

@@ -32,6 +32,8 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
+from duolog.bridge.rocketmq.retry import failed_attempts
+from duolog.bridge.rocketmq.retry.failed_attempts import FAILED_ATTEMPTS
 from duolog.bridge.rocketmq.retry.retry_delays import delay_ms_of
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import UnknownTopic
@@ -86,8 +88,7 @@ def send_back(context: RocketMQContext, connection: RocketMQConnection, command:
     config = group_config(context, request.group)
     if config.retry_queue_nums <= 0:
         return answer(command)  # The group is configured without retries.
-    attempts_max = _attempts_max(command, request.max_reconsume_times, config)
-    steps = _steps(context, command, request, config, attempts_max, connection.granted)
+    steps = _steps(context, command, request, config, connection.packed_peer, connection.granted)
     return answer_in_steps(connection, command, steps, outlives_connection=True)
 
 
@@ -96,11 +97,11 @@ def _steps(
     command: RemotingCommand,
     request: SendBackRequest,
     config: SubscriptionGroupConfig,
-    attempts_max: int,
+    consumer: bytes,
     granted: Granted | None,
 ) -> WaitingSteps[Answer]:
     record = yield from read_record(context, request.offset, granted, retry_topic(request.group))
-    return _give_back(context, command, request, config, attempts_max, record)
+    return _give_back(context, command, request, config, consumer, record)
 
 
 def _give_back(
@@ -108,22 +109,23 @@ def _give_back(
     command: RemotingCommand,
     request: SendBackRequest,
     config: SubscriptionGroupConfig,
-    attempts_max: int,
+    consumer: bytes,
     record: Buffer,
 ) -> Answer:
     failed = message.decode(record)
-    expires_ms = expiry_of(context, failed)
-    careful_ms = context.messages.wall_time.careful_ms(context.clock.now_ms(), context.clock.mono_ms())
+    expires_ms, now_ms = expiry_of(context, failed), context.clock.now_ms()
+    careful_ms = context.messages.wall_time.careful_ms(now_ms, context.clock.mono_ms())
     if expires_ms is not None and expires_ms <= careful_ms:
         return answer(command, promise=_store_expired(context, config, failed, expires_ms))
+    attempts_max = _attempts_max(command, request.max_reconsume_times, config)
     is_dead = failed.reconsume_times >= attempts_max or request.delay_level < 0
     origins = origins_of(context, failed.topic)
     topic = dead_letters_of(context, config, origins) if is_dead else retries_of(context, config, origins)
     delay = {} if is_dead else _delay(config, request.delay_level, failed.reconsume_times)
     reason = (GIVEN_UP if request.delay_level < 0 else ATTEMPTS) if is_dead else None
-    again = copy_of(failed, {**delay, **fixed(expires_ms), REASON: reason})
+    again = copy_of(failed, {**delay, **fixed(expires_ms), **one_more(failed, now_ms, consumer), REASON: reason})
     queue_id = random.randrange(topic.queue_count)
-    promise = context.messages.publisher.publish_messages(topic, queue_id, [again], context.clock.now_ms()).promise
+    promise = context.messages.publisher.publish_messages(topic, queue_id, [again], now_ms).promise
     _count(context, is_dead=is_dead)
     return answer(command, promise=promise)
 
@@ -136,6 +138,12 @@ def _delay(config: SubscriptionGroupConfig, requested_level: int, failures: int)
     return {properties.DELAY: str(requested_level or FIRST_LEVEL + failures)}
 
 
+def one_more(failed: Message, now_ms: int, consumer: bytes = message.NO_HOST) -> dict[str, str | None]:
+    """Return the change of properties for one more failed attempt, by the consumer with this packed address."""
+    raw = properties.repaired(failed.properties)
+    return failed_attempts.changes(failed.topic, raw, failed.reconsume_times + 1, now_ms, consumer)
+
+
 def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
     """Return the message for another topic of the group, with one more failure."""
     found = properties.parse(properties.repaired(failed.properties))
@@ -145,6 +153,7 @@ def copy_of(failed: Message, changes: dict[str, str | None]) -> Message:
             properties.ORIGIN_MESSAGE_ID, message_id(failed.store_host, failed.physical_offset)
         ),
         ORIGIN_PLACE: found.get(ORIGIN_PLACE),
+        FAILED_ATTEMPTS: failed_attempts.kept(failed.topic, found.get(FAILED_ATTEMPTS)),
     }
     if properties.RETRY_TOPIC not in found:
         marks[ORIGIN_PLACE] = f"{failed.queue_id}/{failed.queue_offset}"

@@ -10,6 +10,7 @@ from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.message_id import message_id
 from tests.kit.http import HttpBench
+from tests.kit.sockets import HOST
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
@@ -74,6 +75,17 @@ def test_a_dead_letter_says_when_it_was_sent_and_whether_its_original_is_stored(
     broker.settle()
     (found,) = bench.ask("GET", "/api/groups/billing/dead-letters")[1]["dead_letters"]
     assert found["is_original_stored"] is False
+
+
+def test_a_dead_letter_says_when_each_attempt_failed(broker: RocketMQBroker, bench: HttpBench) -> None:
+    fail(broker, b"a")
+    client = broker.connect()
+    client.send("%DLQ%billing", properties="FAILED_ATTEMPTS\x014:7 x <b>\x02", reconsumeTimes=5)
+    broker.settle()
+    failed, sent = bench.ask("GET", "/api/groups/billing/dead-letters")[1]["dead_letters"]
+    now_ms = broker.clock.now_ms()
+    assert failed["failed_attempts"] == [{"attempt": 1, "failed_ms": now_ms, "consumer": HOST}]
+    assert (sent["attempts"], sent["failed_attempts"]) == (5, [{"attempt": 4, "failed_ms": 7, "consumer": None}])
 
 
 def test_redriven_letters_are_marked(broker: RocketMQBroker, bench: HttpBench) -> None:

@@ -73,10 +73,12 @@ def test_message_that_fails_too_often_is_a_dead_letter(broker: RocketMQBroker, c
     config = SubscriptionGroupConfig(group_name="billing", retry_max_times=2)
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
     broker.publish(broker.topic(), b"bad", tag="t")
+    failed_ms = []
     for failures in range(3):
         (one,) = got(pop(client))
         assert one.failures == failures
         broker.pass_ms(INVISIBLE_MS)
+        failed_ms.append(broker.clock.now_ms())
     assert nothing(client)
     dead = broker.topics.by_rocketmq_name(DEAD)
     assert dead is not None
@@ -90,6 +92,7 @@ def test_message_that_fails_too_often_is_a_dead_letter(broker: RocketMQBroker, c
         "t",
     )
     assert "POP_CK" not in found_properties
+    assert found_properties["FAILED_ATTEMPTS"] == " ".join(f"{at}:{ms}" for at, ms in enumerate(failed_ms, 1))
 
 
 def test_message_without_room_for_a_receipt_is_a_dead_letter(broker: RocketMQBroker, client: Client) -> None:

@@ -14,6 +14,7 @@ from duolog.protocol.rocketmq.json.fastjson import MessageQueue
 from duolog.protocol.rocketmq.messages import flags, message, properties
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.message_id import message_id
+from tests.kit.sockets import HOST
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK
@@ -56,6 +57,7 @@ def test_dead_letter_is_the_message_with_its_origin(broker: RocketMQBroker, clie
     assert properties.parse(dead.properties) == {
         "TAGS": "a", "KEYS": "k", "UNIQ_KEY": "U1", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": sent.ext["msgId"],
         "ORIGIN_PLACE": "0/0", "DEAD_LETTER_REASON": "attempts",
+        "FAILED_ATTEMPTS": f"3:{broker.clock.now_ms()}@{HOST}",
     }  # fmt: skip
     assert broker.metrics.dead_letters == 1
 
@@ -243,7 +245,38 @@ def test_answer_waits_for_the_log(broker: RocketMQBroker, client: Client) -> Non
     assert answer.code == 0
 
 
+def attempts_of(found: Message) -> str | None:
+    return properties.get(found.properties, "FAILED_ATTEMPTS")
+
+
+def test_retries_and_the_dead_letter_carry_the_time_of_each_attempt(broker: RocketMQBroker, client: Client) -> None:
+    broker.topic()
+    forged = "FAILED_ATTEMPTS\x019:9\x02"
+    position = int(client.send(properties=forged).ext["msgId"][16:], 16)
+    failed_ms = []
+    for _ in range(2):
+        failed_ms.append(broker.clock.now_ms())
+        assert give_back(client, position, delayLevel=1, maxReconsumeTimes=2).code == 0
+        pass_delay(broker, 1_000)
+        again = stored(broker, RETRY)[-1]
+        position = again.physical_offset
+    assert attempts_of(again) == f"1:{failed_ms[0]}@{HOST} 2:{failed_ms[1]}@{HOST}"
+    assert give_back(client, position, maxReconsumeTimes=2).code == 0
+    (dead,) = stored(broker, DEAD)
+    assert (dead.reconsume_times, attempts_of(dead)) == (3, f"{attempts_of(again)} 3:{broker.clock.now_ms()}@{HOST}")
+    assert drive(broker) == 1
+    assert [attempts_of(each) for each in stored(broker, RETRY)][-1] is None
+
+
 # -- A consumer's own send
+
+
+def test_own_send_adds_its_attempt(broker: RocketMQBroker, client: Client) -> None:
+    now_ms = broker.clock.now_ms()
+    assert client.send(RETRY, reconsumeTimes=3, properties="FAILED_ATTEMPTS\x012:7\x02").code == 0
+    assert client.send(RETRY, reconsumeTimes=17, maxReconsumeTimes=16).code == 0
+    ((again,), (dead,)) = stored(broker, RETRY), stored(broker, DEAD)
+    assert (attempts_of(again), attempts_of(dead)) == (f"2:7 3:{now_ms}@{HOST}", f"17:{now_ms}@{HOST}")
 
 
 def test_own_send_without_attempts_left_is_a_dead_letter(broker: RocketMQBroker, client: Client) -> None:
