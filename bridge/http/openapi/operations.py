@@ -8,7 +8,7 @@ from typing import Any, Final
 from duolog.bridge.http import requests
 from duolog.bridge.http.access import quotas, rules, users
 from duolog.bridge.http.api import groups, leases, messages, pending, schedules, status, timers, topics
-from duolog.bridge.http.openapi import answers
+from duolog.bridge.http.openapi import answers, dead_letters
 from duolog.bridge.http.openapi.observation import OBSERVATION
 from duolog.bridge.http.openapi.operation import (
     BOOLEAN,
@@ -187,7 +187,7 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
     ),
     ("GET", "/api/groups/{name}/dead-letters"): ApiOperation(
         "Dead letters of a group, with their reasons and origins.",
-        answer=answers.DeadLetters,
+        answer=dead_letters.DeadLetters,
         queries=(
             Query("offset", "The first offset in the dead-letter topic."),
             limit_of(groups.LETTERS_MAX),
@@ -200,7 +200,7 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
     ),
     ("POST", "/api/groups/{name}/redrive"): ApiOperation(
         "Send the dead letters of a group again.",
-        answer=answers.Redriven,
+        answer=dead_letters.Redriven,
         body=groups.NewRedrive,
         is_body_optional=True,
         statuses=NO_GROUP | {409: "`to` is needed, or the dead letters cannot be sent."},
