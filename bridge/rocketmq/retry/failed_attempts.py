@@ -27,18 +27,18 @@ OTHER_BYTES_MAX: Final = PROPERTIES_BYTES_MAX // 2
 _ATTEMPT: Final = re.compile(r"([1-9][0-9]{0,9}):([0-9]{1,13})(?:@([0-9a-f.:]{2,45}))?")
 
 
-class FailedAttempt(NamedTuple):
-    """One attempt. The number counts from 1; no consumer: its address is not known."""
+class ConsumerFailure(NamedTuple):
+    """One failed attempt of a consumer. The number counts from 1; no consumer: its address is not known."""
 
     number: int
     failed_ms: int
     consumer: str | None
 
 
-def parse(text: str) -> list[FailedAttempt]:
+def parse(text: str) -> list[ConsumerFailure]:
     """Return the attempts in a value of the property; parts that this module has not written are left out."""
     found = [_ATTEMPT.fullmatch(part) for part in text.split(" ")[-ATTEMPTS_MAX:]]
-    return [FailedAttempt(int(each[1]), int(each[2]), each[3]) for each in found if each is not None]
+    return [ConsumerFailure(int(each[1]), int(each[2]), each[3]) for each in found if each is not None]
 
 
 def kept(topic: str, known: str | None) -> str | None:
@@ -58,10 +58,10 @@ def changes(topic: str, raw: bytes, number: int, failed_ms: int, host: bytes) ->
     if number < 1 or len(raw) - len(known) > OTHER_BYTES_MAX:
         return {FAILED_ATTEMPTS: None}
     address, port = unpack_host(host)
-    attempts = [*parse(known), FailedAttempt(number, failed_ms, address if port else None)]
+    attempts = [*parse(known), ConsumerFailure(number, failed_ms, address if port else None)]
     return {FAILED_ATTEMPTS: " ".join(map(_text, attempts[-ATTEMPTS_MAX:]))}
 
 
-def _text(attempt: FailedAttempt) -> str:
+def _text(attempt: ConsumerFailure) -> str:
     consumer = "" if attempt.consumer is None else f"@{attempt.consumer}"
     return f"{attempt.number}:{attempt.failed_ms}{consumer}"

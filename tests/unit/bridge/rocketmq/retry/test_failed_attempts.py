@@ -6,7 +6,7 @@ from duolog.bridge.rocketmq.retry.failed_attempts import (
     ATTEMPTS_MAX,
     FAILED_ATTEMPTS,
     OTHER_BYTES_MAX,
-    FailedAttempt,
+    ConsumerFailure,
     changes,
     parse,
 )
@@ -27,11 +27,11 @@ def test_an_attempt_is_added_to_those_before_it() -> None:
     assert first == "1:1000@192.0.2.7"
     raw = f"K\x01v\x02{FAILED_ATTEMPTS}\x01{first}\x02".encode()
     second = text_of(changes(RETRY, raw, 2, 2_000, pack_host("2001:db8::1", 9)))
-    assert parse(second) == [FailedAttempt(1, 1_000, "192.0.2.7"), FailedAttempt(2, 2_000, "2001:db8::1")]
+    assert parse(second) == [ConsumerFailure(1, 1_000, "192.0.2.7"), ConsumerFailure(2, 2_000, "2001:db8::1")]
 
 
 def test_a_broker_that_does_not_know_the_consumer_names_none() -> None:
-    assert parse(text_of(changes("orders", b"", 1, 1_000, NO_HOST))) == [FailedAttempt(1, 1_000, None)]
+    assert parse(text_of(changes("orders", b"", 1, 1_000, NO_HOST))) == [ConsumerFailure(1, 1_000, None)]
 
 
 def test_the_last_attempts_are_kept() -> None:
