@@ -11,6 +11,8 @@ what other tests show.
     a prefixed rule for each      reached
     everything, each need denied  not reached
     RocketMQ: a field or the body changed under an old signature    not reached
+
+`test_old_logins.py` has the same rows with logins that were right once: expired tokens, and recorded signatures.
 """
 
 import asyncio
@@ -178,6 +180,23 @@ def _items_of(request: KafkaRequest) -> Iterator[Any]:
 # -- RocketMQ
 
 
+def rocketmq_frame(
+    code: int, name: str = "", password: str = "secret", change: Callable[[Any], None] = lambda request: None
+) -> bytes:
+    """Return a request that a user has signed, and that was changed after that."""
+    request = rocketmq_requests.valid(code, random.Random(1))
+    request.is_binary = False
+    if code not in REQUESTS and not request.ext:
+        request.ext = {field: value.encode() for field, value in rocketmq_requests.FIELDS.items()}
+    if name:
+        request.ext[ACCESS_KEY] = name.encode()
+        fields = {field: value.decode() for field, value in request.ext.items()}
+        request.ext[SIGNATURE] = signature_of(fields, _body(request), password.encode())
+    change(request)
+    payload = request.encode()
+    return struct.pack(">i", len(payload)) + payload
+
+
 @pytest.mark.parametrize("code", ROCKETMQ, ids=lambda code: RequestCode(code).name)
 def test_rocketmq_code(bench: Bench, code: int) -> None:
     reached: list[Any] = []
@@ -190,20 +209,10 @@ def test_rocketmq_code(bench: Bench, code: int) -> None:
     context = replace(bench.rocketmq_connections, table={code: row._replace(handler=handler)})
 
     def send(name: str = "", password: str = "secret", change: Callable[[Any], None] = lambda request: None) -> bool:
-        request = rocketmq_requests.valid(code, random.Random(1))
-        request.is_binary = False
-        if code not in REQUESTS and not request.ext:
-            request.ext = {field: value.encode() for field, value in rocketmq_requests.FIELDS.items()}
-        if name:
-            request.ext[ACCESS_KEY] = name.encode()
-            fields = {field: value.decode() for field, value in request.ext.items()}
-            request.ext[SIGNATURE] = signature_of(fields, _body(request), password.encode())
-        change(request)
         connection = RocketMQConnection(context)
         connect(connection, bench.loop)
-        payload = request.encode()
         reached.clear()
-        connection.data_received(struct.pack(">i", len(payload)) + payload)
+        connection.data_received(rocketmq_frame(code, name, password, change))
         bench.loop.turn()
         connection.close("")
         bench.loop.turn()
@@ -298,14 +307,20 @@ def _noting(bench: Bench, port: HttpPort, needs: list[AnyOf]) -> Callable[[web.R
 
 
 async def _status(bench: Bench, port: HttpPort, method: str, path: str, login: str) -> int:
+    credentials = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
+    return int((await http_answer(port, method, path, credentials))[9:12])
+
+
+async def http_answer(port: HttpPort, method: str, path: str, credentials: str) -> bytes:
+    """Send the request of a row; return its answer."""
     request = http_requests.Request(method, path)
-    if login:
-        request.headers["Authorization"] = b"Basic " + base64.b64encode(login.encode())
+    if credentials:
+        request.headers["Authorization"] = credentials.encode()
     connection = cast(asyncio.Protocol, port.connection())
     transport = connect(connection, asyncio.get_running_loop())
     connection.data_received(request.encode())
     for _ in range(TURNS_MAX):
         await asyncio.sleep(0)
         if transport.closing:
-            return int(bytes(transport.taken[9:12]))
+            return bytes(transport.taken)
     raise AssertionError(f"{method} {path}: no answer")
