@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.requests.access import Access, Items
+from duolog.bridge.kafka.requests.access import Access, Items, Remembered
 from duolog.bridge.security.audit.audit_log import CHANGES
 from duolog.bridge.security.needs import AnyOf, Need, cluster, group, topic, transactional_id
 from duolog.bridge.security.resources import Needs
 from duolog.bridge.security.rules import CLUSTER_NAME, Operation, ResourceType
+from duolog.bridge.security.session import Session
 
 _TOPIC_CONFIGS, _GROUP_CONFIGS = 2, 32  # ConfigResource.java#Type
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1  # FindCoordinatorRequest.java#CoordinatorType
@@ -73,13 +74,30 @@ def _of_producer(context: KafkaContext, body: Any) -> Iterator[AnyOf]:
         yield transactional_id(body.transactional_id, Operation.WRITE)
 
 
+def _may_produce(session: Session, body: Any) -> bool:
+    writable = session.writable
+    for partition in body.partitions:
+        if partition[0] not in writable:
+            return False
+    return body.transactional_id is None
+
+
+def _may_fetch(session: Session, body: Any) -> bool:
+    readable = session.readable
+    for partition in body.partitions:  # noqa: SIM110 - a generator costs 0.3 us more
+        if partition[0] not in readable:
+            return False
+    return True
+
+
 PRODUCE: Final = Access(
     _of_producer,
     (topics_in(Operation.WRITE, "partitions", "topic"),),
-    known=lambda session, body: session.writable if body.transactional_id is None else None,
+    remembered=Remembered(_may_produce, lambda session: session.writable),
 )
 FETCH: Final = Access(
-    items=(topics_in(Operation.READ, "partitions", "topic"),), known=lambda session, body: session.readable
+    items=(topics_in(Operation.READ, "partitions", "topic"),),
+    remembered=Remembered(_may_fetch, lambda session: session.readable),
 )
 
 

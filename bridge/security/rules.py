@@ -27,6 +27,8 @@ GROUP_OF_PRINCIPALS: Final = "Group:"
 
 
 class ResourceType(IntEnum):
+    __hash__ = int.__hash__  # That of IntEnum is a function in Python; each decision calls it.
+
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
@@ -39,6 +41,8 @@ class Pattern(IntEnum):
 
 
 class Operation(IntEnum):
+    __hash__ = int.__hash__
+
     ALL = 2
     READ = 3
     WRITE = 4

@@ -34,6 +34,13 @@ class Items(NamedTuple):
     is_atomic: bool = False
 
 
+class Remembered(NamedTuple):
+    """What a session was allowed before, which holds until a user or a rule changes."""
+
+    covers: Callable[[Session, Any], bool]  # Whether it is all that a request needs.
+    topics: Callable[[Session], set[str]]
+
+
 class Access(NamedTuple):
     """What requests of one API need."""
 
@@ -41,8 +48,7 @@ class Access(NamedTuple):
     items: tuple[Items, ...] = ()  # An array is named differently in different versions; a version has one of them.
     is_seen: bool = False
     is_change: bool = False  # The request is administrative: it needs one of `audit_log.CHANGES`.
-    # Returns the topics of the session that need no further decision, for the hot requests; None: decide.
-    known: Callable[[Session, Any], set[str] | None] | None = None
+    remembered: Remembered | None = None  # Of the hot requests; None: decide about each request.
 
 
 class RefusedItems(NamedTuple):
@@ -65,19 +71,11 @@ class Verdict(NamedTuple):
 ALLOWED: Final = Verdict()
 
 
-def is_known(known: set[str], partitions: Iterable[tuple[Any, ...]]) -> bool:
-    """Whether all partitions of a Produce or Fetch are of topics that need no further decision."""
-    for partition in partitions:  # noqa: SIM110 - a generator costs 0.3 us more
-        if partition[0] not in known:
-            return False
-    return True
-
-
-def remember(known: set[str], partitions: Iterable[tuple[Any, ...]], is_plain: Callable[[str], bool]) -> None:
+def remember(topics: set[str], partitions: Iterable[tuple[Any, ...]], is_plain: Callable[[str], bool]) -> None:
     """Remember the topics of a Produce or Fetch that was allowed as it is."""
-    if len(known) >= VERDICTS_MAX:
-        known.clear()
-    known.update(partition[0] for partition in partitions if is_plain(partition[0]))
+    if len(topics) >= VERDICTS_MAX:
+        topics.clear()
+    topics.update(partition[0] for partition in partitions if is_plain(partition[0]))
 
 
 def decide(access: Access, authorizer: Authorizer, session: Session, context: Any, body: Any) -> Verdict:

@@ -22,7 +22,7 @@ from types import GeneratorType
 
 from duolog.bridge.kafka import TABLE, api_versions
 from duolog.bridge.kafka.context import Serving
-from duolog.bridge.kafka.requests.access import ERRORS, decide, is_known, needs_of, remember
+from duolog.bridge.kafka.requests.access import ERRORS, decide, needs_of, remember
 from duolog.bridge.kafka.requests.api import KafkaApi
 from duolog.bridge.kafka.requests.login import Login
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
@@ -34,12 +34,14 @@ from duolog.bridge.net.server import Server
 from duolog.bridge.security.quotas.entity import REQUEST_TIME
 from duolog.bridge.security.quotas.quotas import Quotas
 from duolog.bridge.security.rights import Rights
+from duolog.bridge.security.session import Session
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ApiKey, decode_header, decode_request
 from duolog.store.entry import new_tuple
 
 _METRICS = {key: api.metric for key, api in TABLE.items()}
 _KINDS = {key: " ".join(api.metric) for key, api in TABLE.items()}
+_SASL_AUTHENTICATE = int(ApiKey.SASL_AUTHENTICATE)  # Comparing a member of the enum costs each request more.
 
 
 class KafkaConnection(OrderedConnection):
@@ -82,8 +84,9 @@ class KafkaConnection(OrderedConnection):
                 raise ProtocolError(f"request with key {key} and version {version} of client {client_id[:100]!r}")
             self.outbox.add(api_versions.unsupported(context.advertised_versions, correlation_id))
             return
-        if self.login is not None:
-            self.login.check(key, self.server.clock.mono_ms())
+        login = self.login
+        if login is not None and (not login.is_settled or key == _SASL_AUTHENTICATE):
+            login.check(key, self.server.clock.mono_ms())
         self.doing = _KINDS[key]
         if len(frame) > self._request_bytes_max and key != ApiKey.PRODUCE:
             raise ProtocolError(
@@ -98,7 +101,7 @@ class KafkaConnection(OrderedConnection):
         begun_s = self._begin_measuring(quotas, key, client_id) if quotas.has_any else None
         reserved_count = self.outbox.reserved_count
         try:
-            answer = api.handler(context, self, request) if self.login is None else self._handle(api, request)
+            answer = api.handler(context, self, request) if login is None else self._handle(api, request)
             if isinstance(answer, GeneratorType):
                 answer = context.sliced_requests.begin(self, request, answer)
             if isinstance(answer, Answer):
@@ -130,12 +133,21 @@ class KafkaConnection(OrderedConnection):
         context, session = self._context, self.session
         if session is None:
             return api.handler(context, self, request)  # A request of the login: `Login.check` lets no other pass.
-        security, body = context.security, request.body
+        security, remembered = context.security, api.access.remembered
+        if (
+            remembered is not None
+            and session.generation == security.authorizer.generation  # No user and no rule has changed.
+            and session.is_valid
+            and remembered.covers(session, request.body)
+        ):
+            return api.handler(context, self, request)
+        return self._decide(api, request, session)
+
+    def _decide(self, api: KafkaApi, request: KafkaRequest, session: Session) -> Answer | OutboxSlot | Steps | None:
+        """Ask the access rules, and handle what they allow."""
+        context, security, body = self._context, self._context.security, request.body
         if not security.authorizer.is_valid(session):
             raise ProtocolError(session.end)
-        known = None if api.access.known is None else api.access.known(session, body)
-        if known is not None and is_known(known, body.partitions):
-            return api.handler(context, self, request)
         need, allowed, refused = decide(api.access, security.authorizer, session, context, body)
         if need is not None:
             context.metrics.errors["kafka", ERRORS[need.resource_type].name.upper()] += 1
@@ -152,6 +164,6 @@ class KafkaConnection(OrderedConnection):
                 security.audit.changed("kafka", session, api.key.name, changes)
         if refused is not None:
             return api.handler(context, self, request._replace(body=allowed, refused=refused))
-        if known is not None:
-            remember(known, body.partitions, security.resources.is_plain)
+        if api.access.remembered is not None:
+            remember(api.access.remembered.topics(session), body.partitions, security.resources.is_plain)
         return api.handler(context, self, request)

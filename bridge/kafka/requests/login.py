@@ -46,6 +46,7 @@ class Login:
         "_tls",
         "_until_mono_ms",
         "failure",
+        "is_settled",
         "session",
         "session_ms",
     )
@@ -60,6 +61,9 @@ class Login:
         # A certificate that the handshake verified is a login by itself.
         self.session: Session | None = Session(tls.principal, host) if tls is not None and tls.principal else None
         self.failure = ""
+        # The login has succeeded, the session has no end, and no other login is in progress: `check` refuses no request
+        # but SaslAuthenticate.
+        self.is_settled = self.session is not None
         if self.session is not None:
             security.audit.login("kafka", CERTIFICATE, self.session.name, host)
 
@@ -89,7 +93,7 @@ class Login:
         """Begin a login with a mechanism; False: it is not offered."""
         if mechanism not in self.mechanisms:
             return False
-        self._mechanism = mechanism
+        self._mechanism, self.is_settled = mechanism, False
         self._scram = self._security.logins.scram(_SCRAM[mechanism]) if mechanism in _SCRAM else None
         return True
 
@@ -164,3 +168,4 @@ class Login:
         limits_ms = [limit_ms for limit_ms in (self._security.options.session_ms, token_ms) if limit_ms]
         self.session_ms = min(limits_ms, default=0)
         self._until_mono_ms = mono_ms + self.session_ms if self.session_ms else None
+        self.is_settled = not self.session_ms

@@ -2,10 +2,12 @@
 
 import base64
 import hmac
+import sys
 from hashlib import new as new_hash
 from hashlib import pbkdf2_hmac
 from typing import Any
 
+import msgspec
 import pytest
 
 from duolog.bridge.config import SecurityOptions
@@ -156,6 +158,17 @@ def test_session_ends_unless_the_client_logs_in_again() -> None:
     assert login(client, "root", "secret")[-1].error_code is ErrorCode.sasl_authentication_failed
 
 
+def test_login_again_begins_with_a_handshake_and_lets_no_other_request_pass() -> None:
+    bench = SecureBench()
+    client = bench.logged_in("alice")
+    client.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"n,,n=alice,r=nonce")
+    assert client.is_closed
+    client = bench.logged_in("alice")
+    assert client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256").error_code is ErrorCode.none
+    client.send(ApiKey.METADATA, 12, topics=[])
+    assert client.is_closed
+
+
 def produced(client: Client, *names: str) -> dict[str, ErrorCode]:
     records = batch([b"x"])
     asked = [{"name": name, "partition_data": [{"index": 0, "records": records}]} for name in names]
@@ -236,3 +249,65 @@ def test_removed_user_loses_the_connection() -> None:
     bench.security.users.remove("alice", bench.clock.now_ms())
     client.send(ApiKey.METADATA, 12, topics=[])
     assert client.is_closed
+
+
+# -- Decisions that a session remembers
+
+
+def test_remembered_right_to_produce_ends_with_the_rule_the_group_and_the_user() -> None:
+    bench = SecureBench()
+    bench.topic("orders")
+    client = bench.logged_in("alice")
+    acls, users, now_ms = bench.security.acls, bench.security.users, bench.clock.now_ms()
+    allowed = rule_of(RuleText("Group:shop", "topic", "write", name="orders"))
+    acls.add([allowed], now_ms)
+    alice = RECORDS[0]
+    for groups, verdict in ((("shop",), NONE), ((), DENIED), (("shop",), NONE)):
+        users.set(msgspec.structs.replace(alice, groups=groups), now_ms)
+        assert [produced(client, "orders")["orders"] for _ in range(2)] == [verdict, verdict]
+    denied = rule_of(RuleText("alice", "topic", "write", "deny", "orders"))
+    for change, verdict in ((acls.add, DENIED), (acls.remove, NONE)):
+        change([denied], now_ms)
+        assert [produced(client, "orders")["orders"] for _ in range(2)] == [verdict, verdict]
+    acls.remove([allowed], now_ms)
+    assert produced(client, "orders") == {"orders": DENIED}
+    acls.add([allowed], now_ms)
+    assert produced(client, "orders") == {"orders": NONE}
+    users.remove("alice", now_ms)
+    end = bench.topic("orders").queues[0].end_offset
+    client.connection.data_received(produce_frame("orders"))
+    assert client.is_closed
+    assert bench.topic("orders").queues[0].end_offset == end
+
+
+def test_produce_to_a_remembered_topic_calls_two_functions_more_than_without_security() -> None:
+    secured, free = SecureBench(), KafkaBench()
+    secured.allow("topic", "orders", "write")
+    counts = []
+    for bench, client in ((secured, secured.logged_in("alice")), (free, free.connect())):
+        bench.topic("orders")
+        counts.append(calls(client, produce_frame("orders")))
+    assert counts[0] - counts[1] == 2
+
+
+def calls(client: Client, frame: bytes) -> int:
+    """Count the function calls of a request that was sent before. They are the same on each machine, unlike times."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    client.connection.data_received(frame)
+    client.bench.loop.turn()
+    sys.setprofile(note)
+    try:
+        client.connection.data_received(frame)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def produce_frame(name: str) -> bytes:
+    data = [{"name": name, "partition_data": [{"index": 0, "records": batch([b"x"])}]}]
+    return frame_of(ApiKey.PRODUCE, 9, 1, transactional_id=None, acks=-1, topic_data=data)
