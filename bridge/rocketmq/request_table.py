@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.access import acl_requests, user_requests
-from duolog.bridge.rocketmq.access.requirements import NEEDS
+from duolog.bridge.rocketmq.access.requirements import NEEDS, send
 from duolog.bridge.rocketmq.admin import broker_settings, group_stats, groups, inspection, single_broker, topics
 from duolog.bridge.rocketmq.admin.query_messages import query_message
 from duolog.bridge.rocketmq.admin.view_message import view_message
@@ -32,6 +32,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.retry.send_back import send_back
 from duolog.protocol.rocketmq.codes import RequestCode as Code
+from duolog.protocol.rocketmq.headers import SendRequest
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 # Returns the answer. None means that the answer is sent later (a long poll), or that the request has none.
@@ -175,6 +176,7 @@ def _row(code: Code, handler: Handler) -> Row:
         kind in LIMITED,
         NEEDS[code],
         kind in BACKGROUND_KINDS,
+        SendRequest.topic_of if NEEDS[code] is send else None,
     )
 
 

@@ -115,8 +115,7 @@ class Authorizer:
     def _renew(self, session: Session) -> None:
         """Forget what was decided for the session before users or rules changed."""
         session.generation = self.generation
-        for decisions in (session.verdicts, session.over_names, session.readable, session.writable):
-            decisions.clear()
+        session.forget()
         user = self._users.get(session.name)
         is_same = user is not None and session.login in (0, user.login)
         session.is_valid = is_same or not session.login

@@ -1,7 +1,7 @@
 """Who a connection belongs to: the principal, its groups and its address, with the decisions that were made for it."""
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from duolog.bridge.security.rules import GROUP_OF_PRINCIPALS, USER, Address, address_of
 
@@ -28,6 +28,7 @@ class Session:
         "over_names",
         "principals",
         "readable",
+        "sends",
         "verdicts",
         "writable",
     )
@@ -51,11 +52,18 @@ class Session:
         # Topics that the session may read or write, without any condition but the generation; for Produce and Fetch.
         self.readable: set[str] = set()
         self.writable: set[str] = set()
+        # What RocketMQ's sends were allowed, by code and topic name: the topic, and the object for requests that wait.
+        self.sends: dict[tuple[int, str], tuple[Any, Any]] = {}
 
     def take_groups(self, groups: Iterable[str]) -> None:
         """Set the groups of principals to which the principal belongs."""
         of_groups = (f"{GROUP_OF_PRINCIPALS}{each}" for each in groups)
         self.principals = frozenset({self.principal, f"{USER}*", *of_groups})
+
+    def forget(self) -> None:
+        """Forget all decisions."""
+        for decisions in (self.verdicts, self.over_names, self.readable, self.writable, self.sends):
+            decisions.clear()
 
     @property
     def end(self) -> str:

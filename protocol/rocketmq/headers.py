@@ -43,6 +43,11 @@ class SendRequest(Header):
         except msgspec.ValidationError as error:
             raise explain(form, ext, error) from None
 
+    @staticmethod
+    def topic_of(ext: Mapping[str, str]) -> str:
+        """Return the topic as `parse` finds it, without decoding the other fields; empty if it is missing."""
+        return ext.get("b" if "a" in ext else "topic", "")
+
 
 SendRequestV2: type[SendRequest] = cast(
     type[SendRequest],

@@ -14,7 +14,7 @@ from duolog.bridge.security.audit.audit_log import CHANGES
 from duolog.bridge.security.needs import AnyOf, first_refused
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.security.security import Security
-from duolog.bridge.security.session import Session
+from duolog.bridge.security.session import VERDICTS_MAX, Session
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.remoting import RemotingCommand
@@ -67,6 +67,30 @@ class Gate:
     def admit(self, connection: Any, command: RemotingCommand, row: Row, context: Any) -> Granted:
         """Decide about a request. Raises RequestRefused, and ProtocolError if its fields cannot be read."""
         session = self.authenticator.session_of(connection, command)
+        if row.topic_of is None:
+            return self._decide(session, command, row, context)
+        name = row.topic_of(command.ext)
+        return self._decide_unless_known(session, command, row, context, name)
+
+    def _decide_unless_known(
+        self, session: Session, command: RemotingCommand, row: Row, context: Any, name: str
+    ) -> Granted:
+        """Decide about a send, unless the session was allowed to send to this topic, and nothing has changed since."""
+        topic = context.topics.by_rocketmq_name(name)
+        if session.generation == self._security.authorizer.generation:  # No user and no rule has changed.
+            known = session.sends.get((command.code, name))
+            if known is not None and known[0] is topic:
+                found: Granted = known[1]
+                return found
+        granted = self._decide(session, command, row, context)
+        # The first message of a topic needs CREATE. What a retry topic needs changes with the messages in it.
+        if topic is not None and self.resources.is_plain(topic.kafka_name):
+            if len(session.sends) >= VERDICTS_MAX:
+                session.sends.clear()
+            session.sends[command.code, name] = (topic, granted)
+        return granted
+
+    def _decide(self, session: Session, command: RemotingCommand, row: Row, context: Any) -> Granted:
         needs, request = tuple(row.needs(context, command)), row.counter[1]
         self.decide(session, request, needs)
         if row.kind is Kind.ADMIN:  # All administrative requests are of this kind.

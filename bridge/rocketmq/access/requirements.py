@@ -86,7 +86,8 @@ def _field(command: RemotingCommand, name: str) -> str:
     return value
 
 
-def _send(context: RocketMQContext, command: RemotingCommand) -> Iterator[AnyOf]:
+def send(context: RocketMQContext, command: RemotingCommand) -> Iterator[AnyOf]:
+    """Declare WRITE on the topic, and CREATE if the message is the first one of a topic."""
     request = headers.SendRequest.parse(command.ext)
     yield from topic_needs(context, request.topic, WRITE)
     if context.topics.by_rocketmq_name(request.topic) is None:
@@ -171,11 +172,11 @@ _consume: Final = of_both(READ)
 
 NEEDS: Final[dict[Code, Needs]] = {
     # -- Messages
-    Code.SEND_MESSAGE: _send,
-    Code.SEND_MESSAGE_V2: _send,
-    Code.SEND_BATCH_MESSAGE: _send,
-    Code.SEND_REPLY_MESSAGE: _send,
-    Code.SEND_REPLY_MESSAGE_V2: _send,
+    Code.SEND_MESSAGE: send,
+    Code.SEND_MESSAGE_V2: send,
+    Code.SEND_BATCH_MESSAGE: send,
+    Code.SEND_REPLY_MESSAGE: send,
+    Code.SEND_REPLY_MESSAGE_V2: send,
     Code.RECALL_MESSAGE: of_topic(WRITE),
     Code.PULL_MESSAGE: _consume,
     Code.LITE_PULL_MESSAGE: _consume,

@@ -1,6 +1,6 @@
 """One row of the table of RocketMQ requests (`request_table.py`): its handler, and how the connection treats it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from duolog.bridge.net.answers import Answer
@@ -22,3 +22,6 @@ class Row(NamedTuple):
     is_limited: bool  # The connection calls `Admission.check` before the handler.
     needs: Callable[[Any, RemotingCommand], Iterable[AnyOf]]  # What a request needs; `access/requirements.py`.
     is_background: bool  # The request waits for its turn in a `BackgroundQueue`.
+    # Returns the topic that alone, with the user, decides whether a request is allowed, so that sessions remember it;
+    # None: each request is decided.
+    topic_of: Callable[[Mapping[str, str]], str] | None = None

@@ -90,6 +90,25 @@ def test_topics_and_groups_of_others_are_refused(bench: Bench, mallory: Client) 
     assert bench.topics.get("new") is None
 
 
+def test_remembered_right_to_send_ends_with_the_rule_and_with_the_topic(bench: Bench) -> None:
+    bench.allow("carol", "topic", "orders", "write")
+    client = bench.user("carol")
+    session = bench.names.sessions[id(client.connection)]
+    assert [client.send().code for _ in range(2)] == [ResponseCode.SUCCESS] * 2
+    assert [name for _, name in session.sends] == ["orders"]
+    denied = rule_of(RuleText("carol", "topic", "write", "deny", "orders"))
+    for change, code in ((bench.security.acls.add, REFUSED), (bench.security.acls.remove, ResponseCode.SUCCESS)):
+        change([denied], bench.clock.now_ms())
+        assert [client.send().code for _ in range(2)] == [code] * 2
+    assert bench.user("root").ask(Code.DELETE_TOPIC_IN_BROKER, topic="orders").code == ResponseCode.SUCCESS
+    assert client.send().code == REFUSED, "the first message of a topic needs CREATE"
+    assert bench.topics.get("orders") is None
+    bench.topic("orders")
+    assert client.send().code == ResponseCode.SUCCESS
+    client.send("%RETRY%crew")
+    assert [name for _, name in session.sends] == ["orders"], "what a retry topic needs changes with its messages"
+
+
 def test_one_way_request_has_no_effect(bench: Bench, mallory: Client) -> None:
     before = bench.store.next_position
     fields = {"consumerGroup": "billing", "topic": "orders", "queueId": 0, "commitOffset": 7}
