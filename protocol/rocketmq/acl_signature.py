@@ -11,7 +11,7 @@ somebody has recorded is sent again. Source: `AclUtils.java`, `AclClientRPCHook.
 
 import hmac
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 Buffer = bytes | bytearray | memoryview
@@ -24,10 +24,10 @@ _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 def signature_of(fields: Mapping[str, str], body: Buffer, secret_key: bytes, without: tuple[str, ...] = ()) -> bytes:
     """Return the signature of a request; `without` are names of fields that it does not cover."""
-    names = sorted((name for name in fields if name != SIGNATURE and name not in without), key=_java_order)
+    values = [fields[name] for name in _in_order(fields) if name != SIGNATURE and name not in without]
     # Java encodes half of a surrogate pair as a question mark, and so does "replace".
-    values = [fields[name].encode("utf-8", "replace") for name in names]
-    return b64encode(hmac.digest(secret_key, b"".join([*values, body]), "sha1"))
+    content = "".join(values).encode("utf-8", "replace")
+    return b64encode(hmac.digest(secret_key, b"".join((content, body)), "sha1"))
 
 
 def is_signed_with(fields: Mapping[str, str], body: Buffer, secret_key: bytes) -> bool:
@@ -51,6 +51,11 @@ def _left_out(fields: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
         yield (name,)
     if len(optional) > 1:
         yield tuple(optional)
+
+
+def _in_order(names: Collection[str]) -> list[str]:
+    """Return the names in the order of Java's strings, which is that of Python's for ASCII."""
+    return sorted(names) if "".join(names).isascii() else sorted(names, key=_java_order)
 
 
 def _java_order(name: str) -> bytes:
