@@ -6,7 +6,7 @@ window's worth after a pause. Times are monotonic milliseconds, which callers pa
 
     under the quota      nothing happens
     above it, Kafka      the answer has the time to wait, and the connection is not read from until then (KIP-219)
-    above it, RocketMQ   a send or a pull is refused with SYSTEM_BUSY
+    above it, RocketMQ   a send or a pull is refused with SYSTEM_BUSY, and the connection is not read for a moment
     above it, HTTP       a request that sends or reads messages has status 429, with Retry-After
     no quota is set      `has_any` is False, and nothing else is asked
 """

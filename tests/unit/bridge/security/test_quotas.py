@@ -8,13 +8,17 @@ import pytest
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.records import codec
+from duolog.bridge.rocketmq.requests.quota_check import PAUSE_MS_MAX, PAUSE_MS_MIN
 from duolog.bridge.security.quotas.entity import BadQuota, Entity, candidates
 from duolog.bridge.security.quotas.quotas import THROTTLE_MS_MAX, WINDOW_MS, Quotas, Rate
 from duolog.bridge.security.quotas.stored_quotas import TooManyQuotas
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.store.state_log import StateLog
+from tests.kit.core import ManualCore
 from tests.kit.http import HEADERS, HttpBench, encoded
+from tests.kit.kafka_frames import frame_of
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
@@ -36,6 +40,13 @@ class Table:
 
     def set(self, user: str | None, client_id: str | None, **changes: float | None) -> None:
         put(self.quotas, user, client_id, **changes)
+
+
+def pass_ms(core: ManualCore, ms: int) -> None:
+    """Let a time pass, and read again from connections whose time has come."""
+    core.clock.pass_ms(ms)
+    core.server.timed_calls.run(core.clock.mono_ms())
+    core.loop.turn()
 
 
 def put(quotas: Quotas, user: str | None, client_id: str | None, **changes: float | None) -> None:
@@ -166,16 +177,28 @@ def test_produce_above_the_quota_is_stored_and_mutes_the_connection() -> None:
     assert noisy.transport.is_paused
     assert not other.transport.is_paused
     assert noisy.connection.is_muted
-    bench.clock.pass_ms(throttle_ms - 1)
-    bench.server.timed_calls.run(bench.clock.mono_ms())
-    bench.loop.turn()
+    pass_ms(bench, throttle_ms - 1)
     assert noisy.transport.is_paused
-    bench.clock.pass_ms(1)
-    bench.server.timed_calls.run(bench.clock.mono_ms())
-    bench.loop.turn()
+    pass_ms(bench, 1)
     assert not noisy.transport.is_paused
     assert noisy.ask(ApiKey.METADATA, 12, topics=[]) is not None
     assert bench.security.quotas.throttled["kafka", "producer_byte_rate"] == 1
+
+
+def test_requests_behind_one_above_the_quota_wait() -> None:
+    bench = KafkaBench()
+    bench.topic("orders")
+    put(bench.security.quotas, None, "test", producer_byte_rate=1000)
+    client = bench.connect()
+    data = [{"name": "orders", "partition_data": [{"index": 0, "records": batch([b"x" * 3000])}]}]
+    frame = frame_of(ApiKey.PRODUCE, 9, 1, transactional_id=None, acks=-1, topic_data=data)
+    client.connection.data_received(frame * 50)
+    stored = []
+    for _ in range(3):
+        bench.loop.turn()
+        stored.append(bench.topic("orders").queues[0].end_offset)
+        pass_ms(bench, 4000)
+    assert stored == [1, 2, 3]
 
 
 def test_fetch_above_the_quota_has_its_records_and_the_throttle_time() -> None:
@@ -330,3 +353,46 @@ def test_send_above_the_quota_is_refused_until_its_time_has_come() -> None:
     )
     bench.clock.pass_ms(2000)
     assert client.send(body=b"x").code == ResponseCode.SUCCESS
+
+
+def test_refusals_take_little_of_the_loop() -> None:
+    bench = RocketMQBroker()
+    bench.topic("orders")
+    put(bench.security.quotas, "", None, producer_byte_rate=1000)
+    client = bench.connect()
+    assert client.send(body=b"x" * 60_000).code == ResponseCode.SUCCESS
+    sends, counter = b"".join(send_frame() for _ in range(200)), ("rocketmq", "SEND_MESSAGE")
+    before = bench.metrics.requests[counter]
+    client.connection.data_received(sends)
+    for number in range(1, 11):
+        bench.loop.turn()
+        assert client.transport.is_paused
+        assert bench.metrics.requests[counter] == before + number, "one refusal in PAUSE_MS_MAX"
+        pass_ms(bench, PAUSE_MS_MAX - 1)
+        assert bench.metrics.requests[counter] == before + number
+        pass_ms(bench, 1)
+
+
+def test_client_goes_on_once_it_is_within_its_quota() -> None:
+    bench = RocketMQBroker()
+    bench.topic("orders")
+    put(bench.security.quotas, "", None, producer_byte_rate=1000)
+    client = bench.connect()
+    assert client.send(body=b"x" * 1050).code == ResponseCode.SUCCESS
+    assert client.send(body=b"x").code == ResponseCode.SYSTEM_BUSY
+    pass_ms(bench, 49)
+    assert client.transport.is_paused
+    pass_ms(bench, 1)
+    assert not client.transport.is_paused
+    assert client.send(body=b"x").code == ResponseCode.SUCCESS
+    assert client.send(body=b"x").code == ResponseCode.SYSTEM_BUSY
+    pass_ms(bench, PAUSE_MS_MIN)
+    assert not client.transport.is_paused
+
+
+def send_frame() -> bytes:
+    fields = {
+        "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+        "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0",
+    }  # fmt: skip
+    return b"".join(remoting.encode(remoting.request(RequestCode.SEND_MESSAGE, 1000, fields, b"x")))
