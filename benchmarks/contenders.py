@@ -126,16 +126,10 @@ class Duolog:
 
     def start(self) -> None:
         if self._has_login and not self.data.exists():
-            self._add_user()
+            add_user(self.data)
         self._broker.start()
         self.kafka, self.namesrv, self.http = self._broker.kafka, self._broker.namesrv, self._broker.http
         self.kafka_tls = self.kafka
-
-    def _add_user(self) -> None:
-        offline = ("--data", str(self.data))
-        user = [*DUOLOG, "user", "add", USER, "--password-stdin", *offline]
-        subprocess.run(user, input=PASSWORD, text=True, check=True, stdout=subprocess.DEVNULL)
-        duolog("acl", "add", "--allow", "--user", USER, "--topic", "*", "--operation", "write,create", *offline)
 
     def stop(self) -> None:
         self._broker.stop()
@@ -154,6 +148,14 @@ class Duolog:
     @property
     def pid(self) -> int:
         return self._broker.pid
+
+
+def add_user(data: Path) -> None:
+    """Add the user and its rule to the data directory of a broker that does not run."""
+    offline = ("--data", str(data))
+    user = [*DUOLOG, "user", "add", USER, "--password-stdin", *offline]
+    subprocess.run(user, input=PASSWORD, text=True, check=True, stdout=subprocess.DEVNULL)
+    duolog("acl", "add", "--allow", "--user", USER, "--topic", "*", "--operation", "write,create", *offline)
 
 
 class _Peer:

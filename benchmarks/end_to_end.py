@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from benchmarks import halves, librdkafka
+from benchmarks import halves, librdkafka, noisy
 from benchmarks.contenders import (
     PARTITIONS,
     Contender,
@@ -45,20 +45,22 @@ from benchmarks.contenders import (
 )
 from benchmarks.goals import NONE, Goal, above, at_least, at_most, below
 from benchmarks.librdkafka import Ran
-from benchmarks.loads import Loads
+from benchmarks.loads import Loads, repeated
 from tests.kit.certificates import Authority
 
 KIB, GIB = 1 << 10, 1 << 30
 RATE, CPU = "messages/s", "broker CPU us/message"
 COMMITS, COMMIT_CPU = "commits/s", "broker CPU us/commit"
 MEAN, P99, SECONDS = "mean ms", "p99 ms", "seconds"
+P99_ALONE, P99_BESIDE, OF_ALONE = "p99 ms alone", "p99 ms beside", "beside, of alone"
 IDLE_MB, LOADED_MB = "idle MB", "MB after the messages"
 SEND_LOADS = 3
 UNDECIDED_MB, SENDS_KEPT, CHECKS_KEPT = "MB with all of them", "sends/s, of those before", "checks/s, of those before"
-AS_EVER = (IDLE_MB, LOADED_MB, UNDECIDED_MB)  # Figures that are equal under sync and async flush.
+AS_EVER = (IDLE_MB, LOADED_MB, UNDECIDED_MB, OF_ALONE)  # Figures that are equal under sync and async flush.
 WITHIN_S = 60
 # Other rows have so many times more messages: each message that is retried takes a request of its own.
 RETRIED_PART = 100
+K, R = "kafka", "rocketmq"
 PACED_PER_S = 500  # Sends beside a cold reader: the load of a broker that is not saturated.
 
 NOBODY = ""
@@ -372,28 +374,27 @@ def beside_cold_reader(name: str, title: str, protocol: str) -> Row:
     return Row(name, title, protocol, {P99: below(10)}, prepare, run, rounds=1)
 
 
-@contextmanager
-def repeated(task: Callable[[], object]) -> Iterator[None]:
-    """Call `work` in a thread, again and again until the block ends; then wait for the last call."""
-    ended = threading.Event()
-    failures: list[BaseException] = []
+def beside_noisy(name: str, title: str, noise: noisy.Noise) -> Row:
+    """Paced sends alone, and beside a client that sends as fast as its quota lets it."""
 
-    def run() -> None:
-        try:
-            while not ended.is_set():
-                task()
-        except BaseException as error:  # noqa: BLE001  # Raised again below.
-            failures.append(error)
+    def prepare(ground: Ground) -> None:
+        noisy.limit(ground.broker.http)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-    if failures:
-        raise failures[0]
+    def run(ground: Ground, _: Any) -> Figures:
+        seconds = 2 * ground.scale.seconds
+        sends = {"from": K, "rate": PACED_PER_S, "seconds": seconds, "client_id": noisy.QUIET}
+
+        def p99_ms() -> float:
+            with a_topic(ground) as topic:
+                return float(ground.loads.call("paced_sends", ground.broker, topic, **sends)["p99_ms"])
+
+        alone = p99_ms()
+        with a_topic(ground) as topic, noise(ground.loads, ground.broker, topic, seconds + noisy.SETTLING_S):
+            beside = p99_ms()
+        return {P99_ALONE: alone, P99_BESIDE: beside, OF_ALONE: beside / alone}
+
+    goals = {P99_ALONE: NONE, P99_BESIDE: NONE, OF_ALONE: below(1.5)}
+    return Row(name, title, NOBODY, goals, prepare, run)
 
 
 # -- Starting
@@ -508,8 +509,6 @@ def undecided(name: str, title: str) -> Row:
 
 # -- The rows
 
-K, R = "kafka", "rocketmq"
-
 # fmt: off
 ROWS: Sequence[Row] = (
     throughput("kafka-java-produce", "Kafka produce, Java client as shipped, 1 KiB", K,
@@ -585,6 +584,8 @@ ROWS: Sequence[Row] = (
                filled_by_kafka(KIB), consume_push, above(80_000), below(8)),
     throughput("rocketmq-from-kafka-zstd", "RocketMQ push consumer on Kafka-written 1 KiB, zstd", NOBODY,
                filled_by_kafka(KIB, "zstd"), consume_push, above(80_000), below(8)),
+    beside_noisy("noisy-kafka", "Kafka sends beside a Kafka client at its quota, librdkafka", noisy.kafka),
+    beside_noisy("noisy-rocketmq", "Kafka sends beside a RocketMQ client at its quota, 16 threads", noisy.rocketmq),
     latency("kafka-rocketmq-latency", "one message in flight, Kafka to RocketMQ", NOBODY, sends=K, receives=R),
     latency("rocketmq-kafka-latency", "one message in flight, RocketMQ to Kafka", NOBODY, sends=R, receives=K),
 )

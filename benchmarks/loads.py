@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,21 +46,34 @@ class Loads:
 
     @cached_property
     def java(self) -> Agent:
+        return self._jvm("loads")
+
+    @cached_property
+    def noise(self) -> Agent:
+        """Another JVM, for a load beside one that is measured."""
+        return self._jvm("noise")
+
+    def _jvm(self, name: str) -> Agent:
+        home = f"-Duser.home={self._folder}"
+        return Agent(name, ["java", *JVM_OPTIONS, home, "-cp", self._classpath, "Load"], self._folder)
+
+    @cached_property
+    def _classpath(self) -> str:
         # Kafka's jars come first: both clients bring lz4 and zstd, and the newer ones serve both.
         classpath = ":".join(f"{jars(profile)}/*" for profile in ("kafka-4.3", "rocketmq-5.5"))
         classes = self._folder / "classes"
         sources = [*SOURCES.glob("*.java"), JAVA / "Agent.java"]
         subprocess.run(["javac", "-nowarn", "-cp", classpath, "-d", str(classes), *map(str, sources)], check=True)
-        home = f"-Duser.home={self._folder}"
-        return Agent("loads", ["java", *JVM_OPTIONS, home, "-cp", f"{classes}:{classpath}", "Load"], self._folder)
+        return f"{classes}:{classpath}"
 
     @cached_property
     def spark(self) -> Spark:
         return Spark()
 
     def close(self) -> None:
-        if "java" in self.__dict__:
-            self.java.close()
+        for name in ("java", "noise"):
+            if name in self.__dict__:
+                getattr(self, name).close()
         if "spark" in self.__dict__:
             self.spark.close()
 
@@ -121,6 +137,30 @@ class Loads:
         start = time.perf_counter()
         rows.write.format("kafka").option("kafka.bootstrap.servers", broker.kafka).option("topic", topic).save()
         return Ran(count, time.perf_counter() - start)
+
+
+@contextmanager
+def repeated(task: Callable[[], object]) -> Iterator[None]:
+    """Call `task` in a thread, again and again until the block ends; then wait for the last call."""
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while not ended.is_set():
+                task()
+        except BaseException as error:  # noqa: BLE001  # Raised again below.
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if failures:
+        raise failures[0]
 
 
 def _drain(frame: DataFrame) -> None:

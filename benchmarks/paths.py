@@ -5,7 +5,8 @@
 So a request costs what it costs the broker, network aside: framing, header, handler, store, `pwritev` of the log,
 encoding of the answer. How many requests share a turn decides how far the turn's own cost is shared; both are shown,
 one request a turn and sixteen. Flush is async, for an fsync is the disk's time. Each figure is the CPU time of the
-loop's thread in the best of several samples, for what else runs on the machine only ever adds.
+loop's thread in the best of several samples, for what else runs on the machine only ever adds. The samples of an
+authorised request and of the same one without security alternate; the budget of the first is 3 % above the second.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from typing import Any, NamedTuple
 import uvloop
 from crc32c import crc32c
 
+from benchmarks.contenders import PASSWORD, USER, add_user
 from duolog.bridge.broker import Broker
 from duolog.bridge.clock import SystemClock
 from duolog.bridge.config import load
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.net.connection import Connection
+from duolog.bridge.net.tls.peer import TlsPeer
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.delay.wheel import Wheel
 from duolog.protocol.convert.to_kafka import kafka_batch as convert_to_kafka
@@ -38,6 +41,7 @@ from duolog.protocol.kafka.primitive_types import uvarint
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.kafka.record_reader import FIRST
 from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE, signature_of
 from duolog.protocol.rocketmq.messages import batch as rocketmq_batch
 from duolog.protocol.rocketmq.messages.batch import Part
 from duolog.protocol.rocketmq.messages.message import NO_HOST
@@ -71,7 +75,7 @@ def run(*, quick: bool) -> list[Measured]:
     """Measure all paths, one after the other."""
     pace = Pace(QUICK_SAMPLES, QUICK_SAMPLE_S) if quick else Pace(SAMPLES, SAMPLE_S)
     measured: list[Measured] = []
-    for measure in (_requests, _traced, _conversions, _wheel, _store):
+    for measure in (_requests, _authorised, _traced, _conversions, _wheel, _store):
         measured += measure(pace)
     return measured
 
@@ -82,11 +86,16 @@ class Pace(NamedTuple):
 
     def us(self, task: Callable[[int], object]) -> float:
         """Return the time of one repetition in the best sample; `task` gets the number of repetitions."""
+        return self.us_of_each(task)[0]
+
+    def us_of_each(self, *tasks: Callable[[int], object]) -> list[float]:
+        """Return the time of one repetition of each task in its best sample; the samples alternate."""
         count = 1
-        while (elapsed := _timed(task, count)) < self.sample_s / 10:
+        while (elapsed := _timed(tasks[0], count)) < self.sample_s / 10:
             count = max(count + 1, min(count * 10, int(count * self.sample_s / 5 / max(elapsed, 1e-7))))
         count = max(1, int(count * self.sample_s / elapsed))
-        return min(_timed(task, count) / count * 1e6 for _ in range(self.samples))
+        samples = [[_timed(task, count) / count * 1e6 for task in tasks] for _ in range(self.samples)]
+        return [min(times) for times in zip(*samples, strict=True)]
 
 
 def _timed(task: Callable[[int], object], count: int) -> float:
@@ -102,8 +111,8 @@ def _timed(task: Callable[[int], object], count: int) -> float:
 class Nowhere(asyncio.Transport):
     """A socket that accepts all bytes at once."""
 
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+    def __init__(self, tls: TlsPeer | None = None) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2), "tls_peer": tls})
         self.taken = 0
 
     def write(self, data: Buffer) -> None:
@@ -133,9 +142,9 @@ class Stage:
         self._loop, self.broker = loop, broker
         self._transports: dict[Connection, Nowhere] = {}
 
-    def connect(self, kind: Callable[[Broker], Connection]) -> Connection:
+    def connect(self, kind: Callable[[Broker], Connection], tls: TlsPeer | None = None) -> Connection:
         connection = kind(self.broker)
-        self._transports[connection] = Nowhere()
+        self._transports[connection] = Nowhere(tls)
         connection.connection_made(self._transports[connection])
         return connection
 
@@ -182,8 +191,9 @@ def _endless(request: bytes) -> Iterator[bytes]:
 
 
 @contextmanager
-def _stage(**settings: str) -> Iterator[Stage]:
+def _stage(prepare: Callable[[Path], None] = lambda folder: None, **settings: str) -> Iterator[Stage]:
     folder = tempfile.mkdtemp(prefix="duolog-paths-")
+    prepare(Path(folder))
     loop = uvloop.new_event_loop()
     ports = dict.fromkeys(("kafka.port", "rocketmq.port", "rocketmq.namesrv_port", "http.port"), 0)
     own = {name.replace("__", "."): value for name, value in settings.items()}
@@ -202,6 +212,41 @@ def _requests(pace: Pace) -> Iterator[Measured]:
     with _stage() as stage:
         yield from _kafka_requests(stage, pace)
         yield from _rocketmq_requests(stage, pace)
+
+
+def _authorised(pace: Pace) -> Iterator[Measured]:
+    """Requests of a user who may send them, each after the same request to a broker without security.
+
+    A certificate is the login of both connections, so the difference is the decision. Clients of RocketMQ sign each
+    request as well, which is another row: its HMAC covers all fields and the body.
+    """
+    tls = TlsPeer("TLSv1.3", "", USER, f"CN={USER}")
+    batch, size = kafka_batch(1, KIB), f"1 KiB, {SHARED} a turn"
+    with _stage() as free, _stage(add_user, security__enabled="true") as secured:
+        stages = (free, secured)
+        kafka = [
+            each.connect(lambda broker: KafkaConnection(broker.server, broker.kafka_context), tls) for each in stages
+        ]
+        for name, request in (
+            ("Produce, 1 x", produce_request("singles", batch)),
+            (f"Produce, batch of {BATCH_RECORDS} x", produce_request("singles", kafka_batch(BATCH_RECORDS, KIB))),
+        ):
+            for stage, connection in zip(stages, kafka, strict=True):
+                stage.expect(connection, metadata_request("singles"), 1)
+                stage.expect(connection, request, 1)
+            tasks = [stage.ask(each, request, SHARED) for stage, each in zip(stages, kafka, strict=True)]
+            without_us, us = pace.us_of_each(*tasks)
+            yield Measured(f"Kafka {name} {size}, authorised", "request", us, 1.03 * without_us)
+        rocketmq = [
+            each.connect(lambda broker: RocketMQConnection(broker.rocketmq_connections), tls) for each in stages
+        ]
+        request, signed = send_request("sends", bytes(KIB)), signed_send_request("sends", bytes(KIB))
+        for stage, connection in zip(stages, rocketmq, strict=True):
+            stage.expect(connection, request, 1)
+        tasks = [stage.ask(each, request, SHARED) for stage, each in zip(stages, rocketmq, strict=True)]
+        without_us, us, signed_us = pace.us_of_each(*tasks, secured.ask(rocketmq[1], signed, SHARED))
+        yield Measured(f"RocketMQ SEND, {size}, authorised", "message", us, 1.03 * without_us)
+        yield Measured(f"RocketMQ SEND, {size}, authorised and signed", "message", signed_us, None)
 
 
 def _traced(pace: Pace) -> Iterator[Measured]:
@@ -357,6 +402,12 @@ def _kafka_frame(key: int, version: int, body: bytes, *, flexible: bool) -> byte
 def send_request(topic: str, body: bytes, properties: str = "") -> bytes:
     """SEND_MESSAGE_V2 with a JSON header, as Java's client writes it; `properties` come before the client's own."""
     return _remoting(310, _send_fields(topic, properties + _properties(0).decode(), "false"), body)
+
+
+def signed_send_request(topic: str, body: bytes) -> bytes:
+    """Return the same as `send_request`, signed by the user."""
+    fields = _send_fields(topic, _properties(0).decode(), "false") | {ACCESS_KEY: USER}
+    return _remoting(310, fields | {SIGNATURE: signature_of(fields, body, PASSWORD.encode()).decode()}, body)
 
 
 def send_batch_request(topic: str, size: int) -> bytes:

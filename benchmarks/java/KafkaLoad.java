@@ -84,7 +84,11 @@ final class KafkaLoad {
 
     static Load.Sender sender(JsonObject args) {
         String topic = args.get("topic").getAsString();
-        KafkaProducer<byte[], byte[]> producer = producer(args, Map.of("linger.ms", 0));
+        Map<String, Object> settings = new HashMap<>(Map.of("linger.ms", 0));
+        if (Agent.has(args, "client_id")) {
+            settings.put("client.id", args.get("client_id").getAsString());
+        }
+        KafkaProducer<byte[], byte[]> producer = producer(args, settings);
         producer.partitionsFor(topic);
         return new Load.Sender() {
             @Override

@@ -12,6 +12,8 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
@@ -23,6 +25,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 
 /** RocketMQ's Java client with its settings as shipped, as fast as it goes. */
@@ -35,7 +38,7 @@ final class RocketmqLoad {
 
     /**
      * Threads that each send and wait, for `seconds` or until `count` are stored: single messages, batches, or
-     * transactions of one message that are committed at once.
+     * transactions of one message that are committed at once. A "limited" load goes on where a quota refuses a send.
      */
     static Object send(JsonObject args) throws Exception {
         DefaultMQProducer producer = Agent.flag(args, "transactional") ? transactional(args) : producer(args);
@@ -61,6 +64,7 @@ final class RocketmqLoad {
         private final int batch;
         private final long limit;
         private final boolean labelled;
+        private final boolean limited;
 
         Batches(DefaultMQProducer producer, JsonObject args) {
             this.producer = producer;
@@ -69,6 +73,7 @@ final class RocketmqLoad {
             batch = (int) Agent.number(args, "batch", 1);
             limit = Agent.number(args, "count", Long.MAX_VALUE);
             labelled = Agent.flag(args, "labelled");
+            limited = Agent.flag(args, "limited");
         }
 
         /** Have so many threads send, until `limit` messages are claimed or the time is over. */
@@ -90,8 +95,14 @@ final class RocketmqLoad {
         void sendUntil(long until) {
             try {
                 while (System.nanoTime() < until && failure.get() == null && claimed.getAndAdd(batch) < limit) {
-                    sendOne(batch);
-                    stored.addAndGet(batch);
+                    try {
+                        sendOne(batch);
+                        stored.addAndGet(batch);
+                    } catch (MQClientException | MQBrokerException error) {
+                        if (!limited || codeOf(error) != ResponseCode.SYSTEM_BUSY) {
+                            throw error;
+                        }
+                    }
                 }
             } catch (Exception error) {
                 failure.set(error);
@@ -122,6 +133,13 @@ final class RocketmqLoad {
             }
             return message;
         }
+    }
+
+    /** The code of a send that failed; after its retries, the client wraps what the broker has answered. */
+    private static int codeOf(Exception error) {
+        return error instanceof MQBrokerException answered
+                ? answered.getResponseCode()
+                : ((MQClientException) error).getResponseCode();
     }
 
     private static void check(SendResult result) {

@@ -1,0 +1,79 @@
+"""Clients that send as fast as their quota lets them, for rows about the latency of other clients beside them.
+
+The quota is one for each client id without a quota of its own, so also for RocketMQ's clients, whose id is empty. The
+client whose latency is measured has the id QUIET, and a quota that it does not reach.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+
+from benchmarks.loads import Loads, repeated
+
+if TYPE_CHECKING:
+    from benchmarks.contenders import Contender
+
+QUIET = "quiet"
+NOISY_BYTES_PER_S = 2_000_000
+QUIET_BYTES_PER_S = 1_000_000_000
+BURST_S = 3.0  # The first second's worth after a pause is free; so long a noisy client takes to be at its quota.
+SETTLING_S = 3.0  # The sender that is measured finds its route, and sends some messages that do not count.
+BODY = b"x" * 1024
+THREADS = 16
+WAIT_S = 60.0
+
+# Makes noise on a topic while its block runs; the number is how many seconds the block takes at least.
+Noise = Callable[[Loads, "Contender", str, float], AbstractContextManager[None]]
+
+
+def limit(http: str) -> None:
+    """Set the quotas."""
+    for client_id, rate in (("", NOISY_BYTES_PER_S), (QUIET, QUIET_BYTES_PER_S)):
+        body = json.dumps({"client_id": client_id, "limits": {"producer_byte_rate": rate}}).encode()
+        request = urllib.request.Request(f"http://{http}/api/quotas", body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=WAIT_S).close()
+
+
+@contextmanager
+def kafka(loads: Loads, broker: Contender, topic: str, seconds: float) -> Iterator[None]:
+    """Send by librdkafka, with as much waiting as its buffer holds."""
+    settings: dict[str, str | int] = {
+        "bootstrap.servers": broker.kafka,
+        "client.id": "noisy",
+        "queue.buffering.max.kbytes": 4096,
+        "log_level": 4,
+    }
+    producer = Producer(settings)
+
+    def send() -> None:
+        try:
+            producer.produce(topic, BODY)
+        except BufferError:
+            producer.poll(0.005)
+
+    try:
+        with repeated(send):
+            time.sleep(BURST_S)
+            yield
+    finally:
+        producer.purge()  # The messages that wait would take seconds.
+        producer.flush(1)
+
+
+@contextmanager
+def rocketmq(loads: Loads, broker: Contender, topic: str, seconds: float) -> Iterator[None]:
+    """Send by threads of Java's client that wait for each answer; a refused send is tried again by the client."""
+    call = loads.noise.start(
+        "rocketmq_send", namesrv=broker.namesrv, topic=topic, size=len(BODY), threads=THREADS,
+        seconds=BURST_S + seconds, limited=True,
+    )  # fmt: skip
+    time.sleep(BURST_S)
+    yield
+    call.wait(WAIT_S)
