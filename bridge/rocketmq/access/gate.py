@@ -59,25 +59,22 @@ class Gate:
     """Asks for each request of the RocketMQ port and the name server's port."""
 
     def __init__(self, security: Security, authenticator: Authenticator) -> None:
-        self._security = security
+        self._security, self._authorizer = security, security.authorizer
         self.resources = security.resources
         self.authenticator = authenticator
         self.failed_login_delay_ms = security.options.failed_login_delay_ms
 
     def admit(self, connection: Any, command: RemotingCommand, row: Row, context: Any) -> Granted:
-        """Decide about a request. Raises RequestRefused, and ProtocolError if its fields cannot be read."""
+        """Decide about a request. Raises RequestRefused, and ProtocolError if its fields cannot be read.
+
+        A session remembers to which topics it was allowed to send.
+        """
         session = self.authenticator.session_of(connection, command)
         if row.topic_of is None:
             return self._decide(session, command, row, context)
         name = row.topic_of(command.ext)
-        return self._decide_unless_known(session, command, row, context, name)
-
-    def _decide_unless_known(
-        self, session: Session, command: RemotingCommand, row: Row, context: Any, name: str
-    ) -> Granted:
-        """Decide about a send, unless the session was allowed to send to this topic, and nothing has changed since."""
         topic = context.topics.by_rocketmq_name(name)
-        if session.generation == self._security.authorizer.generation:  # No user and no rule has changed.
+        if session.generation == self._authorizer.generation:  # No user and no rule has changed.
             known = session.sends.get((command.code, name))
             if known is not None and known[0] is topic:
                 found: Granted = known[1]
@@ -103,10 +100,9 @@ class Gate:
 
     def decide(self, session: Session, request: str, needs: Iterable[AnyOf]) -> None:
         """Raise RequestRefused unless the session has all needs."""
-        authorizer = self._security.authorizer
-        if not authorizer.is_valid(session):
+        if not self._authorizer.is_valid(session):
             raise no_permission(session.end)
-        need = first_refused(authorizer, session, needs)
+        need = first_refused(self._authorizer, session, needs)
         if need is not None:
             self._security.audit.refused("rocketmq", session, request, (need,))
             raise no_permission(f"{session.principal} may not {need}")

@@ -52,11 +52,11 @@ class SignedRequests:
 
     def _session_of_certificate(self, connection: RocketMQConnection) -> Session:
         """Return the session of a client that has shown a certificate, and does not sign."""
-        name = None if connection.tls is None else connection.tls.principal
+        session, tls = connection.session, connection.tls
+        name = None if tls is None else tls.principal
         if name is None:
             self._security.audit.login("rocketmq", ACCESS_KEY_LOGIN, "", connection.peer[0], UNSIGNED)
             raise no_permission(UNSIGNED)
-        session = connection.session
         if session is None or session.name != name or session.login:
             session = connection.session = Session(name, connection.peer[0])
             self._security.audit.login("rocketmq", "certificate", name, connection.peer[0])
