@@ -57,7 +57,8 @@ def send_replies(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]
         return
     has_time = context.group_work.add(len(replies), replies[0].ticket.connection.server)
     at_once = has_time and len(replies) <= DELIVERED_AT_ONCE
-    for (connection, slot, request), decided in replies:
+    for (connection, slot, request, group_id), given in replies:
+        decided = _allowed(request, group_id, given)
         steps = _answer(context, request, decided)
         if at_once and (isinstance(decided, SyncResponse) or len(decided.members) <= DELIVERED_AT_ONCE):
             try:
@@ -66,6 +67,18 @@ def send_replies(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]
                 connection.failed(request, error, slot)
         else:
             context.sliced_requests.finish(connection, request, slot, steps)
+
+
+def _allowed(request: KafkaRequest, group_id: str, decided: JoinResponse | SyncResponse) -> JoinResponse | SyncResponse:
+    """Return the reply, or an error if the right to the group was taken away while the request waited.
+
+    Neither metadata nor assignments reach the client then. It is a member until its session ends, as its heartbeats are
+    refused, too.
+    """
+    if request.sees(group_need(group_id, Operation.READ)):
+        return decided
+    error = ErrorCode.group_authorization_failed
+    return JoinResponse(error, decided.member_id) if isinstance(decided, JoinResponse) else SyncResponse(error)
 
 
 def expire_sessions(context: KafkaContext, mono_ms: int) -> None:
@@ -123,7 +136,7 @@ def join_group(
         can_skip_assignment=request.version >= 9,
     )
     slot = connection.outbox.reserve()
-    waiter = WaitingRequest(connection, slot, request.without_body)
+    waiter = WaitingRequest(connection, slot, request.without_body, body.group_id)
     send_replies(context, context.groups.join(join, waiter, context.clock.mono_ms()))
     if was_empty and context.groups.has_members(body.group_id):
         _warn_of_failed_messages(context, body.group_id)
@@ -144,7 +157,7 @@ def sync_group(context: KafkaContext, connection: OrderedConnection, request: Ka
         protocol_name=getattr(body, "protocol_name", None),
     )
     slot = connection.outbox.reserve()
-    waiter = WaitingRequest(connection, slot, request.without_body)
+    waiter = WaitingRequest(connection, slot, request.without_body, body.group_id)
     send_replies(context, context.groups.sync(sync, waiter, context.clock.mono_ms()))
     return slot
 

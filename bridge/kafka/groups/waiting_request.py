@@ -8,8 +8,9 @@ from duolog.bridge.net.ordered_outbox import OutboxSlot
 
 
 class WaitingRequest(NamedTuple):
-    """The ticket that a group holds: the slot that the answer fills, and the request without its body."""
+    """The ticket that a group holds: the slot that the answer fills, the request without its body, and its group."""
 
     connection: OrderedConnection
     slot: OutboxSlot
     request: KafkaRequest
+    group_id: str

@@ -1,6 +1,6 @@
 """Requests that several test files send."""
 
-from typing import Any
+from typing import Any, Final
 
 from duolog.bridge.kafka import TABLE
 from duolog.protocol.kafka.api_messages import ApiKey
@@ -11,12 +11,14 @@ def versions_of(key: ApiKey) -> range:
     return range(TABLE[key].min_version, TABLE[key].max_version + 1)
 
 
+JOIN_FIELDS: Final[dict[str, Any]] = {
+    "group_id": "g", "protocol_type": "consumer", "session_timeout": 10_000, "rebalance_timeout": 60_000,
+    "protocols": [{"name": "range", "metadata": b"\0\0\0\0\0\x01\0\x06orders"}],
+}  # fmt: skip
+
+
 def join(client: Client, version: int, member_id: str = "", **values: Any) -> Any:
-    asked = {
-        "group_id": "g", "member_id": member_id, "protocol_type": "consumer", "session_timeout": 10_000,
-        "rebalance_timeout": 60_000, "protocols": [{"name": "range", "metadata": b"\0\0\0\0\0\x01\0\x06orders"}],
-    }  # fmt: skip
-    return client.ask(ApiKey.JOIN_GROUP, version, **{**asked, **values})
+    return client.ask(ApiKey.JOIN_GROUP, version, **{**JOIN_FIELDS, "member_id": member_id, **values})
 
 
 def commit(client: Client, version: int, offset: int, partition: int = 0, **values: Any) -> Any:

@@ -10,6 +10,7 @@ from duolog.bridge.security import needs
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from tests.unit.bridge.kafka.asking import JOIN_FIELDS, join
 from tests.unit.bridge.kafka.bench import Client
 from tests.unit.bridge.security.test_kafka_login import SecureBench, login
 
@@ -154,3 +155,31 @@ def test_held_fetch_returns_no_records_after_the_right_was_taken(bench: SecureBe
     bench.write(topic, b"secret")
     partition = alice.answer_to(number).responses[0].partitions[0]
     assert (partition.error_code, partition.records) == (ErrorCode.topic_authorization_failed, b"")
+
+
+@pytest.mark.parametrize("held", ["JoinGroup", "SyncGroup"])
+def test_held_request_of_a_group_gets_nothing_after_the_right_was_taken(
+    bench: SecureBench, root: Client, held: str
+) -> None:
+    bench.allow("group", "g", "read")
+    leader, alice = join(root, 3), bench.logged_in("alice")
+    sync = {"group_id": "g", "member_id": leader.member_id}
+    root.ask(ApiKey.SYNC_GROUP, 3, generation_id=1, **sync)
+    number = alice.send(ApiKey.JOIN_GROUP, 3, **JOIN_FIELDS)
+    if held == "JoinGroup":
+        bench.allow("group", "g", "read", "deny")
+        assert alice.answer_to(number) is None
+        assert join(root, 3, leader.member_id).generation_id == 2
+        refused = alice.answer_to(number)
+        assert (refused.generation_id, refused.leader, refused.members) == (-1, "", ())
+    else:
+        assert join(root, 3, leader.member_id).generation_id == 2
+        member_id = alice.answer_to(number).member_id
+        number = alice.send(ApiKey.SYNC_GROUP, 3, group_id="g", generation_id=2, member_id=member_id)
+        bench.allow("group", "g", "read", "deny")
+        assert alice.answer_to(number) is None
+        assignments = [{"member_id": each, "assignment": b"secret"} for each in (leader.member_id, member_id)]
+        assert root.ask(ApiKey.SYNC_GROUP, 3, generation_id=2, assignments=assignments, **sync).assignment == b"secret"
+        refused = alice.answer_to(number)
+        assert refused.assignment == b""
+    assert refused.error_code is ErrorCode.group_authorization_failed
