@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from duolog.bridge.data.delayed.delay_records import cancellation_of
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
+from duolog.bridge.data.delayed.text_ids import TextIds
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import TimerMoved
@@ -22,7 +23,6 @@ from duolog.delay.entry_extra import StoredAgain, encode_stored_again
 from duolog.delay.names import name_hash
 from duolog.delay.requested_delay import DelayLimits
 from duolog.delay.rows import Timer, TimerId
-from duolog.delay.text_ids import TextIds
 from duolog.delay.timers import Timers
 from duolog.store.entry import EntryLocation, Promise, Stored
 from duolog.store.errors import StoreError

@@ -19,6 +19,7 @@ from duolog.bridge.data.delayed.delay_commands import DelayCommands
 from duolog.bridge.data.delayed.delay_records import DelayRecords, commit_manifest
 from duolog.bridge.data.delayed.deliveries import Deliveries
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
+from duolog.bridge.data.delayed.text_ids import TextIds
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.records.codec import Record
@@ -28,7 +29,6 @@ from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
 from duolog.delay.requested_delay import DelayLimits
 from duolog.delay.rows import KEY_SIZE
-from duolog.delay.text_ids import TextIds
 from duolog.delay.timers import Timers
 from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.entry import Appended, Promise
