@@ -166,6 +166,7 @@ class Core(Owners):
             self.expiring_queues,
             self.producers,
             self.transactions,
+            self.security.quotas,
         )
         self.publisher = Publisher(
             turn_log, self.state_log, owners, self.metrics, self.wall_time, self.options, store_host

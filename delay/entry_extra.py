@@ -5,14 +5,15 @@
     stored again      kind u8 = 0x46 | key | due | hash u64 or 0 | id, 2 u64 | table key, 2 u64
                       a rescheduled message that was in a sorted table under its table key, and keeps its id
 
-All fields are big-endian. `hash` is `name_hash` of the destination's topic and the sender's own key.
+All fields are big-endian. `hash` is `name_hash` of the destination's topic and the sender's own key. Each layout ends
+with `owner u16` if the timer has an owner (`delay/owners.py`).
 """
 
 from struct import Struct
 from typing import Final, NamedTuple
 
 from duolog.delay.names import name_hash
-from duolog.delay.rows import TOPIC_SHIFT, TimerId, TimerKey
+from duolog.delay.rows import NAME_SIZE, TOPIC_SHIFT, TimerId, TimerKey
 
 PENDING_KIND: Final = 0x44  # Differs from all kinds in the `extra` of RocketMQ's op messages, which are 0 to 9.
 HELD_KIND: Final = 0x54
@@ -24,7 +25,7 @@ _HASH: Final = Struct(">Q")
 _HELD: Final = Struct(">BQQQ")
 _STORED_AGAIN: Final = Struct(">BQQQQQQQ")
 HASH_AT: Final = _PENDING.size  # The byte of the hash, in a pending entry and in one that was stored again.
-HASH_SIZE: Final = _HASH.size
+_OWNER: Final = Struct(">H")
 
 
 class StoredAgain(NamedTuple):
@@ -35,6 +36,7 @@ class StoredAgain(NamedTuple):
     hashed: int  # 0: the sender gave no key.
     timer_id: TimerId
     table_key: TimerKey
+    owner: int = 0
 
 
 def encode_pending(queue_key: int, due_ms: int, name: bytes = b"") -> bytes:
@@ -58,20 +60,34 @@ def due_ms_of(extra: bytes) -> int:
     return int.from_bytes(extra[9:17], "big")
 
 
-def decode_pending(extra: bytes) -> tuple[int, int, int]:
-    """Return (queue key of the destination, due time, hash of topic and the sender's key or 0)."""
+def with_owner(extra: bytes, owner: int) -> bytes:
+    """Add the number of the owner to the extra of a pending entry."""
+    return extra + _OWNER.pack(owner)
+
+
+def _owner_at(extra: bytes, at: int) -> int:
+    return int(_OWNER.unpack_from(extra, at)[0]) if len(extra) > at else 0
+
+
+def decode_pending(extra: bytes) -> tuple[int, int, int, int]:
+    """Return (queue key of the destination, due time, hash of topic and the sender's key or 0, owner or 0)."""
     _, queue_key, due_ms = _PENDING.unpack_from(extra)
-    return queue_key, due_ms, _HASH.unpack_from(extra, HASH_AT)[0] if len(extra) > HASH_AT else 0
+    if len(extra) < HASH_AT + NAME_SIZE:
+        return queue_key, due_ms, 0, _owner_at(extra, HASH_AT)
+    return queue_key, due_ms, _HASH.unpack_from(extra, HASH_AT)[0], _owner_at(extra, HASH_AT + NAME_SIZE)
 
 
 def encode_stored_again(found: StoredAgain) -> bytes:
     """Make the extra of a pending entry whose message comes from a sorted table."""
-    return _STORED_AGAIN.pack(STORED_AGAIN_KIND, *found[:3], *found.timer_id, *found.table_key)
+    extra = _STORED_AGAIN.pack(STORED_AGAIN_KIND, *found[:3], *found.timer_id, *found.table_key)
+    return with_owner(extra, found.owner) if found.owner else extra
 
 
 def decode_stored_again(extra: bytes) -> StoredAgain:
-    _, queue_key, due_ms, hashed, given_ms, given_address, table_ms, table_address = _STORED_AGAIN.unpack(extra)
-    return StoredAgain(queue_key, due_ms, hashed, (given_ms, given_address), (table_ms, table_address))
+    _, queue_key, due_ms, hashed, *keys = _STORED_AGAIN.unpack_from(extra)
+    given_ms, given_address, table_ms, table_address = keys
+    owner = _owner_at(extra, _STORED_AGAIN.size)
+    return StoredAgain(queue_key, due_ms, hashed, (given_ms, given_address), (table_ms, table_address), owner)
 
 
 def encode_held(queue_key: int, due_ms: int, producer_id: int) -> bytes:
@@ -79,7 +95,7 @@ def encode_held(queue_key: int, due_ms: int, producer_id: int) -> bytes:
     return _HELD.pack(HELD_KIND, queue_key, due_ms, producer_id)
 
 
-def decode_held(extra: bytes) -> tuple[int, int, int]:
-    """Return (queue key of the destination, due time, producer id)."""
-    _, queue_key, due_ms, producer_id = _HELD.unpack(extra)
-    return queue_key, due_ms, producer_id
+def decode_held(extra: bytes) -> tuple[int, int, int, int]:
+    """Return (queue key of the destination, due time, producer id, owner or 0)."""
+    _, queue_key, due_ms, producer_id = _HELD.unpack_from(extra)
+    return queue_key, due_ms, producer_id, _owner_at(extra, _HELD.size)

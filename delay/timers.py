@@ -3,9 +3,10 @@
     entry or record in the log                        method that replays it
     a pending entry                                   stored
     a pending entry that was in a sorted table        stored_again
-    an entry of an open transaction, and its end      held.add, transaction_ended
+    an entry of an open transaction, and its end      hold, transaction_ended
     messages were delivered, cancelled, moved         delivered, cancelled, moved
     a topic was paused, resumed, deleted              tree.pause, tree.resume, topic_deleted
+    an owner has its number, its messages have gone   owners.named, owners.credit
     a manifest                                        tree.replay_manifest
 
 Only these methods change which messages are pending, live and at recovery. A *timer* is what this package stores of a
@@ -16,11 +17,12 @@ from collections.abc import Callable
 from typing import Final
 
 from duolog.delay.cancellations import Cancelled, TimerOutcome
-from duolog.delay.entry_extra import HASH_SIZE, StoredAgain
+from duolog.delay.entry_extra import StoredAgain
 from duolog.delay.held import HeldTimers
 from duolog.delay.memtable.sweep import Sweep
+from duolog.delay.owners import TimerOwners
 from duolog.delay.pending import PendingTimers
-from duolog.delay.rows import KEY, TOPIC_SHIFT, Timer, TimerId, TimerKey
+from duolog.delay.rows import KEY, NAME_SIZE, TOPIC_SHIFT, Timer, TimerId, TimerKey, marks_of, owner_of
 from duolog.delay.tree.jobs import CommitManifest, TreeStore
 from duolog.delay.tree.tree import TimerTree
 from duolog.store.errors import StoreError
@@ -50,6 +52,7 @@ class Timers:
         self.pending = PendingTimers(cancelled_max)
         self.tree = TimerTree(self.pending, commit, topic_exists, near_ms)
         self.held = HeldTimers()
+        self.owners = TimerOwners()
         self.cancelled_ids = Cancelled(cancelled_max, cancelled_keep_ms)
         # Removes timers of deleted topics, because their entries would keep segments of the log for years.
         self.sweep = Sweep()
@@ -109,24 +112,41 @@ class Timers:
 
     # -- Following the log
 
-    def stored(self, address: int, queue_key: int, due_ms: int, size: int, form: int, hashed: int) -> None:
+    def stored(
+        self, address: int, queue_key: int, due_ms: int, size: int, form: int, hashed: int, owner: int = 0
+    ) -> None:
         """Add the timer of a pending entry; `hashed` is the hash of topic and the sender's key, 0 without a key."""
-        self.pending.memtable.add(Timer(due_ms, address, queue_key, size, HASH_SIZE if hashed else 0, form))
+        if owner:
+            self.owners.add(queue_key >> TOPIC_SHIFT, owner)
+        marks = marks_of(owner, NAME_SIZE if hashed else 0)
+        self._add(Timer(due_ms, address, queue_key, size, marks, form), hashed)
+
+    def _add(self, timer: Timer, hashed: int) -> None:
+        self.pending.memtable.add(timer)
         if hashed:
-            self.pending.names.add(hashed, self.pending.ids.id_at((due_ms, address)))
+            self.pending.names.add(hashed, self.pending.ids.id_at(timer[:2]))
 
     def stored_again(self, address: int, size: int, form: int, found: StoredAgain) -> None:
         """Add a rescheduled timer under its old id, and delete it in its sorted table."""
-        queue_key, due_ms, hashed, timer_id, table_key = found
+        queue_key, due_ms, hashed, timer_id, table_key, owner = found
         self._delete_in_tables(table_key, queue_key >> TOPIC_SHIFT, address)
         self.pending.ids.set(timer_id, (due_ms, address))
-        self.stored(address, queue_key, due_ms, size, form, hashed)
+        marks = marks_of(owner, NAME_SIZE if hashed else 0)
+        self._add(Timer(due_ms, address, queue_key, size, marks, form), hashed)
+
+    def hold(self, producer_id: int, timer: Timer) -> None:
+        """Add a delayed record of a producer's open transaction."""
+        self.held.add(producer_id, timer)
+        if owner := owner_of(timer.marks):
+            self.owners.add(timer.topic, owner)
 
     def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
         """Make the delayed records of a transaction pending if it was committed, and drop them if not."""
         for timer in self.held.take(producer_id):
             if is_commit and self._topic_exists(timer.topic):
                 self.pending.memtable.add(timer)
+            elif owner := owner_of(timer.marks):
+                self.owners.credit(timer.topic, owner, 1)
 
     def delivered(self, topic: int, ids: bytes, log_position: int) -> None:
         """Remove timers of a topic by their packed ids."""
@@ -146,6 +166,7 @@ class Timers:
         """Leave out the timers of a deleted topic. The sweep drops them, or the delivery when they are due."""
         self.tree.resume(topic)
         self.tree.deletions.forget_topic(topic)
+        self.owners.topic_deleted(topic)
         self.sweep.begin(self.pending.memtable, topic)
 
     def _delete_in_tables(self, key: TimerKey, topic: int, log_position: int) -> None:

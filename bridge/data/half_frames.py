@@ -37,6 +37,7 @@ class HalfRequest(NamedTuple):
     id: str
     check_url: str  # Empty if the broker sends no check-back.
     immunity_ms: int | None
+    is_delayed: bool = False  # Its commit may make a delayed message. Known only while it is being sent.
 
 
 class StoredHalf(NamedTuple):

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from duolog.bridge.data.publishing.pending_quota import PendingQuotaReached
 from duolog.bridge.data.publishing.refusals import IllegalMessage, ProduceRefused
 from duolog.bridge.http.access.gate import HttpGate, NotAllowed, NotLoggedIn, not_admitted
 from duolog.bridge.http.access.quota_check import BODY_BYTES, AboveQuota, QuotaCheck
@@ -254,6 +255,8 @@ class HttpPort:
             response = failure(str(error), 429)
             response.headers["Retry-After"] = str(error.wait_s)
             return response
+        except PendingQuotaReached as error:
+            return failure(str(error), 429)
         except (MayNotRead, NotSuper) as error:
             return failure(str(error), 403)
         except (TopicExists, UserExists, TooManyUsers, TooManyRules, TooManyQuotas) as error:

@@ -28,6 +28,7 @@ from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
 from duolog.bridge.kafka.requests.request import KafkaRequest, Steps, join_promises
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.security.quotas.entity import PRODUCED
+from duolog.bridge.security.quotas.quotas import Quotas
 from duolog.protocol.kafka import produce as wire
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.produce import PartitionProduced, PartitionRecords, ProduceRequest
@@ -132,7 +133,7 @@ def _append(
     opened_before = checker.opened_bytes
     try:
         base_offset, log_append_ms, promise = context.publisher.publish_batch(
-            topic, index, records or b"", now_ms, _origin(connection, request)
+            topic, index, records or b"", now_ms, _origin(context.security.quotas, connection, request)
         )
     except ANSWERABLE as error:
         return _failed(context, partition, error), None, checker.opened_bytes - opened_before
@@ -157,7 +158,7 @@ def _append_in_slices(
     if not is_sound or topic is None or not 0 <= index < topic.queue_count:
         return _refuse_unread(context, request, partition, opened_bytes), None, 0
     checker = context.publisher.checker
-    origin = _origin(connection, request)
+    origin = _origin(context.security.quotas, connection, request)
     steps = context.publisher.publish_batch_in_slices(topic, index, records or b"", now_ms, origin)
     cost_bytes = 0
     while True:
@@ -178,11 +179,12 @@ def _append_in_slices(
     return result, promise, cost_bytes + checker.opened_bytes - opened_before
 
 
-def _origin(connection: OrderedConnection, request: KafkaRequest) -> BatchOrigin:
+def _origin(quotas: Quotas, connection: OrderedConnection, request: KafkaRequest) -> BatchOrigin:
     """Return what the request says about all its batches."""
     version = request.version
     adds_partition, allows_zstd = version >= _ADDS_PARTITIONS_FROM, version >= _ZSTD_FROM
-    return new_tuple(BatchOrigin, (connection, request.body.transactional_id, adds_partition, allows_zstd))
+    client = quotas.client(connection.wire, connection.session, request.client_id) if quotas.has_any else None
+    return new_tuple(BatchOrigin, (connection, request.body.transactional_id, adds_partition, allows_zstd, client))
 
 
 def _refuse_unread(

@@ -32,10 +32,12 @@ from duolog.bridge.records.timers import (
     TableTimersDeleted,
     TimerMoved,
     TimerNames,
+    TimerOwnerKnown,
     TimerRequested,
     TimerRequestsKnown,
     TimersCancelled,
     TimersCancelledBefore,
+    TimersCredited,
     TimersDelivered,
     TimersPending,
     TimerTablesChanged,
@@ -93,6 +95,8 @@ Record = (
     | DelayedBatch
     | TimersDelivered
     | TimersCancelled
+    | TimersCredited
+    | TimerOwnerKnown
     | TimerMoved
     | TimerRequested
     | TimerRequestsKnown

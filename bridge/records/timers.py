@@ -65,6 +65,24 @@ class TimerNames(StateRecordBody, frozen=True, tag=47):
     rows: bytes
 
 
+class TimersCredited(StateRecordBody, frozen=True, tag=84):
+    """Messages that this unit delivers or cancels do not count for their owners any more."""
+
+    credits: Sequence[tuple[int, int, int]]  # (topic number, number of the owner, count).
+
+
+class TimerOwnerKnown(StateRecordBody, frozen=True, tag=85):
+    """An owner of pending messages has this number, until it has none any more; the unit has its first message.
+
+    None: the user, or the client id, does not matter.
+    """
+
+    number: int
+    user: str | None
+    client_id: str | None
+    pending: Sequence[tuple[int, int]] = ()  # Only in snapshots: (topic number, count) of its pending messages.
+
+
 class TimerRequested(StateRecordBody, frozen=True, tag=82):
     """The delayed message in the entry before this one belongs to a request with an `Idempotency-Key`."""
 

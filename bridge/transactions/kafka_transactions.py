@@ -29,7 +29,7 @@ from duolog.bridge.state.producers import InvalidProducerEpoch, Producers
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.transaction_replay import KEYS_IN_RECORD, TransactionReplay
 from duolog.delay import entry_extra
-from duolog.delay.rows import Timer
+from duolog.delay.rows import Timer, marks_of
 from duolog.delay.timers import Timers
 from duolog.protocol.kafka import marker
 from duolog.protocol.kafka.record_batch import BatchHeader, read_header
@@ -328,11 +328,11 @@ class Transactions:
             self.wrote(key, read_header(frame).producer_id, slot)
 
     def _replay_delayed(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
-        key, due_ms, producer_id = entry_extra.decode_held(extra)
+        key, due_ms, producer_id, owner = entry_extra.decode_held(extra)
         transaction = self.coordinator.of_producer(producer_id)
         if transaction is not None:
             self.coordinator.begin(transaction, slot.stored_ms)
-            self._timers.held.add(producer_id, Timer(due_ms, slot.position, key, size, 0, form))
+            self._timers.hold(producer_id, Timer(due_ms, slot.position, key, size, marks_of(owner, 0), form))
 
     def sweep(self, is_deleted: IsDeleted) -> Iterator[int]:
         """Remove the queues of deleted topics. Until then the end of a transaction skips them."""

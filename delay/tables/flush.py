@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 
 from duolog.delay.entry_extra import HASH_AT
-from duolog.delay.rows import KEY_SIZE, ROW, rows_of
+from duolog.delay.rows import KEY_SIZE, NAME_SIZE, ROW, owner_of, rows_of
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import TableTimer
 from duolog.delay.tables.table_writer import TableWriter
@@ -32,9 +32,9 @@ class Flush:
         try:
             keys = []
             for block in self._blocks:
-                for due_ms, address, queue_key, _, _, form in ROW.iter_unpack(block):
+                for due_ms, address, queue_key, _, marks, form in ROW.iter_unpack(block):
                     name, frame = found[address]  # Two rows may have one address, if a timer was rescheduled.
-                    writer.add(TableTimer(due_ms, address, queue_key, form, name, frame))
+                    writer.add(TableTimer(due_ms, address, queue_key, form, name, frame, owner_of(marks)))
                 keys += [row[:KEY_SIZE] for row in rows_of(block)]
             self.table = writer.finish()
         except BaseException:
@@ -48,11 +48,11 @@ class Flush:
         rows = merge(*[sorted(ROW.iter_unpack(block), key=_address_of) for block in self._blocks], key=_address_of)
         while some := [*islice(rows, READ_AT_ONCE)]:
             places = [
-                EntryLocation(address, size + (HASH_AT + name_size if name_size else 0), form)
-                for _, address, _, size, name_size, form in some
+                EntryLocation(address, size + (HASH_AT + NAME_SIZE if marks & NAME_SIZE else 0), form)
+                for _, address, _, size, marks, form in some
             ]
-            for (_, address, _, size, name_size, _), stored in zip(some, self._read(places), strict=True):
-                name = bytes(stored.frame[size + HASH_AT :]) if name_size else b""
+            for (_, address, _, size, marks, _), stored in zip(some, self._read(places), strict=True):
+                name = bytes(stored.frame[size + HASH_AT :]) if marks & NAME_SIZE else b""
                 found[address] = (name, bytes(stored.frame[:size]))
         return found
 

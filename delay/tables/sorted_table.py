@@ -9,7 +9,18 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from duolog.delay.names import name_hash
-from duolog.delay.rows import KEY, ROW, ROW_SIZE, TOPIC_AT, TOPIC_END, TOPIC_SHIFT, TimerKey, lower
+from duolog.delay.rows import (
+    KEY,
+    NAME_SIZE,
+    ROW,
+    ROW_SIZE,
+    TOPIC_AT,
+    TOPIC_END,
+    TOPIC_SHIFT,
+    TimerKey,
+    lower,
+    owner_of,
+)
 from duolog.delay.tables.paged_index import PAGE_SIZE, PagedIndex
 from duolog.delay.tables.table_format import (
     BLOCK,
@@ -355,9 +366,9 @@ def _error_of(read: Callable[[], object]) -> str:
 def _timers(rows: bytes, payload: bytes, first: int, end: int) -> Iterator[TableTimer]:
     """Yield the timers of a block by their numbers in it, in [first, end)."""
     at = 0
-    for _, _, _, frame_size, name_size, _ in ROW.iter_unpack(rows[: first * ROW_SIZE]):
-        at += frame_size + name_size
-    for due_ms, address, key, frame_size, name_size, form in ROW.iter_unpack(rows[first * ROW_SIZE : end * ROW_SIZE]):
-        frame_at = at + name_size
+    for _, _, _, frame_size, marks, _ in ROW.iter_unpack(rows[: first * ROW_SIZE]):
+        at += frame_size + (marks & NAME_SIZE)
+    for due_ms, address, key, frame_size, marks, form in ROW.iter_unpack(rows[first * ROW_SIZE : end * ROW_SIZE]):
+        frame_at = at + (marks & NAME_SIZE)
         name, at = payload[at:frame_at], frame_at + frame_size
-        yield new_tuple(TableTimer, (due_ms, address, key, form, name, payload[frame_at:at]))
+        yield new_tuple(TableTimer, (due_ms, address, key, form, name, payload[frame_at:at], owner_of(marks)))

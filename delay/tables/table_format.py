@@ -30,7 +30,7 @@ time, by topic and by name.
 from struct import Struct
 from typing import Final, NamedTuple
 
-from duolog.delay.rows import TOPIC_SHIFT, Timer, TimerKey
+from duolog.delay.rows import TOPIC_SHIFT, Timer, TimerKey, marks_of
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
 from duolog.store.entry import new_tuple
 
@@ -55,8 +55,9 @@ class TableTimer(NamedTuple):
     address: int  # The address of the pending entry in the log.
     queue_key: int  # The key of the queue to which the message is delivered.
     form: int  # The frame format.
-    name: bytes  # The hash of topic and sender's key (`delay/names.py`); empty if the sender gave no key.
+    name: bytes  # The hash of topic and sender's key (`delay/names.py`), NAME_SIZE bytes; empty: there is no key.
     frame: bytes  # The frame as it is in the log.
+    owner: int = 0  # The number of its owner (`delay/owners.py`); 0: it counts for nobody.
 
     @property
     def key(self) -> TimerKey:
@@ -69,8 +70,8 @@ class TableTimer(NamedTuple):
 
 def row_of(timer: TableTimer) -> Timer:
     """Return a timer without its message."""
-    due_ms, address, queue_key, form, name, frame = timer
-    return new_tuple(Timer, (due_ms, address, queue_key, len(frame), len(name), form))
+    due_ms, address, queue_key, form, name, frame, owner = timer
+    return new_tuple(Timer, (due_ms, address, queue_key, len(frame), marks_of(owner, len(name)), form))
 
 
 class TableEntry(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Final
 from crc32c import crc32c
 
 from duolog.delay.names import name_hash
-from duolog.delay.rows import ROW, ROW_SIZE, TOPIC_SHIFT, TimerKey
+from duolog.delay.rows import NAME_SIZE, ROW, ROW_SIZE, TOPIC_SHIFT, TimerKey, marks_of
 from duolog.delay.tables.paged_index import pages_of, rows_per_page
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import (
@@ -67,13 +67,14 @@ class TableWriter:
 
     def add(self, timer: TableTimer) -> None:
         """Add the next timer, whose key must be greater than that of the timer before it."""
-        due_ms, address, queue_key, form, name, frame = timer
+        due_ms, address, queue_key, form, name, frame, owner = timer
         key = (due_ms, address)
         assert key > self.last, f"timer {key} comes after {self.last}"
+        assert not name or len(name) == NAME_SIZE, f"a name of {len(name)} bytes"
         self.last = key
         if not self._rows:
             self._block_first = key
-        self._rows.append(ROW.pack(due_ms, address, queue_key, len(frame), len(name), form))
+        self._rows.append(ROW.pack(due_ms, address, queue_key, len(frame), marks_of(owner, len(name)), form))
         topic = queue_key >> TOPIC_SHIFT
         self._topics[topic] = self._topics.get(topic, 0) + 1
         if name:

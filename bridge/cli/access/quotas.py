@@ -31,7 +31,8 @@ def quota_set(
         list[str],
         typer.Argument(
             metavar="KEY=NUMBER...",
-            help="producer_byte_rate, consumer_byte_rate, request_percentage, connections, connection_creation_rate",
+            help="producer_byte_rate, consumer_byte_rate, request_percentage, connections, connection_creation_rate, "
+            "delayed_messages_pending",
         ),
     ],
     user: User = None,

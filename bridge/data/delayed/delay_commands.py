@@ -148,7 +148,7 @@ class DelayCommands:
     # -- Units
 
     def _cancel(self, timer_ids: list[TimerId], now_ms: int) -> Promise:
-        promise = self._state_log.commit([cancellation_of(timer_ids, now_ms)], now_ms).promise
+        promise = self._state_log.commit(cancellation_of(self._timers, timer_ids, now_ms), now_ms).promise
         self._metrics.timers["cancelled"] += len(timer_ids)
         return promise
 
@@ -165,7 +165,7 @@ class DelayCommands:
                 moves.append(TimerMoved(*timer_id, due_ms))
                 continue
             hashed = int.from_bytes(found.name, "big")
-            extra = encode_stored_again(StoredAgain(found.queue_key, due_ms, hashed, timer_id, key))
+            extra = encode_stored_again(StoredAgain(found.queue_key, due_ms, hashed, timer_id, key, found.owner))
             frames.append(self._frames.stored_again(found.form, memoryview(found.frame), due_ms, extra))
         return self._state_log.commit(moves, now_ms, frames).promise
 

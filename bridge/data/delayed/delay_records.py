@@ -12,8 +12,10 @@ from duolog.bridge.records.timers import (
     TableTimersDeleted,
     TimerMoved,
     TimerNames,
+    TimerOwnerKnown,
     TimersCancelled,
     TimersCancelledBefore,
+    TimersCredited,
     TimersDelivered,
     TimersPending,
     TimerTablesChanged,
@@ -21,7 +23,8 @@ from duolog.bridge.records.timers import (
 from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.records.transactions import TimersHeld
 from duolog.delay import entry_extra
-from duolog.delay.rows import TimerId, pack_keys
+from duolog.delay.owners import TimerOwner
+from duolog.delay.rows import Timer, TimerId, pack_keys
 from duolog.delay.timers import Timers
 from duolog.delay.tree.jobs import ManifestChange
 from duolog.delay.tree.tree import manifest_of
@@ -36,20 +39,28 @@ def commit_manifest(state_log: StateLog, change: ManifestChange, now_ms: int) ->
     return state_log.free([record], now_ms).promise
 
 
-def cancellation_of(timer_ids: Iterable[TimerId], now_ms: int) -> TimersCancelled:
-    """Make the record that cancels these messages."""
-    return TimersCancelled(pack_keys(timer_ids), now_ms)
+def credits_of(timers: Timers, gone: Iterable[Timer]) -> list[Record]:
+    """Make the record that credits messages to their owners, if they have any, in the unit that removes them."""
+    found = timers.owners.credits_of(gone)
+    return [TimersCredited(found)] if found else []
+
+
+def cancellation_of(timers: Timers, timer_ids: Iterable[TimerId], now_ms: int) -> list[Record]:
+    """Make the records that cancel these messages, which are in memory."""
+    ids = [*timer_ids]
+    gone = (timer for timer in map(timers.pending.find, ids) if timer is not None)
+    return [TimersCancelled(pack_keys(ids), now_ms), *credits_of(timers, gone)]
 
 
 def cancellations_by_key(timers: Timers, topic: int, keys: Iterable[bytes], now_ms: int) -> list[Record]:
-    """Make the record that cancels the pending messages of a topic with these sender's keys, if there are any.
+    """Make the records that cancel the pending messages of a topic with these sender's keys, if there are any.
 
-    The unit with the record must be appended before the loop turns (`Timers.replaced`). Raises StoreError.
+    The unit with the records must be appended before the loop turns (`Timers.replaced`). Raises StoreError.
     """
     timer_ids: dict[TimerId, None] = {}
     for key in keys:
         timer_ids |= dict.fromkeys(timers.replaced(topic, key))
-    return [cancellation_of(timer_ids, now_ms)] if timer_ids else []
+    return cancellation_of(timers, timer_ids, now_ms) if timer_ids else []
 
 
 class DelayRecords:
@@ -59,6 +70,8 @@ class DelayRecords:
         self._timers = timers
         state_log.own(TimersDelivered, self._replay_delivered)
         state_log.own(TimersCancelled, self._replay_cancelled)
+        state_log.own(TimersCredited, self._replay_credited)
+        state_log.own(TimerOwnerKnown, self._replay_owner)
         state_log.own(TimerMoved, self._replay_moved)
         state_log.own(DelayPaused, self._replay_paused)
         state_log.own(TimersPending, self._replay_pending)
@@ -75,8 +88,8 @@ class DelayRecords:
     # -- Single messages
 
     def _replay_stored(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
-        queue_key, due_ms, hashed = entry_extra.decode_pending(extra)
-        self._timers.stored(slot.position, queue_key, due_ms, size, form, hashed)
+        queue_key, due_ms, hashed, owner = entry_extra.decode_pending(extra)
+        self._timers.stored(slot.position, queue_key, due_ms, size, form, hashed, owner)
 
     def _replay_stored_again(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
         self._timers.stored_again(slot.position, size, form, entry_extra.decode_stored_again(extra))
@@ -93,6 +106,18 @@ class DelayRecords:
             self._timers.pending.ids.set(timer_id, (record.due_ms, record.now_address or record.address))
         else:
             self._timers.pending.move(timer_id, record.due_ms)
+
+    # -- Owners
+
+    def _replay_credited(self, record: TimersCredited, slot: Slot) -> None:
+        for topic, number, count in record.credits:
+            self._timers.owners.credit(topic, number, count)
+
+    def _replay_owner(self, record: TimerOwnerKnown, slot: Slot) -> None:
+        owners = self._timers.owners
+        owners.named(record.number, TimerOwner(record.user, record.client_id))
+        for topic, count in record.pending:
+            owners.add(topic, record.number, count)
 
     # -- Topics and tables
 
@@ -134,6 +159,7 @@ class DelayRecords:
         return chain(
             [TimerTablesChanged(manifest, b"", b"", 0)] if manifest else [],
             map(TableTimersDeleted, tree.deletions.snapshot()),
+            [TimerOwnerKnown(number, *owner, pending) for number, owner, pending in timers.owners.snapshot()],
             starmap(TimersHeld, timers.held.snapshot()),
             map(TimersPending, timers.pending.memtable.snapshot()),
             map(TimerNames, timers.pending.names.snapshot()),

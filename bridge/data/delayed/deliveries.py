@@ -15,9 +15,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from duolog.bridge.data.delayed.delay_records import credits_of
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import NOT_CAUSED_BY_RECORD, Poison
+from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import TimersCancelled, TimersDelivered
 from duolog.bridge.state.topics import Topics
 from duolog.delay.rows import Timer
@@ -59,7 +61,7 @@ class Deliveries:
         poison: Poison,
     ) -> None:
         self._state_log, self._topics = state_log, topics
-        self._pending, self._tree = timers.pending, timers.tree
+        self._timers, self._pending, self._tree = timers, timers.pending, timers.tree
         self._metrics, self._poison = metrics, poison
         self._unread: dict[int, int] = {}  # The times of repeated reads, by topic.
         # Messages that a thread has read and the next `run` delivers.
@@ -103,7 +105,8 @@ class Deliveries:
 
     def drop(self, timers: Sequence[Timer], now_ms: int) -> None:
         """Drop messages whose topic is deleted, or that cannot be delivered."""
-        self._state_log.free([TimersCancelled(self._pending.ids.packed(timers), now_ms, is_dropped=True)], now_ms)
+        dropped = TimersCancelled(self._pending.ids.packed(timers), now_ms, is_dropped=True)
+        self._state_log.free([dropped, *credits_of(self._timers, timers)], now_ms)
         self._metrics.timers["dropped"] += len(timers)
 
     # -- Turns
@@ -212,7 +215,8 @@ class Deliveries:
         except Exception as error:  # noqa: BLE001 - the message that raises is set aside
             self._deliver_parts(turns, found, now_ms, error)
             return
-        records = [TimersDelivered(topic, self._pending.ids.packed(timers)) for topic, timers in turns]
+        records: list[Record] = [TimersDelivered(topic, self._pending.ids.packed(timers)) for topic, timers in turns]
+        records += credits_of(self._timers, (timer for _, timers in turns for timer in timers))
         try:
             self._state_log.commit(records, now_ms, runs)
         except EntryTooLarge as error:

@@ -1,11 +1,13 @@
 """Verdicts on half messages of Kafka producers: a commit and the message that it makes visible are one unit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.data.half_frames import final_record, read_half
 from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.records.codec import Record
+from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.op_messages import HalfDecision
@@ -25,17 +27,17 @@ class HalfDecisions:
     halves: HalfMessageLog
     publisher: Publisher
 
-    def decide(self, half: Stored, verdict: HalfVerdict) -> Promise | None:
+    def decide(self, half: Stored, verdict: HalfVerdict, client: QuotaClient | None = None) -> Promise | None:
         """Append a verdict on a Kafka producer's half message; None if its topic was deleted.
 
-        Raises UnknownHalf, AlreadyDecided, StoreError, and DelayRefused if the delay is more than `delay.max_days`
-        allows now.
+        A delayed message counts in the quota of `client`, who commits it. Raises UnknownHalf, AlreadyDecided,
+        StoreError, and DelayRefused if the delay is more than `delay.max_days` allows now.
         """
         now_ms = self.clock.now_ms()
         if not self.halves.state.judge(half.base_offset, verdict):
             return self.store.promise()  # The half message has this verdict already.
-        frames: list[Frame] = []
-        records: list[Record] = []
+        frames: Sequence[Frame] = ()
+        records: Sequence[Record] = ()
         _, name, queue_id, record = read_half(half.frame)
         if verdict is HalfVerdict.COMMITTED:
             topic = self.topics.get(name)
@@ -47,4 +49,5 @@ class HalfDecisions:
             )
             frames = [planned.frame for planned in plan.frames]
             records = self.publisher.records_of(plan, now_ms)
+            frames, records = self.publisher.pending_quota.charge(frames, records, client, refuses=False)
         return self.halves.end(half.base_offset, HalfDecision(verdict, name, half.stored_ms, frames), now_ms, records)

@@ -26,6 +26,7 @@ from duolog.bridge.data.expiry import ExpiryParser
 from duolog.bridge.data.half_frames import HalfRequest
 from duolog.bridge.data.publishing.refusals import check_may_produce
 from duolog.bridge.data.unknown_headers import Sender, UnknownHeaders
+from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.recurring import AMQ_NAMES
 from duolog.delay.requested_delay import DelayRefused, RequestedDelay
@@ -68,6 +69,7 @@ class BatchOrigin(NamedTuple):
     transactional_id: str | None = None
     adds_partition: bool = False  # The batch itself adds its partition to the transaction (Produce version 12).
     allows_zstd: bool = True
+    client: QuotaClient | None = None  # Whose quota its delayed records count in; None: no quota is set.
 
 
 BROKER_ORIGIN: Final = BatchOrigin()  # The batch was made by the broker itself.
@@ -233,7 +235,8 @@ class BatchChecker:
         if self._expiry_parser.parse_headers(record.headers, now_ms) is not None:
             requested.expiring.add(index)
         if half is not None:
-            requested.half.append((half, record))
+            is_delayed = delay is not None and delay.schedule is None
+            requested.half.append((half._replace(is_delayed=is_delayed), record))
         elif delay is not None:
             requested.delayed.append((delay, record))
         else:

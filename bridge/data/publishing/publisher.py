@@ -4,7 +4,7 @@
     plan      the frames and state records that it becomes (`kafka_plan.py`, `rocketmq_plan.py`)
     producer  a batch of an idempotent producer that is in the log already is answered with its place and not appended;
               for a batch of a Kafka transaction, its producer must be the newest and the transaction have the partition
-    limits    pending messages, schedules, half messages, and what a transaction may have
+    limits    pending messages, of all and of the client, schedules, half messages, what a transaction may have
     append    one unit; the store stamps offsets, positions and times into the frames
 
 A batch in which all records are visible at once, and a message that asks for nothing, are appended as one frame without
@@ -21,6 +21,7 @@ from duolog.bridge.data.delayed.delays import Delays
 from duolog.bridge.data.delayed.schedules import Schedules
 from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.publishing.kafka_plan import KafkaPlan, KafkaPlanner
+from duolog.bridge.data.publishing.pending_quota import PendingQuota
 from duolog.bridge.data.publishing.produced_batches import (
     BROKER_ORIGIN,
     BatchChecker,
@@ -36,6 +37,8 @@ from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record as StateRecord
 from duolog.bridge.records.timers import DelayedBatch, TimerRequested
+from duolog.bridge.security.quotas.entity import QuotaClient
+from duolog.bridge.security.quotas.quotas import Quotas
 from duolog.bridge.state.idempotency_keys import IdempotencyKey
 from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.topic_table import Topic
@@ -83,6 +86,7 @@ class PublishOwners:
     expiring_queues: ExpiringQueues
     producers: Producers
     transactions: Transactions
+    quotas: Quotas
 
 
 class Publisher:
@@ -103,6 +107,7 @@ class Publisher:
     ) -> None:
         self._log, self._state_log, self._metrics, self._stamps = log, state_log, metrics, KafkaStamps()
         self._delays, self._schedules, self._half_messages = owners.delays, owners.schedules, owners.half_messages
+        self.pending_quota = PendingQuota(owners.quotas, owners.delays.timers.owners)
         self._expiring_queues = owners.expiring_queues
         self._producers, self._transactions = owners.producers, owners.transactions
         unknown_headers = UnknownHeaders()
@@ -128,8 +133,8 @@ class Publisher:
     ) -> Published:
         """Append the batch that a Produce request has for one partition.
 
-        Raises InvalidBatch, DelayRefused, NotSupported, ProduceRefused, ProducerError, TransactionError, StoreError,
-        and then nothing was appended.
+        Raises InvalidBatch, DelayRefused, NotSupported, PendingQuotaReached, ProduceRefused, ProducerError,
+        TransactionError, StoreError, and then nothing was appended.
         """
         checked = self.checker.check(topic, batch, now_ms, origin)
         requested = checked.requested
@@ -209,12 +214,14 @@ class Publisher:
         if header.is_transactional:
             self._transactions.check_delayed(header.producer_id, plan.delayed_count)
         self._half_messages.check_kafka(topic, plan.half_requests)
+        self.pending_quota.check_room(origin.client, sum(half.is_delayed for half in plan.half_requests))
         records = self.records_of(plan, now_ms)
         self._schedules.check_room(records)
         if header.producer_id >= 0:
             first, last = header.base_sequence, header.last_sequence
             records.append(DelayedBatch(queue.key, header.producer_id, header.producer_epoch, first, last))
-        slots, promise = self._delays.append([planned.frame for planned in plan.frames], now_ms, records)
+        frames, owned = self.pending_quota.charge([planned.frame for planned in plan.frames], records, origin.client)
+        slots, promise = self._delays.append(frames, now_ms, owned)
         for planned, slot in zip(plan.frames, slots, strict=False):
             if planned.half is not None:
                 self._half_messages.follow_kafka(topic, planned.half, slot)
@@ -246,41 +253,55 @@ class Publisher:
         *,
         replaces: bool,
         request: IdempotencyKey | None = None,
+        client: QuotaClient | None = None,
     ) -> tuple[TimerId, Promise]:
         """Append one delayed record; return its timer's id, which is recorded as the answer to `request`.
 
-        Raises InvalidBatch, DelayRefused, ProduceRefused, StoreError.
+        `client` is whose quota the record counts in. Raises InvalidBatch, DelayRefused, PendingQuotaReached,
+        ProduceRefused, StoreError.
         """
         check_record(topic, record)
         plan = self.batches.plan_delayed(topic, queue_id, record, delay, now_ms, replaces=replaces)
-        frames = [planned.frame for planned in plan.frames]
         records = self.records_of(plan, now_ms)
+        frames, owned = self.pending_quota.charge([planned.frame for planned in plan.frames], records, client)
         if request is not None:
-            records.insert(0, _answer_record(request, frames[0], topic.key(queue_id), now_ms))
-        slots, promise = self._delays.append(frames, now_ms, records)
+            owned = [_answer_record(request, frames[0], topic.key(queue_id), now_ms), *owned]
+        slots, promise = self._delays.append(frames, now_ms, owned)
         self._count("kafka", 1, frames[0].size)
         return (delay.due_ms, slots[0].position), promise
 
     # -- RocketMQ messages
 
     def publish_messages(
-        self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, sender: Sender | None = None
+        self,
+        topic: Topic,
+        queue_id: int,
+        messages: Sequence[Message],
+        now_ms: int,
+        sender: Sender | None = None,
+        client: QuotaClient | None = None,
     ) -> Appended:
         """Append messages as one unit; the slots are those of the messages.
 
-        Raises DelayRefused, IllegalMessage, NotSupported, ProduceRefused, ProtocolError, StoreError, and then nothing
-        was appended.
+        `client` is whose quota delayed messages count in. Raises DelayRefused, IllegalMessage, NotSupported,
+        PendingQuotaReached, ProduceRefused, ProtocolError, StoreError, and then nothing was appended.
         """
         plan = self.messages.plan_messages(topic, queue_id, messages, now_ms, sender=sender)
-        return self.append_messages(topic, queue_id, plan, now_ms)
+        return self.append_messages(topic, queue_id, plan, now_ms, client)
 
-    def append_messages(self, topic: Topic, queue_id: int, plan: MessagePlan, now_ms: int) -> Appended:
-        """Append a plan as one unit; the slots are those of its messages. Raises StoreError and appends nothing."""
+    def append_messages(
+        self, topic: Topic, queue_id: int, plan: MessagePlan, now_ms: int, client: QuotaClient | None = None
+    ) -> Appended:
+        """Append a plan as one unit; the slots are those of its messages.
+
+        Raises PendingQuotaReached and StoreError, and appends nothing.
+        """
         frames, records, body_bytes = plan
         if records or frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
             if len(records) > 1:
                 self._schedules.check_room(records)
-            slots, promise = self._delays.append(frames, now_ms, records)
+            parts, owned = self.pending_quota.charge(frames, records, client)
+            slots, promise = self._delays.append(parts, now_ms, owned)
             appended = Appended(slots[: len(frames)], Promise(promise.end, topic.queues[queue_id].level))
         else:
             appended = self._log.append(frames, now_ms)
@@ -295,13 +316,15 @@ class Publisher:
         replacing_keys: Iterable[bytes],
         body_bytes: int,
         now_ms: int,
+        client: QuotaClient | None = None,
     ) -> Appended:
         """Append the messages of a batch as one unit; the slots are that of the run's first, if any, and of `delayed`.
 
         The pending messages of the topic with `replacing_keys` are cancelled. A run takes a third of the time that as
-        many frames take. Raises StoreError and appends nothing.
+        many frames take. Raises PendingQuotaReached and StoreError, and appends nothing.
         """
         records = [*records, *cancellations_by_key(self._delays.timers, run.queue.topic, replacing_keys, now_ms)]
+        delayed, records = self.pending_quota.charge(delayed, records, client)
         parts: Sequence[Frame | FrameRun] = [run, *delayed] if run.frames else delayed
         if delayed:
             slots, promise = self._delays.append(parts, now_ms, records)

@@ -262,14 +262,18 @@ class MessagePlanner:
 
     # -- Checks
 
-    def check_half(self, topic: Topic, message: Message, now_ms: int, sender: Sender) -> None:
-        """Raise what `plan_messages` would raise for a half message if it were committed now; it has no TRAN_MSG."""
+    def check_half(self, topic: Topic, message: Message, now_ms: int, sender: Sender) -> RequestedDelay | None:
+        """Raise what `plan_messages` would raise for a half message if it were committed now; return its delay.
+
+        The message has no TRAN_MSG any more.
+        """
         check_may_produce(topic)
         found = self._check_message(message, _text_of(message.properties))
-        if found is not None:
-            self._unknown_headers.check(topic, found, sender)
-            self._delay_parser.parse_properties(found, now_ms)
-            self._expiry_parser.parse_properties(found, now_ms)
+        if found is None:
+            return None
+        self._unknown_headers.check(topic, found, sender)
+        self._expiry_parser.parse_properties(found, now_ms)
+        return self._delay_parser.parse_properties(found, now_ms)
 
     def _check_schedule_count(self, messages: Sequence[Message], count_before: int) -> None:
         """Raise DelayRefused for a batch with too many schedules, before any rule of these messages is parsed."""

@@ -13,12 +13,18 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.http.access.gate import SESSION
 from duolog.bridge.http.access.requirements import RouteAccess, access_of
 from duolog.bridge.http.answers import Listing
+from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
-from duolog.bridge.security.quotas.entity import ANONYMOUS, FETCHED
+from duolog.bridge.security.quotas.entity import ANONYMOUS, FETCHED, QuotaClient
 from duolog.bridge.security.quotas.quotas import Quotas, Rate
 
 _NO_CLIENT_ID = ""
 BODY_BYTES: web.RequestKey[int] = web.RequestKey("body_bytes", int)  # The size of a body that was read.
+
+
+def quota_client(context: HttpContext, request: web.Request) -> QuotaClient | None:
+    """Return whose quota the delayed messages of a request count in; None: no quota is set."""
+    return context.security.quotas.client("http", request.get(SESSION))
 
 
 class AboveQuota(Exception):

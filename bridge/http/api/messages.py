@@ -34,6 +34,7 @@ from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import is_hidden
 from duolog.bridge.http import message_filters
 from duolog.bridge.http.access.gate import check_found
+from duolog.bridge.http.access.quota_check import quota_client
 from duolog.bridge.http.answers import (
     Json,
     Listing,
@@ -45,6 +46,7 @@ from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.message_forms import TAG, MessageForm, record_of
 from duolog.bridge.http.requests import check_query, due_ms_of, number, parsed, topic_named
 from duolog.bridge.net.futures import awaited
+from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.tracing.trace_context import TRACEPARENT
@@ -205,7 +207,7 @@ class MessageApi(ApiPart):
         now_ms = self._context.clock.now_ms()
         traceparent = request.headers.get(TRACEPARENT, "")
         plans = [self._plan(topic, each, now_ms, traceparent) for each in wanted]
-        written, promise = _append(self._context, topic, plans, now_ms)
+        written, promise = _append(self._context, topic, plans, now_ms, quota_client(self._context, request))
         await self._kept(promise)
         return answer({"messages": written}, status=201)
 
@@ -233,10 +235,17 @@ def _messages_in(body: bytes) -> Sequence[NewMessage]:
     return wanted
 
 
-def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: int) -> tuple[list[Json], Promise]:
-    """Append checked messages: each delayed message in a unit of its own, the others in batches of their queues."""
+def _append(
+    context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: int, client: QuotaClient | None
+) -> tuple[list[Json], Promise]:
+    """Append checked messages: each delayed message in a unit of its own, the others in batches of their queues.
+
+    `client` is whose quota the delayed messages count in.
+    """
     written: list[Json] = [{"queue": queue_id} for queue_id, _, _ in plans]
-    context.delayed.delays.timers.check_room(sum(delay is not None for _, _, delay in plans))
+    delayed = sum(delay is not None for _, _, delay in plans)
+    context.delayed.delays.timers.check_room(delayed)
+    context.messages.publisher.pending_quota.check_room(client, delayed)
     promise = context.state_log.barrier()
     by_queue: defaultdict[int, list[int]] = defaultdict(list)
     for place, (queue_id, record, delay) in enumerate(plans):
@@ -244,7 +253,7 @@ def _append(context: HttpContext, topic: Topic, plans: Sequence[_Plan], now_ms: 
             by_queue[queue_id].append(place)
             continue
         timer_id, kept = context.messages.publisher.publish_delayed(
-            topic, queue_id, record, delay, now_ms, replaces=False
+            topic, queue_id, record, delay, now_ms, replaces=False, client=client
         )
         promise = promise.and_also(kept)
         written[place] |= {"id": context.delayed.commands.text_ids.text_of(timer_id), "due_ms": delay.due_ms}

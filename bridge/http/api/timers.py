@@ -20,6 +20,7 @@ from aiohttp import web
 
 from duolog.bridge.data.delayed.delay_commands import Decision, DelayCommands, TimerView
 from duolog.bridge.http.access.gate import NotAllowed, check_found
+from duolog.bridge.http.access.quota_check import quota_client
 from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api.messages import bytes_view, headers_view, value_view
 from duolog.bridge.http.api_part import ApiPart
@@ -83,7 +84,14 @@ class TimerApi(ApiPart):
         replaces = wanted.replace and delay is not None
         delay = delay or RequestedDelay(now_ms)  # A due time in the past means now.
         timer_id, promise = context.messages.publisher.publish_delayed(
-            topic, queue_id, record, delay, now_ms, replaces=replaces, request=key
+            topic,
+            queue_id,
+            record,
+            delay,
+            now_ms,
+            replaces=replaces,
+            request=key,
+            client=quota_client(context, request),
         )
         await self._kept(promise)
         return _added(context.delayed.commands.text_ids.text_of(timer_id), topic.name, queue_id, delay.due_ms)

@@ -15,6 +15,7 @@ from typing import Final
 from aiohttp import web
 
 from duolog.bridge.data.reading.later import Later
+from duolog.bridge.http.access.quota_check import quota_client
 from duolog.bridge.http.answers import Json, Listing, answer, array
 from duolog.bridge.http.api.verdicts import decide_by_id, decide_by_offset
 from duolog.bridge.http.api_part import ApiPart
@@ -60,7 +61,8 @@ class TransactionApi(ApiPart):
     async def _decide(self, request: web.Request) -> web.Response:
         body = await self._read(request)
         topic, id = request.match_info["topic"], request.match_info["id"]
-        decided, promise = await decide_by_id(self._context.transactions.half_decisions, topic, id, body)
+        decisions, client = self._context.transactions.half_decisions, quota_client(self._context, request)
+        decided, promise = await decide_by_id(decisions, topic, id, body, client)
         await self._kept(promise)
         return answer(decided)
 

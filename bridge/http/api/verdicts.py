@@ -23,6 +23,7 @@ from duolog.bridge.http.answers import Json
 from duolog.bridge.http.context import TransactionContext
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
+from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.verdict_body import read_verdict
 from duolog.delay.requested_delay import DelayRefused
@@ -37,8 +38,13 @@ _STATES: Final = {
 }
 
 
-async def decide_by_id(context: HalfDecisions, topic: str, id: str, body: bytes) -> tuple[dict[str, str], Promise]:
-    """Decide the half message `id` of a topic by the body of a POST. Raises HTTPException, StoreError."""
+async def decide_by_id(
+    context: HalfDecisions, topic: str, id: str, body: bytes, client: QuotaClient | None = None
+) -> tuple[dict[str, str], Promise]:
+    """Decide the half message `id` of a topic by the body of a POST. Raises HTTPException, StoreError.
+
+    `client` is whose quota a delayed message counts in that is committed.
+    """
     verdict = _verdict(body)
     halves = context.halves
     found = context.topics.get(topic)
@@ -50,7 +56,7 @@ async def decide_by_id(context: HalfDecisions, topic: str, id: str, body: bytes)
             raise UnknownHalf(f"there is no half message {id[:300]!r} of topic {topic[:300]!r}")
         promise: Promise | None = context.store.promise()
         if halves.state.judge(offset, verdict):
-            promise = context.decide(await _read(halves, offset), verdict)
+            promise = context.decide(await _read(halves, offset), verdict, client)
     except UnknownHalf as error:
         raise web.HTTPNotFound(text=str(error)) from error
     except AlreadyDecided as error:

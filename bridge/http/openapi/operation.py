@@ -41,4 +41,6 @@ def limit_of(highest: int) -> Query:
 # The usual reasons for statuses of errors.
 NO_TOPIC: Final = {404: "There is no such topic."}
 NO_GROUP: Final = {404: "There is no such group."}
-ABOVE_QUOTA: Final = {429: "The user is above a quota; `Retry-After` says for how many seconds."}
+ABOVE_QUOTA: Final = {
+    429: "The user is above a quota; `Retry-After` says for how many seconds, if the broker knows it."
+}

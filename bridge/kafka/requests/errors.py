@@ -5,6 +5,7 @@ Kafka's clients retry after some codes and fail on others, so the choice decides
 
 from typing import Final
 
+from duolog.bridge.data.publishing.pending_quota import PendingQuotaReached
 from duolog.bridge.data.publishing.refusals import NotSupported, ProduceRefused
 from duolog.bridge.state.group_offsets import MetadataTooLarge, TooManyGroupOffsets
 from duolog.bridge.state.producers import InvalidProducerEpoch, OutOfOrderSequence
@@ -64,6 +65,9 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (InvalidTransactionTimeout, ErrorCode.invalid_transaction_timeout),
     (TransactionLimit, ErrorCode.policy_violation),
     (DelayRefused, ErrorCode.invalid_record),
+    # Clients do not retry, and show the message. Room comes only when messages are due, perhaps in days; until then a
+    # client that retries would hold up its other records of the partition.
+    (PendingQuotaReached, ErrorCode.policy_violation),
     (TooManyHalves, ErrorCode.kafka_storage_error),  # Clients retry, because verdicts on half messages make room.
     (NotSupported, ErrorCode.invalid_record),  # Clients do not retry, and show the message.
     (ProduceRefused, ErrorCode.invalid_topic_exception),

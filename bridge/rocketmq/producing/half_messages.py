@@ -13,7 +13,7 @@ Source: EndTransactionProcessor.java, TransactionalMessageBridge.java.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
@@ -28,8 +28,10 @@ from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.groups.consumer_group import NAME_CHARACTERS_MAX
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
+from duolog.bridge.rocketmq.requests.quota_check import quota_client
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_when
+from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.transactions.half_properties import check_back_of, half_properties, sent_properties
@@ -76,6 +78,9 @@ def prepare(
 ) -> Appended:
     """Append a half message for that queue; raises what `Publisher.publish_messages` raises, and TooManyHalves.
 
+    A delayed one must have room in the quota of pending messages. It counts there when it is committed, for whoever
+    commits it, and the commit is not refused.
+
     The promise is durable if the promises of the message's own queue are.
     """
     now_ms = context.clock.now_ms()
@@ -88,7 +93,9 @@ def prepare(
     if len(group) > NAME_CHARACTERS_MAX:
         raise MessageTooLarge(f"producer group of {len(group)} characters; {NAME_CHARACTERS_MAX} are allowed")
     sent.properties = properties.without(sent.properties, properties.TRAN_MSG)
-    context.messages.publisher.messages.check_half(topic, sent, now_ms, connection)
+    delay = context.messages.publisher.messages.check_half(topic, sent, now_ms, connection)
+    if delay is not None and delay.schedule is None:
+        context.messages.publisher.pending_quota.check_room(quota_client(connection), 1)
     sent.properties = half_properties(sent.properties, added, topic.rocketmq_name, queue_id)
     if len(sent.properties) > PROPERTIES_BYTES_MAX - _CHECK_TIMES_BYTES_MAX:
         raise MessageTooLarge(f"properties of {len(sent.properties)} bytes, with those of a half message")
@@ -101,6 +108,13 @@ def prepare(
 # -- Deciding
 
 
+class _Sender(NamedTuple):
+    """What the sender of END_TRANSACTION may do, and whose quotas hold for it."""
+
+    granted: Granted | None
+    client: QuotaClient | None
+
+
 def end_transaction(
     context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand
 ) -> Answer | None:
@@ -111,10 +125,11 @@ def end_transaction(
         # The producer does not know the verdict, or sent an unknown value; Apache RocketMQ answers neither.
         return None
     found = context.messages.halves.read(request.tran_state_table_offset)
+    sender = _Sender(connection.granted, quota_client(connection))
     if not isinstance(found, Later):
         gathers = connection.is_receiving and command.is_oneway
-        return _end(context, command, request, verdict, connection.granted, found, gathers=gathers)
-    decide = partial(_end, context, command, request, verdict, connection.granted)
+        return _end(context, command, request, verdict, sender, found, gathers=gathers)
+    decide = partial(_end, context, command, request, verdict, sender)
     return answer_when(connection, command, found, decide, outlives_connection=True)
 
 
@@ -123,7 +138,7 @@ def _end(
     command: RemotingCommand,
     request: EndTransactionRequest,
     verdict: HalfVerdict,
-    granted: Granted | None,
+    sender: _Sender,
     stored: Stored,
     *,
     gathers: bool = False,
@@ -137,8 +152,8 @@ def _end(
     group, immunity_ms = check_back_of(raw)
     _check(request, stored, group)
     topic = context.topics.by_rocketmq_name(name)
-    if granted is not None and topic is not None:
-        granted.check_topic(topic, Operation.WRITE)
+    if sender.granted is not None and topic is not None:
+        sender.granted.check_topic(topic, Operation.WRITE)
     halves = context.messages.halves
     if not halves.judge(stored.base_offset, verdict, now_ms):
         return _done(command, context.store.promise())  # The half message was decided in the same way before.
@@ -150,7 +165,7 @@ def _end(
     frames: Sequence[Frame] = ()
     if verdict is HalfVerdict.COMMITTED:
         committed = HalfMessageOutline(half, *outline[:3], raw)
-        frames, records = _plan_commit(context, committed, topic, name, queue_id, now_ms)
+        frames, records = _plan_commit(context, committed, topic, name, queue_id, now_ms, sender.client)
     if gathers and not records and not (frames and frames[0].extra):
         halves.gather(stored.base_offset, HalfDecision(verdict, name, stored.stored_ms, frames), now_ms)
         return NO_ANSWER
@@ -159,14 +174,20 @@ def _end(
 
 
 def _plan_commit(
-    context: RocketMQContext, committed: HalfMessageOutline, topic: Topic | None, name: str, queue_id: int, now_ms: int
+    context: RocketMQContext,
+    committed: HalfMessageOutline,
+    topic: Topic | None,
+    name: str,
+    queue_id: int,
+    now_ms: int,
+    client: QuotaClient | None = None,
 ) -> tuple[Sequence[Frame], Sequence[Record]]:
     """Return what makes a committed message visible. Raises RequestRefused if its topic was deleted."""
     if topic is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
     queue_id %= topic.queue_count  # A topic that was deleted and created again may have fewer queues.
     plan = context.messages.publisher.plan_committed_message(topic, queue_id, committed, now_ms)
-    return plan.frames, plan.records
+    return context.messages.publisher.pending_quota.charge(plan.frames, plan.records, client, refuses=False)
 
 
 async def decide(context: RocketMQContext, offset: int, verdict: HalfVerdict) -> Promise:

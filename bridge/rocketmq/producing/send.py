@@ -24,6 +24,7 @@ from duolog.bridge.rocketmq.producing.priority import by_priority
 from duolog.bridge.rocketmq.producing.send_batch import Target, sending
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
+from duolog.bridge.rocketmq.requests.quota_check import quota_client
 from duolog.bridge.rocketmq.retry import failed_attempts, send_back
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
@@ -86,13 +87,20 @@ def send_message(context: RocketMQContext, connection: RocketMQConnection, comma
         if context.messages.halves.gathered:
             append_gathered(context.messages.halves, context.metrics, context.clock.now_ms())
         sender = None if request.topic.startswith(RETRY_PREFIX) else connection
+        client = None if sender is None and _has_level(request) else quota_client(connection)
         slots, promise = context.messages.publisher.publish_messages(
-            topic, queue_id, [message], context.clock.now_ms(), sender
+            topic, queue_id, [message], context.clock.now_ms(), sender, client
         )
     stored_id = message_id(context.messages.publisher.messages.store_host, slots[0][0])
     handle = _recall_handle(context, request.topic, message, slots[0].position, unique_key)
     buffers = remoting.encode_stored(command, stored_id, queue_id, slots[0].base_offset, unique_key, handle)
     return Answer(buffers, promise if _waits(request, raw) else None)
+
+
+def _has_level(request: SendRequest) -> bool:
+    """Return whether a message has a delay level, as those have that a consumer sends to its retry topic."""
+    level = (properties.get(request.properties.encode(), properties.DELAY) or "").strip()
+    return level.isdecimal() and bool(level.strip("0"))
 
 
 def _waits(request: SendRequest, raw: bytes) -> bool:

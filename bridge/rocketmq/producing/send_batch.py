@@ -23,6 +23,8 @@ from duolog.bridge.rocketmq.producing.batches_in_progress import Sending
 from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
+from duolog.bridge.rocketmq.requests.quota_check import quota_client
+from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.requested_delay import DelayRefused
 from duolog.protocol.rocketmq.codes import ResponseCode
@@ -73,7 +75,7 @@ def sending(
         yield True
     if context.messages.halves.gathered:
         append_gathered(context.messages.halves, context.metrics, context.clock.now_ms())
-    positions, base_offset, promise = gathered.append()
+    positions, base_offset, promise = gathered.append(quota_client(connection))
     if is_large:
         yield True
     ids = message_ids(context.messages.publisher.messages.store_host, positions)
@@ -142,8 +144,11 @@ class _Gathered:
             self._others |= {index: frame for index, frame in numbered if frame.queue is not queue}
         self.count += len(frames)
 
-    def append(self) -> tuple[Iterable[int], int, Promise]:
-        """Append all messages as one unit; return their positions, the offset of the first, and the promise."""
+    def append(self, client: QuotaClient | None) -> tuple[Iterable[int], int, Promise]:
+        """Append all messages as one unit; return their positions, the offset of the first, and the promise.
+
+        `client` is whose quota delayed messages count in.
+        """
         context, topic = self._context, self._topic
         if topic.number not in context.topics:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic.rocketmq_name}] was deleted meanwhile")
@@ -157,6 +162,7 @@ class _Gathered:
             self._replacements.keys,
             self._body_bytes,
             self._now_ms,
+            client,
         )
         visible = run_positions(slots[0].position, self._bodies)
         if not others:

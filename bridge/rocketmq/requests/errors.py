@@ -5,6 +5,7 @@ Producers send again after the codes 1, 2, 14, 16 and 17. After any other code t
 
 from typing import Final
 
+from duolog.bridge.data.publishing.pending_quota import PendingQuotaReached
 from duolog.bridge.data.publishing.refusals import IllegalMessage, NotSupported, ProduceRefused
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
 from duolog.bridge.rocketmq.groups.membership_limits import TooManyMembers
@@ -48,6 +49,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     # The code with which Apache RocketMQ refuses messages when its disk is full.
     (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),
     (DelayRefused, ResponseCode.MESSAGE_ILLEGAL),
+    (PendingQuotaReached, ResponseCode.SYSTEM_BUSY),
     (NotSupported, ResponseCode.MESSAGE_ILLEGAL),  # Producers do not send again; they show the remark.
     (IllegalMessage, ResponseCode.MESSAGE_ILLEGAL),
     (ProduceRefused, ResponseCode.NO_PERMISSION),

@@ -5,14 +5,15 @@ moment after each refusal: until the client is within its quota again, but PAUSE
 requests are refused, and PAUSE_MS_MAX at most, because its heartbeats and acknowledgements wait as well.
 
 A RocketMQ request names no client id, so only the quotas of users hold, and those of any client id for the empty one.
-What is pulled is counted when it is sent, so a pull is refused because of the pulls before it.
+What is pulled is counted when it is sent, so a pull is refused because of the pulls before it. Pending delayed messages
+are counted where they are appended (`bridge/data/publishing/pending_quota.py`).
 """
 
 from functools import partial
 from typing import Any, Final
 
 from duolog.bridge.rocketmq.requests.admission import Busy, Kind
-from duolog.bridge.security.quotas.entity import ANONYMOUS, CONNECTION_RATE, FETCHED, PRODUCED
+from duolog.bridge.security.quotas.entity import ANONYMOUS, CONNECTION_RATE, FETCHED, PRODUCED, QuotaClient
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
@@ -38,6 +39,12 @@ def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind
             raise Busy(f"[OVERLOAD]system busy, start flow control for a while, quota {key} of {user}")
         if kind is Kind.SEND:
             rate.use(len(command.body), mono_ms)
+
+
+def quota_client(connection: Any) -> QuotaClient | None:
+    """Return whose quota the delayed messages of a request count in; None: no quota is set."""
+    quotas: Quotas = connection.context.quotas
+    return quotas.client(connection.wire, connection.session)
 
 
 def count_pulled(meter: Meter, size: int, mono_ms: int) -> None:

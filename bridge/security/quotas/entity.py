@@ -26,12 +26,14 @@ FETCHED: Final = "consumer_byte_rate"
 REQUEST_TIME: Final = "request_percentage"
 CONNECTIONS: Final = "connections"
 CONNECTION_RATE: Final = "connection_creation_rate"
+DELAYED: Final = "delayed_messages_pending"
 KEYS: Final = {
     PRODUCED: "bytes that are produced in a second",
     FETCHED: "bytes that are fetched in a second",
     REQUEST_TIME: "share of the event loop's time, in percent",
     CONNECTIONS: "connections at a time",
     CONNECTION_RATE: "new connections in a second",
+    DELAYED: "delayed messages that are pending",
 }
 
 
@@ -48,6 +50,14 @@ class Entity(NamedTuple):
     def __str__(self) -> str:
         parts = (("user", self.user), ("client-id", self.client_id))
         return " ".join(f"{kind}={name or '<default>'}" for kind, name in parts if name is not None)
+
+
+class QuotaClient(NamedTuple):
+    """Who has sent a request, as far as quotas need it."""
+
+    wire: str  # The protocol: kafka, rocketmq or http.
+    user: str
+    client_id: str = ""  # RocketMQ and HTTP requests name none.
 
 
 def candidates(user: str, client_id: str) -> Iterator[Entity]:

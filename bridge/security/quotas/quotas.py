@@ -8,6 +8,7 @@ window's worth after a pause. Times are monotonic milliseconds, which callers pa
     above it, Kafka      the answer has the time to wait, and the connection is not read from until then (KIP-219)
     above it, RocketMQ   a send or a pull is refused with SYSTEM_BUSY, and the connection is not read for a moment
     above it, HTTP       a request that sends or reads messages has status 429, with Retry-After
+    delayed messages     `bridge/data/publishing/pending_quota.py` counts them, and refuses those above the quota
     no quota is set      `has_any` is False, and nothing else is asked
 """
 
@@ -17,16 +18,20 @@ from typing import Final, NamedTuple
 
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.security.quotas.entity import (
+    ANONYMOUS,
     CONNECTION_RATE,
     CONNECTIONS,
+    DELAYED,
     FETCHED,
     KEYS,
     PRODUCED,
     REQUEST_TIME,
     Entity,
+    QuotaClient,
     candidates,
 )
 from duolog.bridge.security.quotas.stored_quotas import StoredQuotas
+from duolog.bridge.security.session import Session
 from duolog.store.state_log import StateLog
 
 WINDOW_MS: Final = 1000
@@ -131,6 +136,17 @@ class Quotas:
         self._connections[key] -= 1
         if not self._connections[key]:
             del self._connections[key]
+
+    # -- Delayed messages
+
+    def client(self, wire: str, session: Session | None, client_id: str = "") -> QuotaClient | None:
+        """Return who has sent a request; None: no quota is set."""
+        return QuotaClient(wire, ANONYMOUS if session is None else session.name, client_id) if self.has_any else None
+
+    def delayed_max(self, client: QuotaClient) -> tuple[str | None, str | None, float] | None:
+        """Return the user and the client id that share the client's quota of pending messages, and the quota."""
+        key, limit = self._find(DELAYED, client.user, client.client_id)
+        return None if key is None else (key[1], key[2], limit)
 
     # -- Finding what holds
 

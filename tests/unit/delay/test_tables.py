@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.delay.rows import TimerKey
+from duolog.delay.rows import OWNERS_MAX, TimerKey
 from duolog.delay.tables.sorted_table import Found, SortedTable
 from duolog.delay.tables.table_format import FOOTER_SIZE, TableTimer, table_path
 from duolog.delay.tables.table_writer import TableWriter
@@ -24,7 +24,7 @@ from duolog.store.errors import Corruption
 from tests.kit.disk import CrashDisk, PowerCut
 
 TOPICS = (1, 2, 3, 7)
-NAMES = (b"", b"", b"a", b"order-17")
+NAMES = (b"", b"", b"order-16", b"order-17")
 DUE_MAX_MS = 60
 BLOCK_TIMERS = 3
 
@@ -49,9 +49,8 @@ def delete(tables: Tables, found: Found) -> None:
 
 
 def timer(due_ms: int, address: int, topic: int = 1, name: bytes = b"", size: int = 20) -> TableTimer:
-    return TableTimer(
-        due_ms, address, topic << 16 | address % 4, 2 + address % 2, name, address.to_bytes(8, "big") * size
-    )
+    queue_key, frame = topic << 16 | address % 4, address.to_bytes(8, "big") * size
+    return TableTimer(due_ms, address, queue_key, 2 + address % 2, name, frame, owner=address * 37 % (OWNERS_MAX + 1))
 
 
 timers = st.builds(
@@ -160,7 +159,7 @@ def test_buckets_of_one_size_are_merged_and_what_is_half_dead_is_written_anew() 
 def test_a_damaged_byte_is_reported_wherever_it_lies_and_costs_what_it_held(caplog: pytest.LogCaptureFixture) -> None:
     """Many bytes of both files in turn: who reads all of it hears of the damage, nobody gets another timer."""
     disk = timers_disk()
-    all_timers = [timer(ms, ms, TOPICS[ms % 4], b"a" if ms % 5 == 0 else b"") for ms in range(20)]
+    all_timers = [timer(ms, ms, TOPICS[ms % 4], NAMES[2] if ms % 5 == 0 else b"") for ms in range(20)]
     table = write(disk, 1, all_timers)
     table.tombstones.add(3, 7)
     flush = TombstoneWrite(disk, table.tombstones, 0)
@@ -207,7 +206,7 @@ def test_lost_counts_the_pending_timers_of_each_damaged_block_once_and_after_its
 
 def test_check_reads_the_whole_table_and_finds_a_damaged_byte_anywhere_before_the_footer() -> None:
     disk = timers_disk()
-    table = write(disk, 1, [timer(ms, ms, TOPICS[ms % 4], b"a" if ms % 5 == 0 else b"") for ms in range(20)])
+    table = write(disk, 1, [timer(ms, ms, TOPICS[ms % 4], NAMES[2] if ms % 5 == 0 else b"") for ms in range(20)])
     end = len(disk.contents()[table.path]) - FOOTER_SIZE
     assert [*table.check()] == [(size, "") for size, _ in table.check()]
     assert sum(size for size, _ in table.check()) == end
@@ -248,7 +247,7 @@ def read_all(disk: CrashDisk, manifest: Manifest) -> tuple[list[TableTimer], lis
     for topic in TOPICS:
         count(view, (0, 0), 100, topic)
     found = list(view.scan((0, 0), 100))
-    return found, sorted(found.timer.due_ms for topic in TOPICS for found in view.named(topic, b"a"))
+    return found, sorted(found.timer.due_ms for topic in TOPICS for found in view.named(topic, NAMES[2]))
 
 
 def test_a_missing_bucket_or_tombstones_cost_what_they_held_and_the_next_manifest_says_so(

@@ -1,0 +1,124 @@
+"""The class TimerOwners: how many pending messages each owner has, where a quota needs to know it.
+
+An *owner* is a user, a client id, or both: whoever shares a quota of pending messages. A message has an owner only if
+such a quota held for its client when it was sent. The number of the owner is in the entry of the message and in the row
+of its timer (`delay/rows.py`), so it needs no memory of its own; here are only the sums.
+
+    entry or record in the log                         method that replays it
+    a pending entry, with the number of an owner       add
+    the first of them in the same unit: whose it is    named
+    messages were delivered, cancelled or replaced     credit
+    a topic was deleted                                topic_deleted
+
+Whoever appends a unit that removes pending messages adds what `credits_of` returns to it. So the sums need no search in
+sorted tables, live or at a start. Topics are counted apart, because the messages of a deleted topic are subtracted at
+once, and removed from the log much later. A number without messages is free.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from duolog.delay.rows import NAME_SIZE, OWNERS_MAX, TOPIC_SHIFT, Timer, owner_of
+
+
+class TimerOwner(NamedTuple):
+    """Whom a message counts for. None: the user, or the client id, does not matter."""
+
+    user: str | None
+    client_id: str | None
+
+
+class TimerCredit(NamedTuple):
+    """Messages of a topic that are not pending any more."""
+
+    topic: int
+    number: int  # That of their owner.
+    count: int  # type: ignore[assignment]  # This field hides tuple.count.
+
+
+class TimerOwners:
+    """The owners of pending messages, by their numbers from 1 to OWNERS_MAX."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, TimerOwner] = {}
+        self._numbers: dict[TimerOwner, int] = {}
+        self._counts: dict[int, int] = {}  # By number; none is 0.
+        self._by_topic: dict[int, dict[int, int]] = {}  # By topic and number; none is 0.
+        self._last = 0  # The number that was given last.
+
+    # -- Reading
+
+    def __len__(self) -> int:
+        """Return the number of owners with pending messages."""
+        return len(self._counts)
+
+    def count_of(self, owner: TimerOwner) -> int:
+        """Return the number of an owner's pending messages, with those of open transactions."""
+        number = self._numbers.get(owner)
+        return 0 if number is None else self._counts[number]
+
+    def number_of(self, owner: TimerOwner) -> int | None:
+        """Return the number of an owner; None: it has no pending messages."""
+        return self._numbers.get(owner)
+
+    def free_number(self) -> int | None:
+        """Return a number for another owner; None: there is none left."""
+        if len(self._counts) >= OWNERS_MAX:
+            return None
+        number = self._last % OWNERS_MAX + 1
+        while number in self._counts:
+            number = number % OWNERS_MAX + 1
+        return number
+
+    def credits_of(self, timers: Iterable[Timer]) -> list[TimerCredit]:
+        """Return what the removal of these timers credits to their owners."""
+        if not self._counts:
+            return []
+        counted = Counter((key >> TOPIC_SHIFT, marks) for _, _, key, _, marks, _ in timers if marks & ~NAME_SIZE)
+        return [
+            TimerCredit(topic, owner_of(marks), count)
+            for (topic, marks), count in counted.items()
+            if topic in self._by_topic
+        ]
+
+    # -- Following the log
+
+    def named(self, number: int, owner: TimerOwner) -> None:
+        """Note whose number this is."""
+        self._names[number], self._numbers[owner], self._last = owner, number, number
+
+    def add(self, topic: int, number: int, count: int = 1) -> None:
+        """Count pending messages of an owner."""
+        of_topic = self._by_topic.setdefault(topic, {})
+        of_topic[number] = of_topic.get(number, 0) + count
+        self._counts[number] = self._counts.get(number, 0) + count
+
+    def credit(self, topic: int, number: int, count: int) -> None:
+        """Take messages out of the count; those of a deleted topic are not in it."""
+        of_topic = self._by_topic.get(topic, {})
+        count = min(count, of_topic.get(number, 0))
+        if not count:
+            return
+        of_topic[number] -= count
+        if not of_topic[number]:
+            del of_topic[number]
+        if not of_topic:
+            del self._by_topic[topic]
+        self._counts[number] -= count
+        if not self._counts[number]:
+            del self._counts[number]
+            del self._numbers[self._names.pop(number)]
+
+    def topic_deleted(self, topic: int) -> None:
+        """Credit all pending messages of a topic."""
+        for number, count in [*self._by_topic.get(topic, {}).items()]:
+            self.credit(topic, number, count)
+
+    def snapshot(self) -> list[tuple[int, TimerOwner, list[tuple[int, int]]]]:
+        """Return (number, owner, its messages by topic) of all owners, for `named` and `add`."""
+        topics: dict[int, list[tuple[int, int]]] = {number: [] for number in self._names}
+        for topic, counts in self._by_topic.items():
+            for number, count in counts.items():
+                topics[number].append((topic, count))
+        return [(number, owner, topics[number]) for number, owner in self._names.items()]
