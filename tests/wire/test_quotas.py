@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.broker import Broker
@@ -121,6 +121,21 @@ def _p99_ms(quiet: Producer, beside: Any) -> float:
         took_ms.append((time.monotonic() - begun_s) * 1000)
         time.sleep(0.002)
     return statistics.quantiles(took_ms, n=100)[98]
+
+
+def test_delayed_message_above_the_quota_is_reported_at_once(broker: Broker) -> None:
+    new_topic(broker, "orders")
+    environment = {"DUOLOG_HTTP": broker.http}
+    done = duolog("quota", "set", "--user", "<default>", "delayed_messages_pending=1", **environment)
+    assert done.stdout == "delayed_messages_pending=1\n", done.stderr
+    producer = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0, "enable.idempotence": True})
+    codes: list[int | None] = []
+    for headers in ({"TIMER_DELAY_MS": b"600000"}, {"TIMER_DELAY_MS": b"600000"}, {}):
+        producer.produce(
+            "orders", b"x", headers=headers, on_delivery=lambda error, _: codes.append(error and error.code())
+        )
+        assert producer.flush(10) == 0
+    assert codes == [None, KafkaError.POLICY_VIOLATION, None]
 
 
 def test_audit_file_tells_who_did_what_and_is_rotated(tmp_path: Path) -> None:
