@@ -4,7 +4,8 @@
               divided by their interval: the share of the one core that the broker's event loop has
     rounds    full load by librdkafka, in pairs of a round without and a round with observation, in changing order;
               the median of the pairs' ratios, and the range of their middle half: a cost that is smaller than this
-              range cannot be told from the differences between rounds of the same load
+              range cannot be told from the differences between rounds of the same load. The ratios are those of the
+              messages per second, and per second of the broker's CPU time, which other processes change less
 
 Observation is a Prometheus that scrapes `/metrics`, and a browser that shows the console's overview, each at its
 interval. The broker has TOPICS topics of QUEUES queues, and a group that reads all of them.
@@ -50,13 +51,18 @@ def main() -> int:
             for path, cost in costs.items():
                 print(f"GET {path:10} {cost * 1000:6.1f} ms of CPU time each")
             print(f"share of a core {share:6.2%}   goal < {GOAL:.0%}: {'yes' if share < GOAL else 'no'}")
-            ratios = _rounds(broker, asked.rounds, asked.seconds)
+            pairs = _rounds(broker, asked.rounds, asked.seconds)
         finally:
             broker.end()
-    low, median, high = statistics.quantiles(ratios, method="inclusive")
-    print(f"throughput, observed / not observed: median of {len(ratios)} pairs {median:.3f},")
-    print(f"half of the pairs from {low:.3f} to {high:.3f}")
+    print(f"observed / not observed, {len(pairs)} pairs:")
+    _show("messages per second", [observed.per_s / plain.per_s for plain, observed in pairs])
+    _show("messages per second of CPU time", [observed.per_cpu_s / plain.per_cpu_s for plain, observed in pairs])
     return 0
+
+
+def _show(what: str, ratios: list[float]) -> None:
+    low, median, high = statistics.quantiles(ratios, method="inclusive")
+    print(f"{what:32} median {median:.3f}, half of the pairs from {low:.3f} to {high:.3f}")
 
 
 def _fill(broker: Duolog) -> None:
@@ -81,35 +87,35 @@ def _cost_s(broker: Duolog, path: str) -> float:
     return (cpu_s(broker) - before_s) / SINGLE_REQUESTS
 
 
-def _rounds(broker: Duolog, count: int, seconds: float) -> list[float]:
-    """Return the ratio of each pair of rounds: messages per second with observation and without it."""
+class _Rate(NamedTuple):
+    """What a round reached: messages per second, and per second of the broker's CPU time."""
+
+    per_s: float
+    per_cpu_s: float
+
+    def __str__(self) -> str:
+        return f"{self.per_s:9,.0f}/s {self.per_cpu_s:9,.0f}/s of CPU time"
+
+
+def _rounds(broker: Duolog, count: int, seconds: float) -> list[tuple[_Rate, _Rate]]:
+    """Return the pairs of rounds, each without and with observation."""
     topic = create_topic(broker, "load")
     librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds)
-    ratios = []
+    pairs = []
     for number in range(count):
         rates = {}
         for is_observed in (False, True) if number % 2 else (True, False):
             with _observed(broker) if is_observed else nullcontext():
                 rates[is_observed] = _loaded(broker, topic, seconds)
-        ratios.append(rates[True].messages_per_s / rates[False].messages_per_s)
+        pairs.append((rates[False], rates[True]))
         print(f"not observed {rates[False]}   observed {rates[True]}", flush=True)
-    return ratios
-
-
-class _Rate(NamedTuple):
-    """What a round reached, and the share of a core that the broker's process used; at full load it is about one."""
-
-    messages_per_s: float
-    core: float
-
-    def __str__(self) -> str:
-        return f"{self.messages_per_s:9,.0f} messages/s at {self.core:4.0%} of a core"
+    return pairs
 
 
 def _loaded(broker: Duolog, topic: str, seconds: float) -> _Rate:
     before_s = cpu_s(broker)
     ran = librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds)
-    return _Rate(ran.messages / ran.seconds, (cpu_s(broker) - before_s) / ran.seconds)
+    return _Rate(ran.messages / ran.seconds, ran.messages / (cpu_s(broker) - before_s))
 
 
 @contextmanager
@@ -144,7 +150,7 @@ def _get(broker: Duolog, path: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observed", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=8, metavar="N", help="pairs of rounds, at least 2 [8]")
+    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="pairs of rounds, at least 2 [6]")
     parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="length of a round [5]")
     return parser.parse_args()
 
