@@ -2,6 +2,8 @@
 
 import asyncio
 
+from duolog.bridge.security.quotas.entity import DELAYED, Entity, QuotaClient
+from duolog.delay.owners import TimerOwner
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.entry import SHARED
 from tests.kit.clock import ManualClock
@@ -21,11 +23,12 @@ def bodies(core: SharedCore, name: str) -> list[bytes]:
     return [bytes(each.frame) for each in found]
 
 
-def send(core: SharedCore, name: str, body: bytes, properties: bytes = b"") -> None:
+def send(core: SharedCore, name: str, body: bytes, properties: bytes = b"", client: QuotaClient | None = None) -> None:
     topic = core.topics.get(name)
     assert topic is not None
     now_ms = core.clock.now_ms()
-    core.publisher.publish_messages(topic, 0, [Message("", body, properties, born_ms=now_ms)], now_ms)
+    message = Message("", body, properties, born_ms=now_ms)
+    core.publisher.publish_messages(topic, 0, [message], now_ms, client=client)
     core.settle()
 
 
@@ -54,7 +57,10 @@ def test_standby_has_the_state_and_serves_after_the_owner_has_died() -> None:
             send(first, "orders", b"%d" % number)
             await asyncio.sleep(0.1)
         due_ms = clock.now_ms() + DELAY_MS
-        send(first, "orders", b"later", f"TIMER_DELIVER_MS\x01{due_ms}\x02".encode())
+        quotas, entity = first.security.quotas.stored, Entity("alice")
+        quotas.set(entity, quotas.changed(entity, {DELAYED: 2.0}), clock.now_ms())
+        alice = QuotaClient("rocketmq", "alice")
+        send(first, "orders", b"later", f"TIMER_DELIVER_MS\x01{due_ms}\x02".encode(), alice)
         queue = first.topics.get("orders").queues[0]  # type: ignore[union-attr]
         assert queue.level == SHARED
         assert queue.visible_end < 51, "a shared queue shows what the store has"
@@ -67,12 +73,15 @@ def test_standby_has_the_state_and_serves_after_the_owner_has_died() -> None:
         await asyncio.wait_for(following, 5)
         assert bodies(second, "orders") == sent
         assert second.topics.get("orders").leader_epoch(0) == epoch + 1  # type: ignore[union-attr]
+        owner, sums = TimerOwner("alice", None), second.delays.timers.owners
+        assert sums.count_of(owner) == 1
         clock.pass_ms(DELAY_MS)
         for _ in range(20):
             second.delays.run(clock.now_ms(), clock.mono_ms())
             second.settle()
             await asyncio.sleep(0.05)
         assert len(bodies(second, "orders")) == 51
+        assert sums.count_of(owner) == 0
         second.kill()
 
     run(main(), clock)
