@@ -56,7 +56,7 @@ class TimerOwners:
     def count_of(self, owner: TimerOwner) -> int:
         """Return the number of an owner's pending messages, with those of open transactions."""
         number = self._numbers.get(owner)
-        return 0 if number is None else self._counts[number]
+        return 0 if number is None else self._counts.get(number, 0)
 
     def number_of(self, owner: TimerOwner) -> int | None:
         """Return the number of an owner; None: it has no pending messages."""
@@ -86,6 +86,7 @@ class TimerOwners:
 
     def named(self, number: int, owner: TimerOwner) -> None:
         """Note whose number this is."""
+        self._forget(number)
         self._names[number], self._numbers[owner], self._last = owner, number, number
 
     def add(self, topic: int, number: int, count: int = 1) -> None:
@@ -108,17 +109,23 @@ class TimerOwners:
         self._counts[number] -= count
         if not self._counts[number]:
             del self._counts[number]
-            del self._numbers[self._names.pop(number)]
+            self._forget(number)
 
     def topic_deleted(self, topic: int) -> None:
         """Credit all pending messages of a topic."""
         for number, count in [*self._by_topic.get(topic, {}).items()]:
             self.credit(topic, number, count)
 
+    def _forget(self, number: int) -> None:
+        """Forget whose number this is. It may be unknown, or have had no messages, if an entry was set aside."""
+        owner = self._names.pop(number, None)
+        if owner is not None and self._numbers.get(owner) == number:
+            del self._numbers[owner]
+
     def snapshot(self) -> list[tuple[int, TimerOwner, list[tuple[int, int]]]]:
         """Return (number, owner, its messages by topic) of all owners, for `named` and `add`."""
-        topics: dict[int, list[tuple[int, int]]] = {number: [] for number in self._names}
+        topics: dict[int, list[tuple[int, int]]] = {}
         for topic, counts in self._by_topic.items():
             for number, count in counts.items():
-                topics[number].append((topic, count))
-        return [(number, owner, topics[number]) for number, owner in self._names.items()]
+                topics.setdefault(number, []).append((topic, count))
+        return [(number, owner, topics[number]) for number, owner in self._names.items() if number in topics]
