@@ -17,7 +17,7 @@ from typing import Final
 
 from duolog.bridge.clock import SystemClock
 from duolog.bridge.cluster.membership import ID_BYTES, open_stream_objects, shared_options
-from duolog.bridge.cluster.security_mark import check_key
+from duolog.bridge.cluster.security_mark import check_key, check_key_file
 from duolog.bridge.config import ConfigError, Options, store_options
 from duolog.bridge.core import Core
 from duolog.bridge.monitoring.faults import Faults
@@ -72,8 +72,9 @@ class _Stream:
         files = RealFiles(options.store.directory)
         ensure_format(files)
         lock = lock_directory(files)
-        core.security.use(SecretBox.load(core.security.key_file))
         objects = open_stream_objects(options)
+        await check_key_file(objects, core.security.key_file, is_there=core.security.has_key_file)
+        core.security.use(SecretBox.load(core.security.key_file))
         await check_key(objects, core.security.box)
         self._replica = await Replica.join(
             objects,

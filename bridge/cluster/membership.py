@@ -13,11 +13,12 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Final, TypeVar
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.cluster.members import Members
-from duolog.bridge.cluster.security_mark import check_security
+from duolog.bridge.cluster.security_mark import check_key_file, check_security
 from duolog.bridge.config import Options
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.nodes import Endpoints, Nodes
@@ -93,6 +94,13 @@ class StreamMembership:
 
     # -- The start
 
+    async def check_key_file(self, path: Path, *, is_there: bool) -> None:
+        """Raise WrongSecurity if this broker lacks the key of the stream. Waits as long as the store does not answer.
+
+        Raises StoreRefused.
+        """
+        await self._persist(lambda: check_key_file(self.objects, path, is_there=is_there))
+
     async def join(self, files: Files, lock: int, box: SecretBox | None) -> None:
         """Test the store, register this broker, and prepare the data directory, whose lock is given.
 
@@ -166,6 +174,12 @@ class StreamMembership:
         if not identity.epoch or number == self.nodes.own.id:
             return None  # Nobody has begun to write, or this broker has before it was started again.
         return self._members.known.get(number)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else has written to the stream since this broker has: it has the whole state after `open`."""
+        joined = self.replica.joined
+        return joined.won is not None or not joined.cursor.owner.epoch
 
     @property
     def epoch(self) -> int:

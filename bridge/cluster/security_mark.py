@@ -8,6 +8,7 @@ everything.
 """
 
 import json
+from pathlib import Path
 from typing import Final
 
 from duolog.bridge.security.secret_box import SecretBox
@@ -20,6 +21,18 @@ MARK_BYTES_MAX: Final = 4096
 
 class WrongSecurity(StoreError):
     """This broker has other settings of security than the brokers of the stream; the message says what to do."""
+
+
+async def check_key_file(objects: ObjectStore, path: Path, *, is_there: bool) -> None:
+    """Raise WrongSecurity if the brokers of the stream have a key and this broker has no key file.
+
+    Otherwise its start would make a new key, which is of no use. Raises ObjectStoreError.
+    """
+    if not is_there and await objects.get(KEY, MARK_BYTES_MAX) is not None:
+        raise WrongSecurity(
+            f"security.secret_key_file: {path} does not exist, and the brokers of this stream have a key: copy their "
+            f"file to this machine; if it is lost for ever, remove the object {KEY}, and give users new passwords"
+        )
 
 
 async def check_security(objects: ObjectStore, box: SecretBox | None) -> None:

@@ -53,6 +53,11 @@ class Security:
         named = self.options.secret_key_file
         return Path(named) if named else Path(self._directory) / DEFAULT_NAME
 
+    @property
+    def has_key_file(self) -> bool:
+        """Whether the key file exists. Blocks."""
+        return self.key_file.exists()
+
     def use(self, box: SecretBox) -> None:
         """Set the box of secrets, from which on users can log in and be added."""
         self._box = box

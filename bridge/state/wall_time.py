@@ -70,19 +70,30 @@ class WallTime:
         self._recorded_ms = 0  # The value of `ahead_ms` in the log.
         self._offset_ms = 0  # Trusted time minus monotonic time.
         self._seen_ms = 0  # Wall time minus monotonic time at the last call of `observe`.
-        self._steady_mono_ms = 0  # The monotonic time of the last jump.
+        self._steady_mono_ms = 0  # The monotonic time of the last jump, or at which the clock was seen first.
+        self._copied: tuple[int, int] | None = None  # The last store time that a standby has copied, and when.
         self._confirm_ms = 0
         self._drift_mono_ms = 0
         state_log.own(ClockDoubted, self._replay)
         state_log.on_snapshot(lambda: [ClockDoubted(self._recorded_ms)] if self._recorded_ms else [])
 
+    def copied(self, stored_ms: int, mono_ms: int) -> None:
+        """Note the store time of the last unit that a standby has copied: the clock of the owner."""
+        if stored_ms and (self._copied is None or stored_ms != self._copied[0]):
+            self._copied = stored_ms, mono_ms
+
     def begin(self, store: TimedStore, now_ms: int, mono_ms: int) -> None:
-        """Compare the wall clock with the last unit of the log."""
+        """Compare the wall clock with the last unit of the log.
+
+        A standby has compared its two clocks before. For it, the time goes on from when it has copied that unit.
+        """
         self._store = store
         was_doubted = self._recorded_ms > STEP_MS
         trusted_ms = store.recovered_ms - self._recorded_ms if store.recovered_ms else now_ms
-        self._offset_ms, self._seen_ms = trusted_ms - mono_ms, now_ms - mono_ms
-        self._steady_mono_ms = self._drift_mono_ms = mono_ms
+        if self._copied is not None:
+            trusted_ms += mono_ms - self._copied[1]
+        self._follow_steps(now_ms, mono_ms)
+        self._offset_ms, self._drift_mono_ms = trusted_ms - mono_ms, mono_ms
         self._confirm_ms = self._confirm_jump_ms if was_doubted else self._confirm_start_ms
         by_ms = now_ms - trusted_ms
         if abs(by_ms) > STEP_MS:
@@ -96,6 +107,7 @@ class WallTime:
         """Detect a jump. To be called at least before anything is decided by the wall clock."""
         store = self._store
         if store is None:
+            self._follow_steps(now_ms, mono_ms)
             return
         seen_ms = now_ms - mono_ms
         by_ms, self._seen_ms = seen_ms - self._seen_ms, seen_ms
@@ -119,6 +131,13 @@ class WallTime:
         return now_ms if self._store is None or now_ms <= trusted_ms + STEP_MS else trusted_ms
 
     # -- Internal
+
+    def _follow_steps(self, now_ms: int, mono_ms: int) -> None:
+        """Note since when the wall clock has not jumped, while there is no log to compare it with."""
+        seen_ms = now_ms - mono_ms
+        if not self._steady_mono_ms or abs(seen_ms - self._seen_ms) > STEP_MS:
+            self._steady_mono_ms = mono_ms
+        self._seen_ms = seen_ms
 
     def _jumped(self, by_ms: int, now_ms: int, mono_ms: int) -> None:
         self.jumps += 1

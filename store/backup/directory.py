@@ -48,7 +48,12 @@ class DirectoryBackup:
         try:
             with open(f"{directory}/{MANIFEST}", "rb") as file:
                 self.manifest = decode_manifest(file.read(), directory)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not os.path.isdir(directory):
+                raise BackupFailed(
+                    f"{directory} is no directory: name the directory that `duolog backup` has made, or the URL of a "
+                    "backup in a bucket"
+                ) from error
             raise unfinished(directory) from error
         for path, size in self.manifest.files:
             try:

@@ -71,11 +71,18 @@ def decode_manifest(data: bytes, place: str) -> BackupManifest:
     except UnknownFormat as error:
         raise BackupFailed(f"{place}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BackupFailed(f"{place}/{MANIFEST} is damaged: {error!r}") from error
+        raise BackupFailed(f"{place}/{MANIFEST} is damaged: {_damage(data, error)}; restore another backup") from error
     for path, _ in files:
         if not is_path(path):
             raise BackupFailed(f"{place}/{MANIFEST} names {path!r}, which is no file of a backup")
     return BackupManifest(data_format, position, files, checksums)
+
+
+def _damage(data: bytes, error: Exception) -> str:
+    """Return what is wrong with a manifest that cannot be read."""
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return f"it has {len(data)} bytes, which are cut off or no JSON"
+    return f"it lacks a field, or has another value than a backup writes ({error})"
 
 
 def is_path(path: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from duolog.store.objects.credentials import read_profile
 from duolog.store.objects.errors import StoreRefused
+from duolog.store.objects.local import LocalObjects
 from duolog.store.objects.options import Location, ObjectStoreOptions, parse_location
 from duolog.store.objects.remote import RemoteObjects
 
@@ -19,19 +20,19 @@ def open_objects(options: ObjectStoreOptions, environment: Mapping[str, str] = o
     Imports `obstore`. Raises StoreRefused if the URL, the endpoint or the profile cannot be used.
     """
     location = parse_location(options.url)
+    if location.scheme == "file":
+        return LocalObjects(location, options)
     return RemoteObjects(_opened(location, options, environment), location, options)
 
 
 def _opened(location: Location, options: ObjectStoreOptions, environment: Mapping[str, str]) -> Any:
     from obstore.exceptions import BaseError
-    from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore
+    from obstore.store import AzureStore, GCSStore, MemoryStore
 
     try:
         match location.scheme:
             case "memory":
                 return MemoryStore()
-            case "file":
-                return LocalStore(location.prefix, mkdir=True, automatic_cleanup=True)  # Of empty directories.
             case "s3":
                 return _s3(location, options, environment)
             case "gs":
@@ -41,8 +42,6 @@ def _opened(location: Location, options: ObjectStoreOptions, environment: Mappin
                 base = {"endpoint": options.endpoint} if options.endpoint else {}
                 return AzureStore(location.bucket, prefix=location.prefix or None, **base, **_client(options))
     except (BaseError, ValueError, OSError) as error:
-        if location.scheme == "file":
-            raise StoreRefused(f"the directory cannot be made or read: {error}") from error
         # The text of `obstore` may quote settings of the environment.
         raise StoreRefused(
             f"the object store cannot be opened ({type(error).__name__}): correct --shared, shared.endpoint, and the "

@@ -182,13 +182,15 @@ def taken(consumer: Any, found: list[tuple[int, bytes]]) -> list[tuple[int, byte
     [
         ({"security__enabled": "false"}, "the brokers of this stream have security.enabled, and this one has not"),
         ({"security__secret_key_file": "other.key"}, "is another one than that of the other brokers of this stream"),
+        ({"security__secret_key_file": "no.key"}, "no.key does not exist, and the brokers of this stream have a key"),
     ],
-    ids=["no security", "another key"],
+    ids=["no security", "another key", "no key"],
 )
 def test_a_broker_that_would_weaken_security_after_a_takeover_is_refused(
     tmp_path: Path, settings: dict[str, str], text: str
 ) -> None:
     pair = SecurePair(tmp_path)
+    (tmp_path / "other.key").write_text("0f" * 32)
     try:
         pair.standby.kill()
         if "security__secret_key_file" in settings:
@@ -196,5 +198,6 @@ def test_a_broker_that_would_weaken_security_after_a_takeover_is_refused(
         with pytest.raises(BrokerError, match="ended with status 1") as refused:
             pair.standby.start(**settings)
         assert text in str(refused.value)
+        assert not (tmp_path / "no.key").exists()
     finally:
         pair.close()

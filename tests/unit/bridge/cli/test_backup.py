@@ -124,6 +124,20 @@ def remove_the_manifest(backup: Path) -> None:
     (backup / "backup.json").unlink()
 
 
+def truncate_the_manifest(backup: Path) -> None:
+    path = backup / "backup.json"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def empty_the_manifest(backup: Path) -> None:
+    (backup / "backup.json").write_bytes(b"{}")
+
+
+def make_it_a_file(backup: Path) -> None:
+    shutil.rmtree(backup)
+    backup.write_bytes(b"")
+
+
 def name_a_file_outside(backup: Path) -> None:
     content = json.loads((backup / "backup.json").read_text())
     content["files"].append(["log/../../outside", 0])
@@ -142,6 +156,10 @@ def future_format(backup: Path) -> None:
         (truncate, "were expected"),
         (remove_a_segment, "is missing"),
         (remove_the_manifest, "it is no finished backup"),
+        (truncate_the_manifest, "bytes, which are cut off or no JSON; restore another backup"),
+        (empty_the_manifest, "it lacks a field, or has another value than a backup writes ('format')"),
+        (shutil.rmtree, "backup is no directory: name the directory that `duolog backup` has made"),
+        (make_it_a_file, "backup is no directory: name the directory that `duolog backup` has made"),
         (name_a_file_outside, "which is no file of a backup"),
         (future_format, "has format 2; this version knows 1"),
     ],

@@ -283,6 +283,13 @@ def test_a_log_with_sorted_tables_is_refused(tmp_path: Path, capsys: Capture) ->
     assert "let these messages be delivered, or cancel them" in err
 
 
+def test_a_refused_move_leaves_no_directory(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    damaged(data, tmp_path, tmp_path)
+    assert run(f"move --data {data} --to file://{tmp_path}/prefix", capsys)[0] == 1
+    assert run(f"move --data {tmp_path}/new --from file://{tmp_path}/prefix", capsys)[0] == 1
+    assert not [*tmp_path.glob("prefix*"), *tmp_path.glob("new*")]
+
+
 def without_a_stream(prefix: Path) -> str:
     shutil.rmtree(prefix)
     return "has no object 'stream', so it has no stream: correct the URL"

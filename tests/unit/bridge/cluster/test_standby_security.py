@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from duolog.bridge.cluster.owner_login import log_in
 from duolog.bridge.cluster.owner_requests import OwnerRequests
-from duolog.bridge.cluster.security_mark import KEY, WrongSecurity, check_key, check_security
+from duolog.bridge.cluster.security_mark import KEY, WrongSecurity, check_key, check_key_file, check_security
 from duolog.bridge.cluster.standby_context import StandbyContext
 from duolog.bridge.cluster.standby_http import StandbyHttpPort
 from duolog.bridge.cluster.standby_kafka import STANDBY_TABLE, StandbyKafkaConnection
@@ -379,6 +380,20 @@ def test_the_bucket_says_with_which_key_its_brokers_ask_who_their_clients_are() 
             await check_key(objects, OTHER_BOX)
         with pytest.raises(WrongSecurity, match=r"have security\.enabled, and this one has not"):
             await check_security(objects, None)
+
+    run(main(), ManualClock())
+
+
+def test_a_broker_without_the_key_file_is_no_part_of_a_stream_that_has_a_key() -> None:
+    bucket, path = SimulatedBucket(1), Path("security.key")
+
+    async def main() -> None:
+        objects = bucket.client("a")
+        await check_key_file(objects, path, is_there=False)
+        await check_security(objects, BOX)
+        with pytest.raises(WrongSecurity, match=r"security\.key does not exist, .*copy their file to this machine"):
+            await check_key_file(objects, path, is_there=False)
+        await check_key_file(objects, path, is_there=True)
 
     run(main(), ManualClock())
 

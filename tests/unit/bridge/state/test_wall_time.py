@@ -13,6 +13,7 @@ from duolog.bridge.config import DelayOptions, Options, RetentionOptions
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, taken
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
+from duolog.bridge.state.wall_time import WallTime
 from duolog.delay.recurring import Cron, Every, Schedule
 from duolog.delay.schedules import RecurringMessage
 from duolog.protocol.kafka.batch_builder import BatchBuilder
@@ -150,6 +151,39 @@ def test_after_a_month_off_retention_waits_for_an_hour(off_ms: int) -> None:
     core.send(b"later")
     core.turns(2, 2 * SECOND)
     assert len(core.stored()) == 1
+
+
+@pytest.mark.parametrize("followed_ms", [90 * SECOND, 30 * DAY])
+def test_a_standby_that_takes_over_trusts_the_clock_by_which_it_has_copied_the_last_unit(
+    followed_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = Watched()
+    core.send(b"before")
+    now_ms, mono_ms = core.clock.now_ms(), core.clock.mono_ms()
+    wall_time = WallTime(core.state_log, OPTIONS.retention)
+    wall_time.copied(core.store.appender.stored_ms, mono_ms)
+    core.store.appender.recovered_ms = core.store.appender.stored_ms
+    wall_time.begin(core.store.appender, now_ms + followed_ms, mono_ms + followed_ms)
+    assert wall_time.careful_ms(now_ms + followed_ms, mono_ms + followed_ms) == now_ms + followed_ms
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(("steady_ms", "is_trusted"), [(2 * HOUR, True), (MINUTE, False)])
+def test_a_standby_trusts_a_clock_that_has_not_jumped_while_it_followed_an_idle_owner(
+    steady_ms: int, is_trusted: bool
+) -> None:
+    core = Watched()
+    core.send(b"before")
+    now_ms, mono_ms = core.clock.now_ms() + DAY, core.clock.mono_ms() + DAY
+    wall_time = WallTime(core.state_log, OPTIONS.retention)
+    wall_time.copied(core.store.appender.stored_ms, mono_ms)  # At the start of the standby, a day after the last unit.
+    core.store.appender.recovered_ms = core.store.appender.stored_ms
+    for passed_ms in (0, steady_ms):
+        wall_time.observe(now_ms + passed_ms, mono_ms + passed_ms)
+    now_ms, mono_ms = now_ms + steady_ms, mono_ms + steady_ms
+    wall_time.begin(core.store.appender, now_ms, mono_ms)
+    wall_time.observe(now_ms, mono_ms)
+    assert (wall_time.careful_ms(now_ms, mono_ms) == now_ms) == is_trusted
 
 
 def test_a_clock_that_begins_in_1970_and_hears_of_the_time_makes_nothing_old() -> None:

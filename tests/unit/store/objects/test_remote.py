@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from duolog.store.files import DIRECTORY_MODE, FILE_MODE
 from duolog.store.objects.answers import answer_of, error_of, says_exists
 from duolog.store.objects.counted import CountedObjects
 from duolog.store.objects.credentials import Profile, read_profile
@@ -181,6 +183,27 @@ def test_a_directory_has_no_empty_directories_of_objects_that_were_deleted(tmp_p
 
     asyncio.run(main())
     assert [each.name for each in (tmp_path / "bucket").iterdir()] == ["wal"]
+
+
+def test_a_directory_and_its_files_are_closed_to_other_users_and_made_with_the_first_object(tmp_path: Path) -> None:
+    async def main() -> None:
+        objects = open_objects(ObjectStoreOptions(f"file://{tmp_path}/bucket"))
+        assert await objects.get("wal/1", BUCKET_LIMIT) is None
+        assert await objects.get_range("wal/1", 0, 1) is None
+        assert await objects.list("") == []
+        await objects.delete(["wal/1"])
+
+    async def create() -> None:
+        objects = open_objects(ObjectStoreOptions(f"file://{tmp_path}/bucket"))
+        await objects.create("wal/1", b"x")
+        await objects.put("log/1", [b"x"])
+
+    asyncio.run(main())
+    assert not [*tmp_path.iterdir()]
+    asyncio.run(create())
+    modes = {str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    files = {"bucket/wal/1": FILE_MODE, "bucket/log/1": FILE_MODE}
+    assert modes == {"bucket": DIRECTORY_MODE, "bucket/wal": DIRECTORY_MODE, "bucket/log": DIRECTORY_MODE} | files
 
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
