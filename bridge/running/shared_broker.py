@@ -52,7 +52,7 @@ class SharedBroker(Broker):
     membership: StreamMembership
     _standby_http: StandbyHttpPort
     _following: asyncio.Task[None]
-    _aborted_mono_ms = 0  # When the lease was last checked.
+    _aborted_mono_ms = 0  # When the lease was last checked; connections are not aborted before this time.
 
     # -- Starting
 
@@ -62,6 +62,7 @@ class SharedBroker(Broker):
         bound = self._bind()
         if self.tracing is not None:
             self._spans = start_export(self.tracing.spans, self.options.tracing)
+        await self._open_stream()
         self._login_workers = start_security(self.security, self.addresses, self.tls.outgoing, self._post)
         await self._join()
         context = StandbyContext(
@@ -88,9 +89,8 @@ class SharedBroker(Broker):
         self.membership.watch()
         self._following = self.loop.create_task(self._follow())
 
-    async def _join(self) -> None:
-        """Join the stream and recover the local log."""
-        section, now_ms = self.options.store, self.clock.now_ms()
+    async def _open_stream(self) -> None:
+        """Open the object store. Raises StartError if this broker needs the key of the stream and has none."""
         try:
             self.membership = StreamMembership(
                 self._open_objects(),
@@ -101,6 +101,15 @@ class SharedBroker(Broker):
                 self._deposed,
                 self._on_progress,
             )
+            if self.security.is_enabled:
+                await self.membership.check_key_file(self.security.key_file, is_there=self.security.has_key_file)
+        except StoreError as error:
+            raise StartError(f"{self.options.shared.url}: {error}") from error
+
+    async def _join(self) -> None:
+        """Join the stream and recover the local log. Raises StartError, also if nobody could log in to this owner."""
+        section, now_ms = self.options.store, self.clock.now_ms()
+        try:
             files = self._open_files()
             ensure_format(files)
             lock = lock_directory(files)  # Before the store is asked: a mistaken second start must change nothing.
@@ -114,6 +123,8 @@ class SharedBroker(Broker):
             raise StartError(f"{self.options.shared.url}: {error}") from error
         except OSError as error:
             raise StartError(f"store.directory: {section.directory}: {error.strerror or error}") from error
+        if self.membership.is_alone:
+            check_users(self.security)
         self.topics.attach_store(self.store)
         self.start_store_threads()
 
@@ -186,6 +197,8 @@ class SharedBroker(Broker):
     async def _own(self) -> None:
         """Make the parts that append, and serve clients. Raises StartError if nobody could log in."""
         begun_mono_ms = self.clock.mono_ms()
+        # While the store is slow, the lease may end once before the first upload counts.
+        self._aborted_mono_ms = begun_mono_ms + self.options.cluster.takeover_ms
         check_users(self.security)
         replica = self.membership.replica
         await replica.begin(self.clock.now_ms())
@@ -260,6 +273,8 @@ class SharedBroker(Broker):
 
     def _on_progress(self) -> None:
         """Slots count, or were copied: promises may be kept, and the copy may be synced."""
+        if not self._is_open:
+            self.wall_time.copied(self.store.appender.stored_ms, self.clock.mono_ms())
         if not self.store.write_state.is_closed:
             self.server.flush()
             self.server.touch()

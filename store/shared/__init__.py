@@ -4,11 +4,13 @@
     wal/slots.py         which range goes to which slot, and which slots count: the owner's side
     wal/log_cursor.py    which objects count: the reader's side
     wal/fencing.py       how a broker takes over
+    wal/lost_slots.py    whether an empty slot is the end of the log
     segments/            compaction: segment objects, manifests
     moving/              a data directory becomes a stream, and a stream a data directory
     joining.py           a start: which stream, what the local log lacks, what it has too much
     uploader.py          uploads what the owner appends
     upload_window.py     how many bytes it uploads at a time
+    polling.py           which slots a follower asks for, and when
     follower.py          applies what the owner has uploaded, and takes over
     lease.py             how long an owner may answer without the store
     copy_state.py        what a data directory knows of its stream

@@ -3,9 +3,12 @@
     slot is there     its units are appended to the copy and replayed (`store/log/log_copy.py`)
     slot is empty     asked again after a pause; if nothing has come for `cluster.takeover_ms`, a fence is created
 
-An owner that is idle writes one object in every third of `cluster.takeover_ms`. A follower asks shortly after each of
-them: after a slot that was there it waits a little less than that time, after an empty one a tenth of it. So it needs
-hardly more requests than the owner, and notices a slot within a tenth of that time.
+`polling.py` decides which slots are asked for, and when.
+
+While the store is slow, the fence is sent one round trip before `cluster.takeover_ms` are over: then they are over, as
+seen from the store, when it arrives. This decides only when an owner is taken for dead. One that is alive meanwhile
+creates the slot before, or finds the fence there. What must wait are the answers to clients, because the owner may
+answer until its lease ends: `Won.safe_mono_ms`.
 """
 
 import asyncio
@@ -17,67 +20,24 @@ from duolog.store.log.format import UNIT_HEADER_SIZE, BadUnit, unit_size
 from duolog.store.log.log_copy import LogCopy
 from duolog.store.shared.copy_state import CopyStateKeeper
 from duolog.store.shared.options import SharedOptions
+from duolog.store.shared.polling import Polling
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.compactor import CountedSlot, SlotsSeen
 from duolog.store.shared.segments.manifest import Manifests, SegmentObject
 from duolog.store.shared.segments.materialize import FellBehind, missing
-from duolog.store.shared.uploader import BEATS
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import Fence, Ignored, LogCursor, Units
+from duolog.store.shared.wal.lost_slots import check_end
 from duolog.store.shared.wal.wal_object import DamagedObject, damaged, key_of
 
 DISK_FULL_MS: Final = 500  # Between two tries to write to a full disk.
-HITS_MAX: Final = 40  # Slots in a row that were there, after which the next one is asked for at once.
-AHEAD_MAX: Final = 8  # Slots that are asked for at a time while they are all there.
 READ_BYTES: Final = 8 << 20  # Of a segment object, in one request.
 SLICE_BYTES: Final = 256 * 1024  # Units that are replayed in one turn of the loop,
 SLICE_UNITS: Final = 256  # and their number.
 
 
-class Polling:
-    """How many slots a follower asks for at a time, and when. An idle owner writes one in every `beat_ms`.
-
-    A follower that is behind asks without pauses until a slot is empty. It may be behind at the start, after a pause of
-    its own, and after many slots in a row that were there, because a slow owner writes more of them.
-    """
-
-    def __init__(self, beat_ms: int) -> None:
-        self.ahead = 1  # Slots to ask for.
-        self._beat_ms = beat_ms
-        self._is_behind = True  # No slot was empty since this follower may have fallen behind.
-        self._is_busy = False  # All slots that were asked for were there, and more may be.
-        self._hits = self._misses = 0  # Requests in a row that found all slots, or an empty one.
-        self._asked_mono_ms: int | None = None
-
-    def asks(self, mono_ms: int) -> None:
-        """Note that slots are asked for now."""
-        if self._asked_mono_ms is not None and mono_ms - self._asked_mono_ms > 2 * self._beat_ms:
-            self._is_behind = True
-        self._asked_mono_ms = mono_ms
-
-    def found(self, *, has_units: bool) -> None:
-        """Note that all slots were there. Slots without units say that the owner is idle."""
-        self._hits, self._misses = self._hits + 1, 0
-        self._is_behind = self._is_behind or self._hits >= HITS_MAX
-        if self._is_busy:
-            self.ahead = min(2 * self.ahead, AHEAD_MAX)
-        self._is_busy = has_units or self._is_behind
-
-    def missed(self) -> None:
-        """Note that a slot was empty."""
-        self.ahead, self._hits, self._is_busy, self._is_behind = 1, 0, False, False
-        self._misses += 1
-
-    @property
-    def pause_ms(self) -> int:
-        """How long to wait before the next slots are asked for."""
-        if self._is_busy:
-            return 0
-        return self._beat_ms // 10 if self._misses == 1 else self._beat_ms * 99 // 100
-
-
 class Follower:
-    """Follows one stream in the loop. Between two calls of `follow` the copy is at the end of a slot."""
+    """Follows one stream in the loop."""
 
     def __init__(
         self,
@@ -102,20 +62,60 @@ class Follower:
         self._on_written = on_written
         self._seen_mono_ms = mono_ms()  # When the newest slot was read.
         self._is_released = not cursor.owner.epoch  # The owner has ended, or the stream has had none yet.
-        self._polling = Polling(options.takeover_ms // BEATS)
+        self._polling = Polling(options.takeover_ms, cursor.sequence)
+        self._asked: dict[asyncio.Task[bytes | None], tuple[int, int]] = {}  # Requests: the slot, and when they began.
+        self._found: dict[int, bytes] = {}  # Slots that were read, from the cursor on.
 
-    async def follow(self) -> None:
-        """Ask for the next slots once, and take those that are there. Raises RequestsStopped and DamagedObject."""
-        first, position = self.cursor.sequence, self.cursor.position
-        self._polling.asks(self._mono_ms())
-        asked = [self._requests.get(key_of(first + number)) for number in range(self._polling.ahead)]
-        for number, found in enumerate(await asyncio.gather(*asked)):
-            if found is None:
-                self._polling.missed()
+    # -- Slots
+
+    async def _follow(self) -> None:
+        """Take slots until this broker should take over. Raises RequestsStopped, DamagedObject and StoreError."""
+        while True:
+            for sequence in self._polling.due(self._mono_ms()):
+                is_twinned = not self._polling.asks_again
+                task = asyncio.create_task(self._requests.get(key_of(sequence), is_twinned=is_twinned))
+                task.add_done_callback(_retrieve)
+                self._asked[task] = sequence, self._mono_ms()
+            if (data := self._found.pop(self.cursor.sequence, None)) is not None:
+                await self._take(data)
+            elif self.is_overdue:
                 return
-            if self.cursor.sequence == first + number:
-                await self._take(found)
-        self._polling.found(has_units=self.cursor.position > position)
+            else:
+                await self._wait()
+            self._collect()
+
+    async def _wait(self) -> None:
+        """Wait for an answer, or until something is to be asked for, or until a fence is to be sent."""
+        deadlines = [each for each in (self._polling.next_ms(), self._overdue_mono_ms) if each is not None]
+        left_ms = max(0, min(deadlines) - self._mono_ms()) if deadlines else None
+        if self._asked:
+            timeout = None if left_ms is None else left_ms / 1000
+            await asyncio.wait(self._asked, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            assert left_ms is not None, "something is to be asked for"
+            await self._requests.pause(left_ms)
+
+    def _collect(self) -> None:
+        """Take note of the answers that have come. Raises RequestsStopped."""
+        mono_ms = self._mono_ms()
+        for task in [each for each in self._asked if each.done()]:
+            sequence, asked_mono_ms = self._asked.pop(task)
+            data = task.result()
+            if data is None:
+                self._polling.missed(sequence, asked_mono_ms, mono_ms)
+                continue
+            self._polling.found(sequence, len(data), asked_mono_ms, mono_ms)
+            if sequence >= self.cursor.sequence and sequence not in self._found:
+                self._found[sequence] = data
+                self._seen_mono_ms = mono_ms
+
+    def _forget(self) -> None:
+        """Forget the slots that were asked for, because the cursor has moved away from them, or because it stops."""
+        for task in self._asked:
+            task.cancel()
+        self._asked.clear()
+        self._found.clear()
+        self._polling.restart(self.cursor.sequence)
 
     async def _take(self, data: bytes) -> None:
         try:
@@ -124,7 +124,6 @@ class Follower:
             if await self.bridge():  # The slots before this one were compacted meanwhile.
                 return
             raise
-        self._seen_mono_ms = self._mono_ms()
         if not isinstance(outcome, Ignored):
             slot = CountedSlot(self.cursor.owner, self.cursor.tail, isinstance(outcome, Fence))
             self._seen.note(slot, self._options.kept_slots + 2 * self._options.compact_slots)
@@ -180,6 +179,7 @@ class Follower:
         self._seen.forget(floor.tail.sequence)
         self._is_released = False
         self._seen_mono_ms = self._mono_ms()
+        self._forget()
         self._durability.stored(self._copy.position)
         self._keeper.note(floor.owner, floor.tail)
         return True
@@ -205,26 +205,47 @@ class Follower:
     @property
     def is_overdue(self) -> bool:
         """Whether the owner has been silent for so long, or has ended, that this broker should take over."""
-        return self._is_released or self._mono_ms() - self._seen_mono_ms >= self._options.takeover_ms
+        overdue_mono_ms = self._overdue_mono_ms
+        return overdue_mono_ms is not None and self._mono_ms() >= overdue_mono_ms
+
+    @property
+    def _overdue_mono_ms(self) -> int | None:
+        """When this broker should take over if no slot comes until then; None while the next slot may be there."""
+        if not self._polling.is_at_end:
+            return None
+        if self._is_released:
+            return 0
+        takeover_ms = self._options.takeover_ms
+        return self._seen_mono_ms + takeover_ms - min(self._polling.latency_ms, takeover_ms * 2 // 3)
 
     async def run(self, writer: bytes, claim: bytes) -> Won:
         """Follow until this broker owns the stream. Raises RequestsStopped, DamagedObject and StoreError."""
-        await self.bridge()
-        while True:
-            await self.follow()
-            if self.is_overdue:
-                if await self.bridge():
+        try:
+            await self.bridge()
+            while True:
+                await self._follow()
+                if self._polling.is_doubtful:
+                    if not await self.bridge():
+                        await check_end(self._requests, self._manifests, self.cursor)
+                        self._polling.settle(self._mono_ms())
                     continue
                 won = await self.take_over(writer, claim)
                 if won is not None:
-                    return won
-                continue
-            left_ms = self._seen_mono_ms + self._options.takeover_ms - self._mono_ms()
-            await self._requests.pause(max(0, min(self._polling.pause_ms, left_ms)))
+                    safe_mono_ms = 0 if self._is_released else self._seen_mono_ms + self._options.takeover_ms
+                    return won._replace(safe_mono_ms=safe_mono_ms)
+                self._polling.doubt()
+        finally:
+            self._forget()
 
     async def take_over(self, writer: bytes, claim: bytes) -> Won | None:
         """Fence the stream; None if another broker's object was first. Raises RequestsStopped."""
         return await take_over(self._requests, self.cursor, self._manifests, writer, claim, self._mono_ms)
+
+
+def _retrieve(task: asyncio.Task[bytes | None]) -> None:
+    """Take note of an exception that nobody needs, because the follower stops."""
+    if not task.cancelled():
+        task.exception()
 
 
 def whole_units(block: memoryview) -> int:

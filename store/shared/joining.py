@@ -35,6 +35,7 @@ from duolog.store.shared.segments.manifest import Manifests
 from duolog.store.shared.segments.materialize import FellBehind, materialize
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import LogCursor
+from duolog.store.shared.wal.lost_slots import check_end
 from duolog.store.shared.wal.slots import Tail
 from duolog.store.shared.wal.stream import WrongStream, find_stream
 from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalKind, decode, key_of
@@ -146,6 +147,8 @@ async def _compare(
         found: tuple[LogCursor, bool] | DamagedObject
         try:
             found = await _compare_slots(requests, local, LogCursor(cursor.owner, cursor.tail))
+            if found[1]:
+                await check_end(requests, manifests, found[0])
         except DamagedObject as error:
             found = error
         await manifests.refresh()

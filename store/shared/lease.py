@@ -15,7 +15,7 @@ class OwnerLease:
     """The lease of one owner, in its own monotonic time."""
 
     def __init__(self, takeover_ms: int, begun_mono_ms: int) -> None:
-        """Begin a lease. `begun_mono_ms` is when the create of the owner's fence began."""
+        """Begin a lease. `begun_mono_ms` is when the creates began by which the owner took over (`wal/fencing.py`)."""
         self._length_ms = takeover_ms * 9 // 10
         self.until_mono_ms = begun_mono_ms + self._length_ms
 

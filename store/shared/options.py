@@ -17,6 +17,8 @@ class SharedOptions:
     behind_bytes_max: int = 256 * MIB
     segment_bytes: int = 64 * MIB  # Largest segment object; it is in memory while it is uploaded.
     compact_slots: int = 10_000  # WAL objects after which a compaction begins, however small they are.
-    kept_slots: int = 1_000  # Newest WAL objects that are not compacted yet, because followers are reading them.
+    kept_slots: int = (
+        1_000  # Newest WAL objects that are not compacted yet, because followers are reading them; 16 or more.
+    )
     state_interval_ms: int = 10_000  # Between two writes of the file `shared` of the data directory.
     takeover_ms: int = 3_000  # A standby takes over when nothing has come for so long.

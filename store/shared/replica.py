@@ -163,9 +163,10 @@ class Replica:
         return uploader is not None and not uploader.slots.deposed and uploader.lease.is_valid(mono_ms)
 
     async def begin(self, now_ms: int) -> None:
-        """Begin a run of the log, after `follow`; return once the store has the whole log. Raises StoreError, OSError.
+        """Begin a run of the log, after `follow`; return once answers may leave. Raises StoreError, OSError.
 
-        A restarted owner may have units that it had not uploaded. Readers must not see those of shared queues before.
+        The previous owner must have no lease any more. A restarted owner may have units that it had not uploaded:
+        readers must not see those of shared queues before the store has them.
         """
         won, store = self._won, self.store
         assert won is not None, "Replica.follow comes first"
@@ -187,17 +188,21 @@ class Replica:
             store.unit_source(),
             store.durability,
             store.write_state,
-            Slots(won.identity, won.fence, self.options.in_flight_bytes),
+            Slots(won.identity, won.fence, won.first, self.options.in_flight_bytes),
             OwnerLease(self.options.takeover_ms, won.begun_mono_ms),
+            won.took_ms,
             self.options,
             self._mono_ms,
             self._on_event,
             self._counted,
         )
-        while store.durability.shared < store.written:
-            self.uploader.pump(self._mono_ms())
+        self.uploader.pump(self._mono_ms())
+        while self.joined.won is not None and store.durability.shared < store.written:
             await self._next_progress()
             store.write_state.raise_if_ended()
+            self.uploader.pump(self._mono_ms())
+        while (left_ms := won.safe_mono_ms - self._mono_ms()) > 0:
+            await self._requests.pause(left_ms)
 
     async def _sync(self) -> None:
         """Wait until the copy is durable. Then the flusher has no task under way. Raises StoreError."""

@@ -49,9 +49,12 @@ class Requests:
             self._report(error)
             return False
 
-    async def get(self, key: str) -> bytes | None:
-        """Return an object; None if there is none. Raises RequestsStopped."""
-        return await self._repeat(lambda: self._objects.get(key, OBJECT_BYTES_MAX))
+    async def get(self, key: str, *, is_twinned: bool = True) -> bytes | None:
+        """Return an object; None if there is none. Raises RequestsStopped.
+
+        Whoever asks for an object again himself needs no request beside one that is not answered.
+        """
+        return await self._repeat(lambda: self._objects.get(key, OBJECT_BYTES_MAX), is_twinned=is_twinned)
 
     async def get_range(self, key: str, start: int, length: int) -> bytes | None:
         """Return a part of an object; None if there is no object. Raises RequestsStopped."""
@@ -61,12 +64,12 @@ class Requests:
         """Delete objects. Raises RequestsStopped."""
         await self._repeat(lambda: self._objects.delete(keys))
 
-    async def _repeat(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _repeat(self, request: Callable[[], Coroutine[Any, Any, T]], *, is_twinned: bool = True) -> T:
         """Send a request until it has a result. Raises StoreUnknown and RequestsStopped."""
         attempt = 0
         while True:
             try:
-                found = await self._twinned(request)
+                found = await (self._twinned(request) if is_twinned else request())
             except (StoreRetry, StoreRefused) as error:
                 self._report(error)
                 last = RETRY_MS[min(attempt, len(RETRY_MS) - 1)]

@@ -20,10 +20,11 @@ TARGET_SHARE: Final = 6  # The longest time that an upload should take is this p
 class UploadWindow:
     """The window of one owner. It begins small, because nobody knows yet what the store takes."""
 
-    def __init__(self, bytes_max: int, takeover_ms: int) -> None:
+    def __init__(self, bytes_max: int, takeover_ms: int, took_ms: int = 0) -> None:
+        """`took_ms` is how long requests take, as far as is known."""
         self._bytes_max, self._target_ms = bytes_max, takeover_ms // TARGET_SHARE
         self.bytes = min(FIRST_BYTES, bytes_max)
-        self.took_ms = 0  # How long the last upload took.
+        self.took_ms = took_ms  # How long the last upload took.
 
     def note(self, size: int, in_flight_bytes: int, took_ms: int) -> None:
         """Note an upload of `size` bytes. When it began, `in_flight_bytes` were in flight, its own included."""

@@ -43,17 +43,19 @@ class Uploader:
         write_state: WriteState,
         slots: Slots,
         lease: OwnerLease,
+        took_ms: int,
         options: SharedOptions,
         mono_ms: Callable[[], int],
         on_event: Callable[[Event], None],
         on_counted: Callable[[Sequence[Upload]], None],
     ) -> None:
+        """`took_ms` is how long a create took before the first upload: whether the store is slow."""
         self.slots, self.lease = slots, lease
         self._requests, self._source = requests, source
         self._durability, self._write_state = durability, write_state
         self._options, self._mono_ms = options, mono_ms
         self._on_event, self._on_counted = on_event, on_counted
-        self._window = UploadWindow(options.in_flight_bytes, options.takeover_ms)
+        self._window = UploadWindow(options.in_flight_bytes, options.takeover_ms, took_ms)
         self.slots.bytes_max = self._window.bytes
         self._cut_mono_ms = -options.takeover_ms  # When the last upload began.
         self._is_reading = False  # A thread reads units from segment files.

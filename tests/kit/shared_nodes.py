@@ -108,7 +108,7 @@ class World:
             behind_bytes_max=1 << 18,
             segment_bytes=1 << self.random.randrange(12, 18),
             compact_slots=self.random.choice((20, 10_000)),
-            kept_slots=self.random.choice((0, 10)),
+            kept_slots=self.random.choice((16, 26)),
             state_interval_ms=500,
         )
         self.nodes: dict[str, Node] = {}

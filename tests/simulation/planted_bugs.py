@@ -17,7 +17,8 @@ from duolog.store.shared.segments.local_ranges import LocalRanges
 from duolog.store.shared.segments.manifest import Manifest, Manifests
 from duolog.store.shared.uploader import Uploader
 from duolog.store.shared.wal import fencing, log_cursor
-from duolog.store.shared.wal.slots import Slots, Tail, Upload, UploadStep
+from duolog.store.shared.wal.slots import Slots, Upload, UploadStep
+from duolog.store.shared.wal.wal_object import encode
 from duolog.store.store import Store
 
 Replacement = tuple[Any, str, Any]  # The object, the name of its attribute, and what replaces it.
@@ -80,7 +81,9 @@ def time_out_taken_for_a_failure() -> list[Replacement]:
     def found(self: Slots, upload: Upload, data: bytes | None) -> UploadStep:
         step = right(self, upload, data)
         if step is UploadStep.DONE and len(self) == 1:
-            self._move(upload)
+            payload = memoryview(upload.data)[len(upload.data) - (upload.header.end - upload.header.first) :]
+            upload.data, upload.header = encode(upload.header._replace(sequence=self._next_sequence), [payload])
+            self._next_sequence, self._previous = self._next_sequence + 1, upload.header.crc
             return UploadStep.CREATE
         return step
 
@@ -112,13 +115,7 @@ def fence_behind_a_slot_that_was_not_read() -> list[Replacement]:
 
 
 def no_caution_behind_the_fence() -> list[Replacement]:
-    right = Slots.__init__
-
-    def init(self: Slots, identity: Any, fence: Tail, bytes_max: int) -> None:
-        right(self, identity, fence, bytes_max)
-        self._serial_to = -1
-
-    return [(Slots, "__init__", init)]
+    return [(fencing, "WINDOW", 1)]
 
 
 def what_was_not_uploaded_is_kept() -> list[Replacement]:

@@ -26,7 +26,7 @@ from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.local_ranges import LocalRanges, LocalSnapshot
 from duolog.store.shared.segments.manifest import Floor, Manifest, Manifests, SegmentObject, snapshot_key
-from duolog.store.shared.wal.slots import Tail
+from duolog.store.shared.wal.slots import WINDOW, Tail
 from duolog.store.shared.wal.wal_object import Identity, key_of
 
 DELETED_AT_ONCE: Final = 1_000  # Keys in one request.
@@ -99,6 +99,9 @@ class Compactor:
         saved: Callable[[], Tail],
         options: SharedOptions,
     ) -> None:
+        # A broker that creates a fence in a deleted slot takes the next slots before it can notice that. They must not
+        # be those that the owner writes next.
+        assert options.kept_slots >= WINDOW, f"{options.kept_slots} slots are kept, fewer than {WINDOW}"
         self._requests, self._manifests, self._seen = requests, manifests, seen
         self._local, self._saved, self._options = local, saved, options
 
@@ -172,9 +175,11 @@ class Compactor:
         return made
 
     async def _delete(self, sequence: int) -> None:
-        """Delete the WAL objects up to this slot that this process knows, except fences."""
+        """Delete the WAL objects up to this slot that this process knows, and those between them, except fences."""
         known = self._seen.up_to(sequence)
-        keys = [key_of(each.tail.sequence) for each in known if not each.is_fence]
+        fences = {each.tail.sequence for each in known if each.is_fence}
+        first_known = known[0].tail.sequence if known else sequence + 1
+        keys = [key_of(each) for each in range(first_known, sequence + 1) if each not in fences]
         for first in range(0, len(keys), DELETED_AT_ONCE):
             await self._requests.delete(keys[first : first + DELETED_AT_ONCE])
         self._seen.forget(sequence)

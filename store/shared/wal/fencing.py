@@ -2,16 +2,30 @@
 
 A fence is created behind the last object that this broker has read, so whoever wins the slot has read everything that
 counts. The previous owner's create of that slot fails, and it stops. A broker that loses the race goes on following.
+
+    1. the fence is created                                                                    one round trip
+    2. is there a manifest by which the fence lies in a deleted slot? At the same time, all    one round trip
+       slots are taken by objects without content in which deposed owners may still write
+    3. the first upload                                                                        one round trip
+
+A deposed owner has at most WINDOW uploads in flight, and the first one never counts for it, because the fence, or one
+before it, is in that slot or below. So after step 2 no deposed owner can create an object behind the slots that were
+taken, and the uploads of the new owner are in flight together from the first one on.
+
+Where the fence turns out to be in a deleted slot, what was created in step 2 does no harm: these slots are below the
+last slot of the owner, because a compaction leaves WINDOW slots (`segments/compactor.py`), and nobody takes an object
+without content for anything.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.manifest import Manifests
 from duolog.store.shared.wal.log_cursor import LogCursor
-from duolog.store.shared.wal.slots import Tail
-from duolog.store.shared.wal.wal_object import Identity, WalHeader, WalKind, encode, key_of
+from duolog.store.shared.wal.slots import WINDOW, Tail
+from duolog.store.shared.wal.wal_object import Identity, WalHeader, WalKind, decode, encode, key_of
 
 
 class Won(NamedTuple):
@@ -19,17 +33,20 @@ class Won(NamedTuple):
 
     identity: Identity
     fence: Tail  # The fence itself.
-    begun_mono_ms: int  # When its first create began.
+    first: int  # The slot of the first upload.
+    begun_mono_ms: int  # When the creates began of which other brokers know: the lease counts from it.
+    took_ms: int  # How long the last round trip took.
+    safe_mono_ms: int = 0  # From when on the previous owner has no lease.
 
 
 async def take_over(
     requests: Requests, cursor: LogCursor, manifests: Manifests, writer: bytes, claim: bytes, mono_ms: Callable[[], int]
 ) -> Won | None:
-    """Create a fence of the next epoch in the slot of the cursor.
+    """Create a fence of the next epoch in the slot of the cursor, and take the slots behind it.
 
-    Return None if the slot has another object by now, which the cursor must read next, or if the slot was deleted after
-    a compaction. The latter is looked up after the create: a fence in a slot that was empty for that reason is below
-    the floor and means nothing. Raises RequestsStopped.
+    Return None if one of them has an object of another broker by now, which the cursor must read next, or if the slot
+    was deleted after a compaction. The latter is looked up after the create: a fence in a slot that was empty for that
+    reason is below the floor and means nothing. Raises RequestsStopped and DamagedObject.
     """
     stream, sequence, begun_mono_ms = cursor.owner.stream, cursor.sequence, mono_ms()
     _, position, crc = cursor.tail
@@ -41,8 +58,31 @@ async def take_over(
             break
         if found is not None:
             return None
-    await manifests.refresh()
-    if cursor.is_behind(manifests.floor_sequence):
+    # Nobody has written to a stream before its first epoch.
+    first = sequence + (WINDOW if header.epoch > 1 else 1)
+    voids_mono_ms = mono_ms()
+    voids = [
+        _occupy(requests, header._replace(kind=WalKind.VOID, sequence=each, previous=header.crc))
+        for each in range(sequence + 1, first)
+    ]
+    writers, _ = await asyncio.gather(asyncio.gather(*voids), manifests.refresh())
+    if cursor.is_behind(manifests.floor_sequence) or None in writers:
         return None
     cursor.take(data)
-    return Won(header.identity, Tail(sequence, position, header.crc), begun_mono_ms)
+    # Whoever fences next has read an object that was created after this time.
+    begun_mono_ms = voids_mono_ms if writer in writers else begun_mono_ms
+    took_ms = mono_ms() - voids_mono_ms
+    return Won(header.identity, Tail(sequence, position, header.crc), first, begun_mono_ms, took_ms)
+
+
+async def _occupy(requests: Requests, void: WalHeader) -> bytes | None:
+    """Make sure that a slot has an object; return its writer, or None if another broker has taken over."""
+    key = key_of(void.sequence)
+    data, own = encode(void, [])
+    while not await requests.create(key, data):
+        found = await requests.get(key)
+        if found is not None:
+            other = decode(found, void.sequence).header
+            is_harmless = other == own or (other.stream == own.stream and other.epoch < own.epoch)
+            return other.writer if is_harmless else None
+    return own.writer

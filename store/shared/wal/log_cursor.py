@@ -2,6 +2,7 @@
 
     object in the next slot                                              what it is
     of a lower epoch than the last fence                                 ignored: a deposed owner wrote it
+    of kind VOID                                                         ignored: a new owner has taken the slot
     units of the current epoch and writer, at the end of the log         they count
     a fence of a higher epoch, at the end of the log                     it counts: a new epoch begins
     any other                                                            damage: DamagedObject
@@ -34,7 +35,7 @@ class Fence(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """An object behind a fence, of a lower epoch."""
+    """An object behind a fence, of a lower epoch or without content."""
 
     epoch: int
 
@@ -86,7 +87,7 @@ class LogCursor:
                 f"{key_of(self.sequence)} belongs to stream {header.stream.hex()}, and this one is "
                 f"{self._stream.hex()}: two clusters use one prefix; give each its own"
             )
-        if header.epoch < self.owner.epoch:
+        if header.kind == WalKind.VOID or header.epoch < self.owner.epoch:
             self.sequence += 1
             return False
         is_fence = header.kind == WalKind.FENCE

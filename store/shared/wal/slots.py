@@ -6,17 +6,16 @@
                          outcome is unknown: the slot is read back
                            it is empty                                        in flight: create it again
                            it has this object                                 stored
-                           it has an object of a lower epoch                  in flight, in the next slot
                            it has an object of a higher epoch                 deposed
                            it has any other object                            deposed: something is wrong
     stored               all slots before it count                            it counts
 
 A slot counts when all slots before it count. Up to WINDOW uploads are in flight at a time.
 
-A deposed owner that has not noticed it yet may still create objects, behind the fence that it does not know: in at most
-WINDOW slots, since the slot that the fence took never counts for it. These objects are ignored by everybody. The new
-owner must find them before it relies on the order of its own slots. So it has one upload at a time in the first WINDOW
-slots after its fence, and moves an upload to the next slot if its slot is taken by a lower epoch.
+A deposed owner that has not noticed it yet may still create objects, behind the fence that it does not know: below the
+slot WINDOW after the fence, since the slot that the fence took never counts for it. These objects are ignored by
+everybody. All slots in which they may be are taken before the new owner's first upload (`fencing.py`), so an upload
+never finds a lower epoch in its slot.
 
 No clock is used here, and nothing is sent: `store/shared/uploader.py` does both.
 """
@@ -35,7 +34,7 @@ WINDOW: Final = 16  # Uploads in flight. It is a part of the format: all brokers
 class UploadStep(Enum):
     """What is to be done with an upload next."""
 
-    CREATE = "create"  # Send the object again; its sequence may have changed.
+    CREATE = "create"  # Send the object again.
     DONE = "done"  # It is stored.
     DEPOSED = "deposed"  # `Slots.deposed` says why.
 
@@ -66,14 +65,15 @@ class Upload:
 class Slots:
     """The slots of one owner after its fence."""
 
-    def __init__(self, identity: Identity, fence: Tail, bytes_max: int) -> None:
-        """`bytes_max` is the size of the objects in flight above which no further upload begins; it may be changed."""
+    def __init__(self, identity: Identity, fence: Tail, first: int, bytes_max: int) -> None:
+        """Begin in slot `first`, behind the fence and the slots that a deposed owner may still take.
+
+        `bytes_max` is the size of the objects in flight above which no further upload begins; it may be changed.
+        """
         self._identity = identity
-        # Nobody has written to a stream before its first epoch.
-        self._serial_to = fence.sequence + (WINDOW if identity.epoch > 1 else 0)
         self.bytes_max = bytes_max
         self._in_flight: deque[Upload] = deque()
-        self._next_sequence, self._previous = fence.sequence + 1, fence.crc
+        self._next_sequence, self._previous = first, fence.crc
         self.end = fence.position  # The log has been given to slots up to this position.
         self.counted = fence  # The last slot that counts.
         self.in_flight_bytes = 0
@@ -90,8 +90,7 @@ class Slots:
             return False
         if not self._in_flight:
             return True
-        is_serial = self._in_flight[0].header.sequence <= self._serial_to
-        return not is_serial and len(self._in_flight) < WINDOW and self.in_flight_bytes < self.bytes_max
+        return len(self._in_flight) < WINDOW and self.in_flight_bytes < self.bytes_max
 
     def begin(self, end: int, payload: Sequence[Buffer], flags: int = 0) -> Upload:
         """Give the units from `self.end` up to `end` to the next slot, and return its upload."""
@@ -138,22 +137,10 @@ class Slots:
             return self._depose(f"{upload.key} belongs to another stream: two clusters use one prefix of the bucket")
         if other.epoch > own.epoch:
             return self._depose(f"{upload.key} has epoch {other.epoch}: another broker has taken over")
-        if other.epoch < own.epoch and own.sequence <= self._serial_to:
-            self._move(upload)
-            return UploadStep.CREATE
         return self._depose(
             f"{upload.key} has epoch {other.epoch} of writer {other.writer.hex()}, which cannot be: this owner has "
             f"epoch {own.epoch}, and its writer is {own.writer.hex()}"
         )
-
-    def _move(self, upload: Upload) -> None:
-        """Give an upload the next slot, because its slot holds an object that a deposed owner wrote."""
-        assert len(self._in_flight) == 1, "one upload at a time near the fence"
-        payload = memoryview(upload.data)[len(upload.data) - (upload.header.end - upload.header.first) :]
-        header = upload.header._replace(sequence=self._next_sequence)
-        upload.data, upload.header = encode(header, [payload])
-        self._next_sequence += 1
-        self._previous = upload.header.crc
 
     def _depose(self, reason: str) -> UploadStep:
         self.deposed = self.deposed or reason

@@ -13,6 +13,7 @@ An object is created once and never changed. Fields of the header:
                   the owner has nothing to say but that it is there.
                   FENCE: the writer takes over the stream, and the payload is its claim, which this module does not
                   interpret
+                  VOID: the slot is taken and holds nothing; it never counts, and it has no payload
     flags         ENDED_FLAG: the writer will write no more, and another broker may take over at once
     epoch         number of the run of the stream; a fence begins a new one
     sequence      number of the slot; repeated, so that an object under a wrong key is noticed
@@ -54,6 +55,10 @@ _CRC_FROM: Final = 8
 class WalKind(IntEnum):
     UNITS = 1
     FENCE = 2
+    VOID = 3
+
+
+KINDS: Final = frozenset(WalKind)
 
 
 class DamagedObject(Corruption):
@@ -173,11 +178,12 @@ def decode_header(data: Buffer, sequence: int) -> tuple[WalHeader, int, int]:
         raise damaged(key, f"the CRC of its header is {actual:#010x}, and the header has {crc:#010x}")
     if own != sequence:
         raise damaged(key, f"its header has sequence {own}")
-    if kind not in (WalKind.UNITS, WalKind.FENCE) or flags & ~KNOWN_FLAGS or zeros:
+    if kind not in KINDS or flags & ~KNOWN_FLAGS or zeros:
         raise damaged(key, f"it has kind {kind}, flags {flags:#x} and {zeros:#x}, which this version does not know")
     if first % ALIGNMENT or not first <= end <= POSITION_MAX:
         raise damaged(key, f"its units are at {first} .. {end}")
-    if end - first != (size if kind == WalKind.UNITS else 0) or (kind == WalKind.FENCE and size > CLAIM_BYTES_MAX):
+    claim_bytes_max = CLAIM_BYTES_MAX if kind == WalKind.FENCE else 0
+    if end - first != (size if kind == WalKind.UNITS else 0) or (kind != WalKind.UNITS and size > claim_bytes_max):
         raise damaged(key, f"it has positions {first} .. {end} and a payload of {size} bytes")
     return (
         WalHeader(WalKind(kind), flags, epoch, sequence, first, end, previous, stream, writer, crc),

@@ -64,6 +64,26 @@ def test_start_that_would_lose_or_mix_data_is_refused(change: Callable[[World, C
     run(main(), world.clock)
 
 
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_start_that_finds_a_slot_removed_in_the_middle_writes_nothing_into_it(name: str) -> None:
+    world = World(1, SharedOptions(state_interval_ms=1_000_000))
+
+    async def main() -> None:
+        node = world.start("a")
+        await until(lambda: node.is_serving, world)
+        await world.pass_s(4)
+        node.kill()
+        del world.bucket.objects[key_of(5)]
+        node = world.start(name)
+        assert node.task is not None
+        with pytest.raises(StoreError, match=r"the object wal/0{19}5 is missing, and wal/0{18}21 follows it: restore"):
+            await node.task
+        assert key_of(5) not in world.bucket.objects
+        await stop_all(world)
+
+    run(main(), world.clock)
+
+
 def test_log_that_is_no_copy_is_refused() -> None:
     world = World(1)
 

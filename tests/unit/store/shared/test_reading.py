@@ -18,7 +18,7 @@ from tests.kit.object_store import SimulatedBucket, StoreFaults
 from tests.kit.shared_nodes import Node, World, stop_all, until
 
 OPTIONS = SharedOptions(
-    object_bytes=1 << 13, segment_bytes=1 << 14, compact_slots=10, kept_slots=5, state_interval_ms=200
+    object_bytes=1 << 13, segment_bytes=1 << 14, compact_slots=10, kept_slots=16, state_interval_ms=200
 )
 URL = "s3://bucket/prefix"
 WAIT_MS = 1_000

@@ -27,10 +27,9 @@ def begin(slots: Slots) -> Upload:
 def pipelined(identity: Identity = OLD) -> tuple[list[bytes], Slots]:
     """Return the objects up to the end of the first window, and the slots of their writer."""
     data, tail = fence(identity, Tail(-1, 0, 0))
-    objects, slots = [data], Slots(identity, tail, 1 << 20)
+    objects, slots = [data], Slots(identity, tail, 1, 1 << 20)
     for _ in range(WINDOW):
         upload = begin(slots)
-        assert not slots.has_room, "one upload at a time near the fence"
         objects.append(upload.data)
         assert slots.created(upload) == [upload]
     return objects, slots
@@ -48,12 +47,6 @@ def test_slot_counts_when_all_slots_before_it_count() -> None:
     assert slots.created(first) == [first, second]
     assert slots.created(third) == [third]
     assert slots.counted == Tail(WINDOW + 3, (WINDOW + 3) * len(UNIT), third.header.crc)
-
-
-def test_first_owner_of_a_stream_need_not_be_careful() -> None:
-    slots = Slots(OLD._replace(epoch=1), Tail(0, 0, 0), 1 << 20)
-    begin(slots)
-    assert slots.has_room
 
 
 def test_uploads_in_flight_are_bounded_in_number_and_bytes() -> None:
@@ -82,7 +75,7 @@ def test_slot_that_is_taken_is_read_back(other: Identity | str | None, step: Upl
     _, slots = pipelined()
     upload = begin(slots)
     if isinstance(other, Identity):
-        data = begin(Slots(other, Tail(WINDOW, 8 * WINDOW, 0), 1 << 20)).data
+        data = begin(Slots(other, Tail(WINDOW, 8 * WINDOW, 0), WINDOW + 1, 1 << 20)).data
     else:
         data = {"own": upload.data, "damaged": upload.data[:-1], None: None}[other]
     assert slots.found(upload, data) is step
@@ -91,20 +84,21 @@ def test_slot_that_is_taken_is_read_back(other: Identity | str | None, step: Upl
     assert not slots.deposed or not slots.has_room
 
 
-def test_what_a_deposed_owner_writes_behind_the_fence_is_skipped_by_the_new_owner_and_by_readers() -> None:
+def test_what_a_deposed_owner_writes_behind_the_fence_and_taken_slots_are_skipped_by_readers() -> None:
     objects, old = pipelined()
     lost, behind, second = begin(old), begin(old), begin(old)
     data, tail = fence(NEW, old.counted)
     assert tail.sequence == lost.header.sequence, "the fence takes the first slot that does not count"
-    new = Slots(NEW, tail, 1 << 20)
+    asked = second.header._replace(kind=WalKind.VOID, epoch=NEW.epoch, writer=NEW.writer, end=second.header.first)
+    void, _ = encode(asked, [])
+    new = Slots(NEW, tail, second.header.sequence + 1, 1 << 20)
     upload = begin(new)
-    for stale in (behind, second):
-        assert new.found(upload, stale.data) is UploadStep.CREATE
     assert new.created(upload) == [upload]
     assert upload.header.sequence == second.header.sequence + 1
-    assert old.found(lost, data) is UploadStep.DEPOSED
+    for own, other in ((lost, data), (second, void)):
+        assert old.found(own, other) is UploadStep.DEPOSED
     cursor = LogCursor.at_start(STREAM)
-    kinds = read(cursor, [*objects, data, behind.data, second.data, upload.data])
+    kinds = read(cursor, [*objects, data, behind.data, void, upload.data])
     assert kinds == [Fence, *[Units] * WINDOW, Fence, Ignored, Ignored, Units]
     assert (cursor.owner, cursor.position) == (NEW, new.counted.position)
 
@@ -112,7 +106,7 @@ def test_what_a_deposed_owner_writes_behind_the_fence_is_skipped_by_the_new_owne
 def test_reader_notices_what_does_not_follow() -> None:
     objects, slots = pipelined()
     first, second = begin(slots), begin(slots)
-    unfenced = begin(Slots(NEW, Tail(WINDOW, 8 * WINDOW, slots.counted.crc), 1 << 20))
+    unfenced = begin(Slots(NEW, Tail(WINDOW, 8 * WINDOW, slots.counted.crc), WINDOW + 1, 1 << 20))
     double, _ = fence(OLD, slots.counted)
     moved, _ = encode(second.header._replace(sequence=first.header.sequence), [UNIT])
     unlinked, _ = encode(first.header._replace(previous=1), [UNIT])

@@ -45,6 +45,7 @@ def test_object_reads_back_and_every_changed_byte_is_noticed(header: WalHeader, 
         ({"end": 4104}, b"0" * 16, "a payload of 16 bytes"),
         ({"flags": 8}, b"0" * 16, "flags 0x8"),
         ({"kind": WalKind.FENCE}, b"0" * 16, "a payload of 16 bytes"),
+        ({"kind": WalKind.VOID, "end": 4096}, b"0" * 16, "a payload of 16 bytes"),
         ({"sequence": 16}, b"0" * 16, "its header has sequence 16"),
     ],
 )

@@ -1,0 +1,55 @@
+"""Notices that the object of a slot was removed by hand, or lost by the store.
+
+A start, or a standby that was away, reads slots up to the first empty one. That is the end of the log only if nobody
+has written behind it what can only follow an object there:
+
+    an object WINDOW slots further                    no upload begins before the slot WINDOW before it counts
+    a fence, or an object of a higher epoch           a fence is created behind all that its writer has read
+    an object that says that the owner has ended      it is created when all slots before it count
+"""
+
+import asyncio
+
+from duolog.store.shared.requests import Requests
+from duolog.store.shared.segments.manifest import Manifests
+from duolog.store.shared.wal.log_cursor import LogCursor
+from duolog.store.shared.wal.slots import WINDOW
+from duolog.store.shared.wal.wal_object import (
+    ENDED_FLAG,
+    HEADER_SIZE,
+    DamagedObject,
+    WalHeader,
+    WalKind,
+    decode_header,
+    key_of,
+)
+
+
+async def check_end(requests: Requests, manifests: Manifests, cursor: LogCursor) -> None:
+    """Raise DamagedObject if the slot of the cursor, which was empty, must have had an object.
+
+    The caller has read all manifests. Nothing is raised if there is another one now, because the slot may have been
+    compacted, or if the slot has an object now. Raises RequestsStopped.
+    """
+    behind = range(cursor.sequence + 1, cursor.sequence + WINDOW + 1)
+    heads = await asyncio.gather(*(requests.get_range(key_of(each), 0, HEADER_SIZE) for each in behind))
+    found = [(each, decode_header(head, each)[0]) for each, head in zip(behind, heads, strict=True) if head is not None]
+    proof = next((each for each, header in found if _is_proof(cursor, header)), None)
+    if proof is None or await requests.get_range(key_of(cursor.sequence), 0, 1) is not None:
+        return
+    number = manifests.number
+    await manifests.refresh()
+    if manifests.number == number:
+        raise DamagedObject(
+            f"the object {key_of(cursor.sequence)} is missing, and {key_of(proof)} follows it: restore it from a "
+            "backup or a version of the bucket"
+        )
+
+
+def _is_proof(cursor: LogCursor, header: WalHeader) -> bool:
+    """Return whether this object can only be there if the slot of the cursor has had one."""
+    epoch = cursor.owner.epoch
+    if header.stream != cursor.owner.stream or header.epoch < epoch:
+        return False
+    is_far = header.sequence == cursor.sequence + WINDOW
+    return is_far or header.epoch > epoch or header.kind == WalKind.FENCE or bool(header.flags & ENDED_FLAG)

@@ -1,0 +1,58 @@
+"""Proves how long a takeover takes, in virtual time: the silence, and the round trips that must follow each other.
+
+After the last create of a killed owner:
+
+    half a round trip until its slot is there, and half of one until a standby has read it
+    the time until the standby asks for the slot: while the store is slow, two beats of its owner; else, after a request
+    that came a little too early, its answer and a tenth of a beat
+    the silence of `cluster.takeover_ms`, less one round trip for the fence to arrive
+    one round trip each for the fence, for the slots behind it, and for the first upload
+"""
+
+import pytest
+
+from duolog.store.shared.options import SharedOptions
+from tests.kit.loop import run
+from tests.kit.object_store import StoreFaults
+from tests.kit.shared_nodes import World, stop_all, until
+
+OPTIONS = SharedOptions(object_bytes=1 << 13, in_flight_bytes=1 << 20)
+TURNS_MS = 100  # The append, the end of its turn, and the time between two looks of this test.
+BEAT_MS, SLOW_BEAT_MS = OPTIONS.takeover_ms // 3, OPTIONS.takeover_ms // 12
+
+
+def limit_ms(latency_ms: int) -> int:
+    asked_ms = 2 * SLOW_BEAT_MS if latency_ms > BEAT_MS else latency_ms + BEAT_MS // 10
+    silence_ms = OPTIONS.takeover_ms - min(latency_ms, OPTIONS.takeover_ms * 2 // 3)
+    return silence_ms + 4 * latency_ms + asked_ms + OPTIONS.flush_interval_ms + TURNS_MS
+
+
+def test_limits_are_those_of_the_promise() -> None:
+    assert limit_ms(5) < 5_000
+    assert limit_ms(200) < 5_000
+    assert limit_ms(2_000) < 10_000
+
+
+@pytest.mark.parametrize("latency_ms", [5, 200, 2_000])
+@pytest.mark.parametrize("append_ms", [20, 10_000_000], ids=["busy", "idle"])
+@pytest.mark.parametrize("phase_ms", [0, 370])
+def test_takeover_takes_the_silence_and_four_round_trips(latency_ms: int, append_ms: int, phase_ms: int) -> None:
+    """The owner is killed at several moments between two of its slots."""
+    world = World(latency_ms, OPTIONS)
+
+    async def main() -> None:
+        faults = StoreFaults(latency_ms=(latency_ms, latency_ms))
+        owner = world.start("a", faults)
+        await until(lambda: owner.is_serving, world)
+        owner.append_ms = append_ms
+        world.start("b", faults)
+        await world.pass_s((phase_ms + 40 * latency_ms) / 1000 + 10)
+        assert world.owners == [owner]
+        killed_mono_ms, count = world.clock.mono_ms(), len(world.acknowledged)
+        owner.kill()
+        await until(lambda: any(done.node == "b" for done in world.acknowledged[count:]), world)
+        assert world.clock.mono_ms() - killed_mono_ms <= limit_ms(latency_ms)
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
