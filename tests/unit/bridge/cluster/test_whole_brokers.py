@@ -3,9 +3,12 @@
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from duolog.bridge.config import SecurityOptions
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.clock import ManualClock
 from tests.kit.hosts import run_hosts
@@ -49,6 +52,20 @@ def test_standby_owns_the_stream_after_a_kill_and_a_paused_owner_follows() -> No
         assert (first.is_owner, second.is_owner, second.deposed) == (True, False, 1)
 
     run_machines(main)
+
+
+def test_broker_of_a_new_stream_without_any_user_is_refused_before_it_is_ready(tmp_path: Path) -> None:
+    security = SecurityOptions(enabled=True, secret_key_file=str(tmp_path / "security.key"))
+    clock = ManualClock()
+    machine = Machine(msgspec.structs.replace(OPTIONS, security=security), clock, SimulatedBucket(1), "10.0.0.1")
+
+    async def main() -> None:
+        machine.start()
+        await asyncio.sleep(1)  # Less than a takeover takes: it never was a standby.
+        (failure,) = machine.failures
+        assert "StartError: security.enabled: " in failure
+
+    run_hosts(main(), clock, 1)
 
 
 def test_idle_owner_and_standby_sleep_most_of_the_time() -> None:
