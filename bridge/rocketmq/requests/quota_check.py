@@ -17,7 +17,7 @@ from duolog.bridge.security.quotas.entity import ANONYMOUS, CONNECTION_RATE, FET
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
-PAUSE_MS_MIN: Final = 10
+PAUSE_MS_MIN: Final = 2
 PAUSE_MS_MAX: Final = 100
 _NO_CLIENT_ID: Final = ""
 _KEYS: Final = {Kind.SEND: PRODUCED, Kind.PULL: FETCHED}
