@@ -30,6 +30,7 @@ from duolog.bridge.records.timers import (
     DelayedBatch,
     DelayPaused,
     TableTimersDeleted,
+    TableTombstones,
     TimerMoved,
     TimerNames,
     TimerOwnerKnown,
@@ -106,6 +107,7 @@ Record = (
     | TimerNames
     | TimerTablesChanged
     | TableTimersDeleted
+    | TableTombstones
     | ScheduleRegistered
     | ScheduleStepped
     | UserSet

@@ -109,6 +109,12 @@ class TimerTablesChanged(StateRecordBody, frozen=True, tag=80):
     counted_to: int  # The position up to which the files of the tables contain the deletions in the log.
 
 
+class TableTombstones(StateRecordBody, frozen=True, tag=86):
+    """Tombstones of a stream's tables, in the layout of `delay/tables/logged_tombstones.py`; also in snapshots."""
+
+    rows: bytes
+
+
 class TableTimersDeleted(StateRecordBody, frozen=True, tag=81):
     """Only in snapshots: keys of deleted pending messages that the files of the tables may still contain."""
 

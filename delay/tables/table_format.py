@@ -31,7 +31,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from duolog.delay.rows import TOPIC_SHIFT, Timer, TimerKey, marks_of
-from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
+from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, tombstones_path
 from duolog.store.entry import new_tuple
 
 BLOCK_BYTES: Final = 64 << 10
@@ -98,5 +98,28 @@ class BlockEntry(NamedTuple):
     payload_crc: int
 
 
+class TableFile(NamedTuple):
+    """A file of a table, and how many of its first bytes belong to the table."""
+
+    path: str
+    size: int
+
+
 def table_path(number: int) -> str:
     return f"{TIMERS_DIRECTORY}/{number:010d}.table"
+
+
+def files_of(entry: TableEntry) -> list[TableFile]:
+    """Return the files of a table that a manifest names."""
+    files = [TableFile(table_path(entry.number), entry.size)]
+    if entry.tombstone_bytes:
+        files.append(TableFile(tombstones_path(entry.number), entry.tombstone_bytes))
+    return files
+
+
+def first_number(epoch: int) -> int:
+    """Return the least number of a table that the owner of a stream writes in its epoch.
+
+    No two owners of a stream have one epoch. So no table of a deposed owner has the number of another table.
+    """
+    return epoch << 32

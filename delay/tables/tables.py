@@ -11,6 +11,9 @@ the same three steps, so a crash leaves either the old tables or the new ones:
     2. in the loop    commit the new manifest to the log        added, with_tombstones, compacted, with_starts; `switch`
     3. in a worker    remove old files once it is durable       removal
 
+The tables of a stream have their tombstones in the log (delay/tables/logged_tombstones.py), and copies of their files
+in the object store. A new table is copied between the steps 1 and 2 (`TableKeeper` in delay/tree/jobs.py).
+
 `switch` replays a manifest, live and at recovery. During recovery it only stores the last manifest. Then `open` opens
 the files that this manifest names, and removes all others: tables and tombstones that no manifest named, and files
 whose removal was interrupted. The log still has the timers of such tables and the deletions of such tombstones.
@@ -25,8 +28,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 
 from duolog.delay.tables.compaction import TABLE_BYTES, Compaction
+from duolog.delay.tables.logged_tombstones import LoggedTombstones, pack_rows
 from duolog.delay.tables.sorted_table import RowRef, SortedTable
-from duolog.delay.tables.table_format import TableEntry, table_path
+from duolog.delay.tables.table_format import TableEntry, TableFile, files_of, table_path
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, TombstoneWrite, tombstones_path
@@ -55,6 +59,7 @@ class Tables:
 
     def __init__(self, files: Files) -> None:
         self.manifest: Manifest = ()
+        self.logged = LoggedTombstones()
         # Called after each block that a worker writes, so that other threads run.
         self.pause: Callable[[], object] = _go_on
         self._files = files
@@ -74,6 +79,7 @@ class Tables:
     def switch(self, manifest: Manifest) -> None:
         """Replay a manifest: make exactly the tables that it names current."""
         self.manifest = manifest
+        self.logged.keep({entry.number for entry in manifest})
         if self._open is None:
             return
         before, self._open = self._open, {}
@@ -89,25 +95,34 @@ class Tables:
             self._retired.append(table)
             self._close_if_unused(table)
 
-    def open(self) -> None:
+    def log_tombstones(self, packed: bytes) -> None:
+        """Replay tombstones that the log has, and no file."""
+        added = self.logged.add(packed, {entry.number for entry in self.manifest})
+        if self._open is not None:
+            for number, count in added.items():
+                del self._open[number].tombstones.unwritten[:count]
+
+    def open(self, first_number: int = 1, *, may_lose: bool = True) -> None:
         """Open the files that the last manifest names, and remove all others. Blocks; raises OSError.
 
         The broker starts although files are damaged. A table that is missing or cannot be read is renamed and left out
         of the manifest, and `lost` counts its timers. Tombstones after a damaged batch are dropped. `is_repaired` says
-        whether the manifest has changed, and must be committed.
+        whether the manifest has changed, and must be committed. If not `may_lose`, Corruption is raised instead,
+        because the object store has the table. New tables have numbers from `first_number` on.
         """
         assert self._open is None, "the tables are open"
         self._files.make_directory(TIMERS_DIRECTORY)
         self._files.sync_directory(".")
-        named = {table_path(entry.number) for entry in self.manifest}
-        named |= {tombstones_path(entry.number) for entry in self.manifest if entry.tombstone_bytes}
+        named = {file.path for entry in self.manifest for file in files_of(entry)}
         _remove(self._files, [path for path in _paths(self._files) if path not in named])
-        self._next_number = 1 + max((entry.number for entry in self.manifest), default=0)
+        self._next_number = max(first_number, 1 + max((entry.number for entry in self.manifest), default=0))
         self._open = {}
         for entry in self.manifest:
             try:
                 self._open[entry.number] = self._open_table(entry)
             except Corruption as error:
+                if not may_lose:
+                    raise
                 self._set_aside(entry, error)
         opened = tuple(table.entry for table in self._open.values())
         self.is_repaired, self.manifest = opened != self.manifest, opened
@@ -118,6 +133,7 @@ class Tables:
             table.check_indexes()
             if entry.tombstone_bytes:
                 self._load_tombstones(table)
+            table.tombstones.restore(self.logged.of(entry.number))
         except BaseException:
             table.close()
             raise
@@ -231,6 +247,10 @@ class Tables:
             if table.tombstones.unwritten
         ]
 
+    def unlogged_tombstones(self) -> bytes:
+        """Return all tombstones that neither the log nor a file has, packed for `log_tombstones`."""
+        return b"".join([pack_rows(number, table.tombstones.unwritten) for number, table in self._current.items()])
+
     def with_tombstones(self, writes: Sequence[TombstoneWrite]) -> Manifest:
         """Return the manifest in which the tombstones of these writes are valid."""
         ends = {write.number: write.end for write in writes}
@@ -304,6 +324,10 @@ class Tables:
         for table in tables:
             table.close()
         return partial(_remove, self._files, [table.path for table in tables])
+
+    def retired_files(self) -> list[TableFile]:
+        """Return the files that `removal` removes next, as far as a manifest has named them."""
+        return [file for table in self._retired for file in files_of(table.entry)]
 
     def removal(self) -> Callable[[], None] | None:
         """Return a function that removes old files, for a worker once the current manifest is durable; None if none."""

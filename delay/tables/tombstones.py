@@ -7,12 +7,15 @@ entry in the manifest says how many bytes of the file are valid. The bytes after
 was never committed. The log still has their deletions, so the file is truncated when it is opened. The CRC-32C also
 covers the table's number and the position of the batch in the file, so a batch at another place is not valid.
 
+The tables of a stream have their tombstones in the log instead (delay/tables/logged_tombstones.py).
+
 A table with tombstones takes one byte of memory for each of its timers, and four bytes for each tombstone. Whether a
 timer is deleted is known in O(1), and the deleted timers of a topic are counted by bisection.
 """
 
 from array import array
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from struct import Struct
 
 from crc32c import crc32c
@@ -22,7 +25,7 @@ from duolog.store.files import Files
 TIMERS_DIRECTORY = "timers"
 
 _HEADER = Struct(">II")
-_ROW = Struct(">IQ")
+ROW = Struct(">IQ")
 _PLACE = Struct(">QQ")  # Table number, byte in the file.
 
 Row = tuple[int, int]  # (ordinal, topic number)
@@ -74,6 +77,19 @@ class Tombstones:
             self.total += 1
             self.unwritten.append((ordinal, topic))
 
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Add tombstones that the log has, so that no file needs them."""
+        found: dict[int, list[int]] = {}
+        for ordinal, topic in rows:
+            if self._flags is None:
+                self._flags = bytearray(self._count)
+            if not self._flags[ordinal]:
+                self._flags[ordinal] = 1
+                found.setdefault(topic, []).append(ordinal)
+        for topic, ordinals in found.items():
+            self._by_topic[topic] = array("I", sorted([*self._by_topic.get(topic, ()), *ordinals]))
+            self.total += len(ordinals)
+
     # -- The file
 
     def load(self, data: bytes) -> int:
@@ -83,7 +99,7 @@ class Tombstones:
         self._flags = bytearray(self._count)
         while at < len(data) and (found := self._read_batch(data, at)) is not None:
             rows, at = found
-            for ordinal, topic in _ROW.iter_unpack(rows):
+            for ordinal, topic in ROW.iter_unpack(rows):
                 self._flags[ordinal] = 1
                 by_topic.setdefault(topic, []).append(ordinal)
         self._by_topic = {topic: array("I", sorted(ordinals)) for topic, ordinals in by_topic.items()}
@@ -93,18 +109,18 @@ class Tombstones:
     def _read_batch(self, data: bytes, at: int) -> tuple[bytes, int] | None:
         if len(data) - at >= _HEADER.size:
             crc, count = _HEADER.unpack_from(data, at)
-            end = at + _HEADER.size + count * _ROW.size
+            end = at + _HEADER.size + count * ROW.size
             if end <= len(data) and crc == self._crc(at, data[at + 4 : end]):
                 return data[at + _HEADER.size : end], end
         return None
 
     def committed(self, size: int) -> None:
         """Remove the rows of a batch of `size` bytes from `unwritten`: a manifest says that the file has them."""
-        del self.unwritten[: max(0, size - _HEADER.size) // _ROW.size]
+        del self.unwritten[: max(0, size - _HEADER.size) // ROW.size]
 
     def batch(self, rows: list[Row], at: int) -> bytes:
         """Return the bytes of one batch that will be at byte `at` of the file."""
-        body = len(rows).to_bytes(4, "big") + b"".join([_ROW.pack(*row) for row in rows])
+        body = len(rows).to_bytes(4, "big") + b"".join([ROW.pack(*row) for row in rows])
         return self._crc(at, body).to_bytes(4, "big") + body
 
     def _crc(self, at: int, body: bytes) -> int:

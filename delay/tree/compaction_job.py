@@ -5,7 +5,7 @@ from typing import Final
 
 from duolog.delay.rows import pack_keys
 from duolog.delay.tables.compaction import Compaction
-from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
+from duolog.delay.tree.jobs import Context, ManifestChange
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
 
@@ -29,7 +29,14 @@ class CompactionJob:
         inputs = self._context.tables.compaction_wanted() if self._context.mono_ms >= self._retry_mono_ms else []
         if inputs:
             compaction = self._context.tables.compact(inputs)
-            self._context.submit(compaction.run, partial(self._end, compaction))
+            self._context.submit(compaction.run, partial(self._written, compaction))
+
+    def _written(self, compaction: Compaction, outcome: Failure | None) -> None:
+        """Let the keeper copy the results, once a worker has written them."""
+        if outcome is None:
+            self._context.keep(compaction.outputs, partial(self._end, compaction))
+        else:
+            self._end(compaction, outcome)
 
     def _end(self, compaction: Compaction, outcome: Failure | None) -> None:
         context = self._context
@@ -40,7 +47,7 @@ class CompactionJob:
             outcome = self._commit(compaction)
         else:
             context.tables.abandon_compaction()
-            context.submit(context.tables.discard(compaction.outputs), log_failure)
+            context.discard(compaction.outputs)
         if outcome is not None:
             self._retry_mono_ms = context.mono_ms + RETRY_MS
             context.failed("compaction of delayed messages", outcome)
@@ -56,6 +63,6 @@ class CompactionJob:
             # The results' tombstones of timers that were deleted meanwhile are in no file, so the log keeps these keys.
             self._context.commit(ManifestChange(manifest, deleted=pack_keys(compaction.deleted_meanwhile)))
         except StoreError as error:
-            self._context.submit(tables.discard(compaction.outputs), log_failure)
+            self._context.discard(compaction.outputs)
             return error
         return None

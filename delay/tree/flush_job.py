@@ -10,13 +10,12 @@ writing      the disk failed                                                unfr
 unfreezing   all rows are put back, a slice in each turn                    idle
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from duolog.delay.rows import ROW, TOPIC_SHIFT, pack_keys
 from duolog.delay.tables.flush import Flush
-from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
+from duolog.delay.tree.jobs import Context, ManifestChange
 from duolog.store.entry import WRITTEN, Promise
 from duolog.store.errors import StoreError
 from duolog.store.options import StoreOptions
@@ -44,13 +43,10 @@ class FlushJob:
         self._flush: Flush | None = None  # Set while a worker writes the table.
         self._is_unfreezing = False
         self._begun_mono_ms = 0
-        self._is_off = False
         self._retry_mono_ms = 0  # No flush begins before this time.
 
     def open(self, options: StoreOptions) -> None:
         self._rows_max = min(TABLE_ROWS, max(1, options.segment_bytes // 64))
-        # Sorted tables are files of one disk. Brokers that share a log keep all pending messages in memory.
-        self._is_off = options.is_shared
 
     @property
     def is_busy(self) -> bool:
@@ -63,8 +59,6 @@ class FlushJob:
 
     def begin(self) -> None:
         """Begin a flush if rows can fill a table, or if there are any and the last flush was long ago."""
-        if self._is_off:
-            return
         context, turns = self._context, self._context.pending.turns
         from_ms = 1 + max(context.now_ms + self._near_ms, context.cursors.read_to_ms)
         self.waiting = waiting = context.pending.memtable.flushable_count(from_ms, turns.paused)
@@ -113,25 +107,28 @@ class FlushJob:
         self._flush = flush = Flush(frozen, context.store.reader.read_written, context.tables.new_writer())
 
         def run(error: StoreError | None) -> None:
-            end: Callable[[Failure | None], None] = partial(self._end, flush)
             if error is not None:
-                end(error)
+                self._end(flush, error)
             else:
-                context.submit(flush.run, end)
+                context.submit(flush.run, partial(self._written, flush))
 
         context.store.when(Promise(context.store.next_position, WRITTEN), run)
 
-    def _end(self, flush: Flush, outcome: Failure | None) -> None:
-        """Commit a manifest with the table; it also deletes the timers that were deleted or rescheduled meanwhile."""
-        context = self._context
+    def _written(self, flush: Flush, outcome: Failure | None) -> None:
+        """Let the keeper copy the table, once a worker has written it."""
         if outcome is None:
             assert flush.table is not None, "the flush has run"
-            deleted = pack_keys(context.pending.memtable.frozen.deleted)
-            try:
-                context.commit(ManifestChange(context.tables.added([flush.table]), flush.keys, deleted))
-            except StoreError as error:
-                context.submit(context.tables.discard([flush.table]), log_failure)
-                outcome = error
+            self._context.keep([flush.table], partial(self._end, flush))
+        else:
+            self._end(flush, outcome)
+
+    def _end(self, flush: Flush, outcome: Failure | None) -> None:
+        """Commit a manifest with the table, or put its rows back if that fails."""
+        context = self._context
+        if outcome is None:
+            outcome = self._commit(flush)
+        if outcome is not None and flush.table is not None:
+            context.discard([flush.table])
         self._flush = self.from_ms = None
         if outcome is None:
             self.has_paused = False
@@ -140,3 +137,14 @@ class FlushJob:
             self._is_unfreezing = True
             self._retry_mono_ms = context.mono_ms + FLUSH_RETRY_MS
             context.failed("flush of delayed messages", outcome)
+
+    def _commit(self, flush: Flush) -> StoreError | None:
+        """Commit a manifest with the table; it also deletes the timers that were deleted or rescheduled meanwhile."""
+        context = self._context
+        assert flush.table is not None, "the flush has run"
+        deleted = pack_keys(context.pending.memtable.frozen.deleted)
+        try:
+            context.commit(ManifestChange(context.tables.added([flush.table]), flush.keys, deleted))
+        except StoreError as error:
+            return error
+        return None

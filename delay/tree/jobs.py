@@ -1,14 +1,17 @@
 """The class Context: what all background jobs of the timer tree use. And ManifestChange, which jobs commit."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from duolog.delay.pending import PendingTimers
+from duolog.delay.tables.sorted_table import SortedTable
+from duolog.delay.tables.table_format import TableFile, files_of
 from duolog.delay.tables.tables import Manifest, Tables
 from duolog.delay.tree.cursors import Cursors
 from duolog.delay.tree.deletions import Deletions
-from duolog.store.entry import SYNCED, Promise
+from duolog.store.entry import Promise
+from duolog.store.errors import StoreError
 from duolog.store.log.entry_reader import EntryReader
 from duolog.store.options import StoreOptions
 from duolog.store.promises import Done
@@ -28,9 +31,32 @@ class TreeStore(Protocol):
     reader: EntryReader
 
     @property
+    def epoch(self) -> int: ...
+
+    @property
     def next_position(self) -> int: ...
 
     def when(self, promise: Promise, done: Done) -> None: ...
+
+
+class TableKeeper(Protocol):
+    """Keeps copies of the tables' files where the copy of the log is."""
+
+    def keep(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
+        """Copy new files, before a manifest names them; call `done` in the loop after that."""
+
+    def forget(self, files: Sequence[TableFile]) -> None:
+        """Remove the copies of files that no manifest of the log names any more, and none will."""
+
+
+class OneDisk:
+    """The TableKeeper of a broker whose log is on its disk alone: there are no copies."""
+
+    def keep(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
+        done(None)
+
+    def forget(self, files: Sequence[TableFile]) -> None:
+        pass
 
 
 class ManifestChange(NamedTuple):
@@ -39,7 +65,8 @@ class ManifestChange(NamedTuple):
     manifest: Manifest
     flushed: bytes = b""  # The keys of timers that are now in a new table, and no longer in the memtable.
     deleted: bytes = b""  # The keys of timers that are in new tables and were deleted before these became current.
-    counted_to: int = 0  # A log position: the tables' files have all deletions that the log has below it.
+    counted_to: int = 0  # A log position: the tables' tombstones are all deletions that the log has below it.
+    tombstones: bytes = b""  # Tombstones that no file will have (`LoggedTombstones`).
 
 
 # Appends a manifest to the log at a wall time, and replays it. Raises StoreError, and then nothing has changed.
@@ -54,6 +81,7 @@ class Context:
 
     def __init__(self, pending: PendingTimers, commit: CommitManifest) -> None:
         self.executor: Executor = Inline()
+        self.keeper: TableKeeper = OneDisk()
         self.is_closed = False
         self.now_ms = self.mono_ms = 0
         self.check_mono_ms = 0  # When `TimerTree.run` next begins jobs that have become necessary.
@@ -76,12 +104,34 @@ class Context:
 
         self.executor.submit(run, post)
 
+    # -- Files
+
+    def keep(self, tables: Sequence[SortedTable], done: Callable[[Failure | None], None]) -> None:
+        """Let the keeper copy new tables, and call `done` in the loop after that, unless the tree is closed by then."""
+
+        def post(outcome: Failure | None) -> None:
+            if not self.is_closed:
+                done(outcome)
+
+        self.keeper.keep([file for table in tables for file in files_of(table.entry)], post)
+
+    def discard(self, tables: Sequence[SortedTable]) -> None:
+        """Remove the files of tables whose manifest was not committed."""
+        self.keeper.forget([file for table in tables for file in files_of(table.entry)])
+        self.submit(self.tables.discard(tables), log_failure)
+
     def commit(self, change: ManifestChange) -> None:
         """Commit a manifest. Old files are removed once it is durable. If it raises StoreError, nothing has changed."""
         promise = self._commit(change, self.now_ms)
+        files = self.tables.retired_files()
         if removal := self.tables.removal():
-            durable = Promise(promise.end, SYNCED)
-            self.store.when(durable, lambda error: None if error else self.submit(removal, log_failure))
+
+            def remove(error: StoreError | None) -> None:
+                if error is None:
+                    self.submit(removal, log_failure)
+                    self.keeper.forget(files)
+
+            self.store.when(Promise(promise.end, self.store.options.level_max), remove)
 
     def failed(self, what: str, error: Exception) -> None:
         """Log a failure of the disk, and let no job begin for RETRY_MS."""

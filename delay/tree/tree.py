@@ -30,7 +30,7 @@ from typing import Final
 
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import KEY, TimerKey
-from duolog.delay.tables.table_format import TableEntry, TableTimer
+from duolog.delay.tables.table_format import TableEntry, TableTimer, first_number
 from duolog.delay.tables.tables import Manifest, Tables
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.compaction_job import CompactionJob
@@ -86,7 +86,10 @@ class TimerTree:
         context, tables = self.context, self.context.tables
         context.store = store
         self.flush.open(store.options)
-        tables.open()
+        if store.options.is_shared:
+            tables.open(first_number(store.epoch), may_lose=False)
+        else:
+            tables.open()
         view, keys = tables.view(), sorted(self.deletions.keys())
         for table in view.tables:
             for ref in table.refs(keys):
@@ -228,6 +231,9 @@ class TimerTree:
         self.deletions.flushed(change.flushed)
         self.deletions.renew(change.deleted, log_position)
         self.deletions.counted(change.counted_to)
+
+    def replay_tombstones(self, packed: bytes) -> None:
+        self.context.tables.log_tombstones(packed)
 
 
 def manifest_of(rows: Iterable[Iterable[int]]) -> Manifest:

@@ -10,6 +10,7 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import (
     DelayPaused,
     TableTimersDeleted,
+    TableTombstones,
     TimerMoved,
     TimerNames,
     TimerOwnerKnown,
@@ -35,8 +36,10 @@ from duolog.store.state_log import StateLog
 def commit_manifest(state_log: StateLog, change: ManifestChange, now_ms: int) -> Promise:
     """Append a manifest to the log and replay it. Raises StoreError, and then nothing has changed."""
     manifest = tuple(tuple(entry) for entry in change.manifest)
-    record = TimerTablesChanged(manifest, change.flushed, change.deleted, change.counted_to)
-    return state_log.free([record], now_ms).promise
+    records: list[Record] = [TimerTablesChanged(manifest, change.flushed, change.deleted, change.counted_to)]
+    if change.tombstones:
+        records.append(TableTombstones(change.tombstones))
+    return state_log.free(records, now_ms).promise
 
 
 def credits_of(timers: Timers, gone: Iterable[Timer]) -> list[Record]:
@@ -80,6 +83,7 @@ class DelayRecords:
         state_log.own(TimersHeld, self._replay_held)
         state_log.own(TopicDeleted, self._replay_topic_deleted)
         state_log.own(TimerTablesChanged, self._replay_manifest)
+        state_log.own(TableTombstones, self._replay_tombstones)
         state_log.own(TableTimersDeleted, self._replay_deleted)
         state_log.on_extra(entry_extra.PENDING_KIND, self._replay_stored)
         state_log.on_extra(entry_extra.STORED_AGAIN_KIND, self._replay_stored_again)
@@ -134,6 +138,9 @@ class DelayRecords:
         change = ManifestChange(manifest_of(record.manifest), record.flushed, record.deleted, record.counted_to)
         self._timers.tree.replay_manifest(change, slot.position)
 
+    def _replay_tombstones(self, record: TableTombstones, slot: Slot) -> None:
+        self._timers.tree.replay_tombstones(record.rows)
+
     # -- Snapshots
 
     def _replay_pending(self, record: TimersPending, slot: Slot) -> None:
@@ -158,6 +165,7 @@ class DelayRecords:
         manifest = tuple(tuple(entry) for entry in tree.context.tables.manifest)
         return chain(
             [TimerTablesChanged(manifest, b"", b"", 0)] if manifest else [],
+            map(TableTombstones, tree.context.tables.logged.snapshot()),
             map(TableTimersDeleted, tree.deletions.snapshot()),
             [TimerOwnerKnown(number, *owner, pending) for number, owner, pending in timers.owners.snapshot()],
             starmap(TimersHeld, timers.held.snapshot()),
