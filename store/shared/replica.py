@@ -28,6 +28,7 @@ from duolog.store.shared.follower import Follower
 from duolog.store.shared.joining import Joined, join
 from duolog.store.shared.lease import OwnerLease
 from duolog.store.shared.local_copy import REMEDY
+from duolog.store.shared.named_files import NamedFiles
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests, RequestsStopped
 from duolog.store.shared.segments.compactor import Compactor, CountedSlot, SlotsSeen
@@ -69,6 +70,7 @@ class Replica:
         self.uploader: Uploader | None = None
         self._keeper: CopyStateKeeper
         self._requests, self._files, self._lock = requests, files, lock
+        self.named_files = NamedFiles(requests, files, writer.hex())
         self._writer, self._claim = writer, claim
         self._mono_ms, self._on_event, self._on_progress = mono_ms, on_event, on_progress
         self._won: Won | None = joined.won

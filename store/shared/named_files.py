@@ -1,0 +1,116 @@
+"""The class NamedFiles: files of the data directory that the log names, as objects of the stream.
+
+    <path of the file>/<byte in 20 digits>      a piece of the file, of PIECE_BYTES but for the last one
+
+The owner uploads a file before the log names it, and deletes its objects only after the store has a log that names it
+no more. A path is used once in a stream: a file is never changed, and no other file ever gets its path. So an object
+that exists is right whoever has created it, and what a deposed owner has uploaded is never named.
+
+This module knows no content of these files. The caller verifies what was downloaded.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from duolog.store.files import Files, ReadableFiles
+from duolog.store.objects.interface import LIST_LIMIT
+from duolog.store.shared.requests import Requests
+from duolog.store.shared.wal.wal_object import damaged
+
+PIECE_BYTES: Final = 16 << 20  # A part of the format: keys of pieces follow from the size of a file.
+DELETED_AT_ONCE: Final = 1_000  # Keys in one request.
+_PARTIAL: Final = "download-"  # Begins the name of a file that is not downloaded completely.
+
+
+class FilePiece(NamedTuple):
+    key: str
+    start: int
+    size: int
+
+
+def pieces_of(path: str, size: int) -> Iterator[FilePiece]:
+    """Yield the objects of a file."""
+    for start in range(0, size, PIECE_BYTES):
+        yield FilePiece(f"{path}/{start:020}", start, min(PIECE_BYTES, size - start))
+
+
+def read_piece(files: ReadableFiles, path: str, piece: FilePiece) -> bytes:
+    """Return the bytes of a piece. Blocks; raises OSError."""
+    file = files.open(path)
+    try:
+        return files.read(file, piece.size, piece.start)
+    finally:
+        files.close(file)
+
+
+class NamedFiles:
+    """The files of one data directory, and their objects. `name` is one that no other process has."""
+
+    def __init__(self, requests: Requests, files: Files, name: str) -> None:
+        self._requests, self._files, self._name = requests, files, name
+
+    async def upload(self, path: str, size: int) -> None:
+        """Create the objects of a file. Raises DamagedObject, RequestsStopped and OSError."""
+        for piece in pieces_of(path, size):
+            content = await asyncio.to_thread(read_piece, self._files, path, piece)
+            while not await self._requests.create(piece.key, content):
+                found = await self._requests.get(piece.key)
+                if found == content:
+                    break
+                if found is not None:
+                    raise damaged(piece.key, "it has another content than the file of this name")
+
+    async def download(self, path: str, size: int) -> FilePiece | None:
+        """Write a file, in the place of one with its path. Return a piece that is missing or too short, if any.
+
+        The file has its path only when it is complete and durable. Raises RequestsStopped and OSError.
+        """
+        folder = path.rpartition("/")[0]
+        partial = f"{folder}/{_PARTIAL}{self._name}"
+        self._files.make_directory(folder)
+        self._remove(partial)
+        file = self._files.open(partial, create=True)
+        try:
+            for piece in pieces_of(path, size):
+                content = await self._requests.get(piece.key)
+                if content is None or len(content) != piece.size:
+                    return piece
+                await asyncio.to_thread(self._files.write, file, [content], piece.start)
+            await asyncio.to_thread(self._files.sync, file)
+        finally:
+            self._files.close(file)
+        self._files.rename(partial, path)
+        self._files.sync_directory(folder)
+        return None
+
+    async def delete(self, files: Iterable[tuple[str, int]]) -> None:
+        """Delete the objects of files. Raises RequestsStopped."""
+        await self._delete([piece.key for path, size in files for piece in pieces_of(path, size)])
+
+    async def delete_others(self, folder: str, is_needed: Callable[[str], bool]) -> None:
+        """Delete the objects of the files in a folder whose paths are not needed. Raises RequestsStopped.
+
+        A list may be stale. Then objects stay until the next time.
+        """
+        last = ""
+        while listed := await self._requests.list(f"{folder}/", last):
+            await self._delete([each.key for each in listed if not is_needed(each.key.rpartition("/")[0])])
+            last = listed[-1].key
+            if len(listed) < LIST_LIMIT:
+                break
+
+    async def _delete(self, keys: Sequence[str]) -> None:
+        for first in range(0, len(keys), DELETED_AT_ONCE):
+            await self._requests.delete(keys[first : first + DELETED_AT_ONCE])
+
+    def remove_partial(self, folder: str) -> None:
+        """Remove what interrupted downloads have left. Raises OSError."""
+        for name in self._files.list(folder):
+            if name.startswith(_PARTIAL):
+                self._remove(f"{folder}/{name}")
+
+    def _remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.remove(path)
