@@ -18,6 +18,7 @@ from typing import Final
 from duolog.bridge.clock import SystemClock
 from duolog.bridge.cluster.membership import ID_BYTES, open_stream_objects, shared_options
 from duolog.bridge.cluster.security_mark import check_key, check_key_file
+from duolog.bridge.cluster.stream_tables import StreamTables
 from duolog.bridge.config import ConfigError, Options, store_options
 from duolog.bridge.core import Core
 from duolog.bridge.monitoring.faults import Faults
@@ -101,6 +102,7 @@ class _Stream:
                 f"{options.shared.url}: a broker owns the stream: use its HTTP port (--http), or stop all brokers"
             ) from None
         await self._replica.begin(clock.now_ms())
+        await StreamTables(core.delays.timers, files, self._replica.named_files).complete(core.store.epoch)
         host = pack_host("127.0.0.1", 0)  # For messages that are written; these commands write none.
         core.serve_log(core.store, clock.now_ms(), clock.mono_ms(), host, is_takeover=True)
 

@@ -20,6 +20,7 @@ from duolog.bridge.cluster.standby_context import StandbyContext
 from duolog.bridge.cluster.standby_http import StandbyHttpPort
 from duolog.bridge.cluster.standby_kafka import StandbyKafkaConnection
 from duolog.bridge.cluster.standby_rocketmq import StandbyRocketMQConnection
+from duolog.bridge.cluster.stream_tables import StreamTables
 from duolog.bridge.config import store_options
 from duolog.bridge.kafka import ADVERTISED_VERSIONS
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
@@ -40,6 +41,7 @@ from duolog.store.store import lock_directory
 
 log = logging.getLogger("bridge")
 
+TABLES_MS = 1_000  # A takeover that waits for longer for tables of delayed messages is reported.
 ABORT_MS = 200  # Between two times at which connections are aborted while another broker may be the owner.
 
 
@@ -50,6 +52,7 @@ class SharedBroker(Broker):
     """
 
     membership: StreamMembership
+    _tables: StreamTables
     _standby_http: StandbyHttpPort
     _following: asyncio.Task[None]
     _aborted_mono_ms = 0  # When the lease was last checked; connections are not aborted before this time.
@@ -87,6 +90,7 @@ class SharedBroker(Broker):
         await self._listen_as_standby(bound, context)
         self._start_standby_time()
         self.membership.watch()
+        self._tables.begin()
         self._following = self.loop.create_task(self._follow())
 
     async def _open_stream(self) -> None:
@@ -116,6 +120,7 @@ class SharedBroker(Broker):
             await self.membership.join(files, lock, self._box)
             self.prepare_log(files, now_ms, self.server, self.addresses)
             self.nodes = self.membership.nodes
+            self._tables = StreamTables(self.delays.timers, files, self.membership.replica.named_files)
             self.store = self.membership.replica.open(store_options(section, is_shared=True), self.state_log)
         except (DataDirectoryInUse, UnknownFormat) as error:
             raise StartError(f"store.directory: {section.directory}: {error}") from error
@@ -202,6 +207,7 @@ class SharedBroker(Broker):
         check_users(self.security)
         replica = self.membership.replica
         await replica.begin(self.clock.now_ms())
+        await self._complete_tables()
         self.serve_log(self.store, self.clock.now_ms(), self.clock.mono_ms(), self._store_host(), is_takeover=True)
         self._is_open = True
         await self.serve_clients()
@@ -216,6 +222,20 @@ class SharedBroker(Broker):
         log.info("owner of the stream epoch=%d in_ms=%d", self.store.epoch, self.clock.mono_ms() - begun_mono_ms)
         self.on_open()
         await self._check_store()
+
+    async def _complete_tables(self) -> None:
+        """Wait for the tables of delayed messages that the log names. Raises StartError and RequestsStopped."""
+        begun_mono_ms = self.clock.mono_ms()
+        try:
+            await self._tables.complete(self.store.epoch)
+        except StoreError as error:
+            raise StartError(f"{self.options.shared.url}: {error}") from error
+        except OSError as error:
+            directory = self.options.store.directory
+            raise StartError(f"store.directory: {directory}: {error.strerror or error}") from error
+        took_ms = self.clock.mono_ms() - begun_mono_ms
+        if took_ms >= TABLES_MS:
+            log.warning("tables of delayed messages were downloaded before this broker serves in_ms=%d", took_ms)
 
     async def _check_store(self) -> None:
         """Test the store again, since it may have changed since this broker was started. Raises UnreliableStore."""
@@ -284,6 +304,7 @@ class SharedBroker(Broker):
     async def stop(self) -> None:
         """Stop in order; an owner uploads the rest of its log first, so that a standby takes over at once."""
         self._following.cancel()
+        self._tables.stop()
         if self._is_open:
             await super().stop()
             return

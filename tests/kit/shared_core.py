@@ -10,6 +10,7 @@ core.settle()                # at the end of a turn
 import asyncio
 from typing import Any, cast
 
+from duolog.bridge.cluster.stream_tables import StreamTables
 from duolog.bridge.config import LimitsOptions, Options
 from duolog.bridge.core import Core
 from duolog.bridge.net.addresses import Addresses
@@ -26,13 +27,25 @@ from tests.kit.faults import StrictFaults, reraise
 from tests.kit.object_store import SimulatedBucket
 from tests.kit.sockets import ManualLoop
 
+STORE = StoreOptions(is_shared=True, spare_bytes=0)
+
 
 class SharedCore(Core):
     """One broker of a stream."""
 
-    def __init__(self, clock: ManualClock, bucket: SimulatedBucket, name: str, disk: CrashDisk | None = None) -> None:
-        super().__init__(Options(), StrictFaults(clock.mono_ms, reraise), clock)
+    def __init__(
+        self,
+        clock: ManualClock,
+        bucket: SimulatedBucket,
+        name: str,
+        disk: CrashDisk | None = None,
+        options: Options | None = None,
+        store: StoreOptions = STORE,
+        shared: SharedOptions | None = None,
+    ) -> None:
+        super().__init__(options or Options(), StrictFaults(clock.mono_ms, reraise), clock)
         self.disk, self.objects, self.name = disk or CrashDisk(), bucket.client(name), name
+        self._store_options, self._shared_options = store, shared or SharedOptions()
         self.events: list[Event] = []
         self.replica: Replica
         self._duties: asyncio.Task[None] | None = None
@@ -48,18 +61,21 @@ class SharedCore(Core):
             writer=self.name.encode().ljust(16),
             new_stream=b"stream".ljust(16),
             claim=self.name.encode(),
-            options=SharedOptions(),
+            options=self._shared_options,
             mono_ms=self.clock.mono_ms,
             on_event=self.events.append,
             on_progress=self._sync,
         )
         self.prepare_log(self.disk, self.clock.now_ms(), server, Addresses("broker.example", LISTENING))
-        self.store = self.replica.open(StoreOptions(is_shared=True, spare_bytes=0), self.state_log)
+        self.stream_tables = StreamTables(self.delays.timers, self.disk, self.replica.named_files)
+        self.store = self.replica.open(self._store_options, self.state_log)
         self._duties = asyncio.create_task(self._run_duties())
+        self.stream_tables.begin()
 
     async def own(self) -> None:
         await self.replica.follow()
         await self.replica.begin(self.clock.now_ms())
+        await self.stream_tables.complete(self.store.epoch)
         self.serve_log(self.store, self.clock.now_ms(), self.clock.mono_ms(), STORE_HOST, is_takeover=True)
         self.settle()
 
@@ -72,6 +88,7 @@ class SharedCore(Core):
     def kill(self) -> None:
         """Let the broker end without a word."""
         self.replica.stop()
+        self.stream_tables.stop()
         if self._duties is not None:
             self._duties.cancel()
 

@@ -8,22 +8,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from duolog.bridge.config import SecurityOptions
+from duolog.bridge.config import DelayOptions, Options, SecurityOptions
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.rocketmq.messages.message import Message
 from tests.kit.clock import ManualClock
 from tests.kit.hosts import run_hosts
 from tests.kit.kafka_frames import answer_of, frame_of
 from tests.kit.object_store import SimulatedBucket
-from tests.simulation.brokers import OPTIONS, PORTS, Machine
+from tests.simulation.brokers import OPTIONS, PORTS, Machine, SimulatedBroker
 from tests.simulation.whole_brokers import simulate
 
 
-def run_machines(main: Callable[..., Coroutine[object, object, None]]) -> None:
+def run_machines(main: Callable[..., Coroutine[object, object, None]], options: Options = OPTIONS) -> None:
     """Run a test with two machines that share a bucket; nothing may have failed in a broker."""
 
     async def checked() -> None:
         bucket = SimulatedBucket(3)
-        machines = [Machine(OPTIONS, clock, bucket, f"10.0.0.{number}") for number in (1, 2)]
+        machines = [Machine(options, clock, bucket, f"10.0.0.{number}") for number in (1, 2)]
         await main(*machines)
         for each in machines:
             each.kill()
@@ -106,6 +107,41 @@ def test_fetch_from_a_standby_has_the_error_in_each_partition() -> None:
         assert answer.responses[0].partitions[0].error_code is ErrorCode.not_leader_or_follower
 
     run_machines(main)
+
+
+def test_far_messages_of_a_lost_machine_are_delivered_by_one_with_an_empty_disk() -> None:
+    options = Options(store=OPTIONS.store, shared=OPTIONS.shared, delay=DelayOptions(near_ms=1_000))
+
+    async def publish(broker: SimulatedBroker) -> int:
+        now_ms = broker.clock.now_ms()
+        topic, _ = broker.topics.create("orders", 1, {}, now_ms)
+        properties = f"TIMER_DELIVER_MS\x01{now_ms + 60_000}\x02".encode()
+        messages = [Message("", b"later", properties, born_ms=now_ms) for _ in range(10)]
+        broker.publisher.publish_messages(topic, 0, messages, now_ms)
+        return now_ms + 60_000
+
+    async def main(first: Machine, second: Machine) -> None:
+        first.start()
+        await asyncio.sleep(5)
+        assert first.process is not None
+        assert first.broker is not None
+        due_ms = await first.process.start(publish(first.broker))
+        await asyncio.sleep(5)
+        assert len(first.broker.delays.timers.tree) == 10, "they are in a table"
+        first.kill()
+        second.start()
+        await asyncio.sleep(10)
+        assert second.is_owner
+        assert second.broker is not None
+        assert len(second.broker.delays.timers.tree) == 10
+        topic = second.broker.topics.get("orders")
+        assert topic is not None
+        await asyncio.sleep((due_ms - second.broker.clock.now_ms()) / 1000 - 0.1)
+        assert topic.queues[0].visible_end == 0
+        await asyncio.sleep(1)
+        assert topic.queues[0].visible_end == 10
+
+    run_machines(main, options)
 
 
 @pytest.mark.parametrize("seed", range(2))
