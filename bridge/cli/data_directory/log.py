@@ -26,6 +26,7 @@ def verify(data: Data, as_json: AsJson = False) -> int:
     """
     from duolog.bridge.cli.data_directory.tables import ManifestReader, check_tables
     from duolog.store.recovery.damage import Verification
+    from duolog.store.shared.own_log import PATH as COPY_PATH
 
     with reading_files(data) as (files, is_served):
         manifest = ManifestReader()
@@ -34,7 +35,9 @@ def verify(data: Data, as_json: AsJson = False) -> int:
         total_bytes = verification.total_bytes + sum(entry.size for entry in manifest.tables)
         with progress("verifying", total_bytes) as note_bytes:
             report = verification.run(note_bytes)
-            damaged_tables = check_tables(files, manifest.tables, note_bytes, is_served=is_served)
+            damaged_tables = check_tables(
+                files, manifest.tables, note_bytes, may_lack=is_served or COPY_PATH in files.list(".")
+            )
     found = as_answer(report) | {
         "intact": report.is_intact and not damaged_tables,
         "tables": len(manifest.tables),

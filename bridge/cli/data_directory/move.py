@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -68,7 +69,7 @@ def _to_store(data: Path, url: str, objects: "RemoteObjects") -> int:
         local = _verified(files)
         writer = secrets.token_bytes(ID_BYTES - len(NO_BROKER)) + NO_BROKER
         identity = Identity(secrets.token_bytes(ID_BYTES), writer, local.epoch)
-        with progress("moving", 2 * local.end) as note_bytes:
+        with progress("moving", 2 * local.total_bytes) as note_bytes:
             move = MoveToStore(objects, url, local, note_bytes)
             asyncio.run(move.run(identity, secrets.token_hex(ID_BYTES)))
         return local.end
@@ -77,6 +78,8 @@ def _to_store(data: Path, url: str, objects: "RemoteObjects") -> int:
 def _verified(files: "RealFiles") -> "LocalLog":
     """Verify a log, and that a stream can have it. Raises Refused and OSError."""
     from duolog.bridge.cli.data_directory.tables import ManifestReader
+    from duolog.delay.tables.table_check import check_files
+    from duolog.store.errors import Corruption
     from duolog.store.recovery.damage import Verification
     from duolog.store.shared.moving.to_store import LocalLog
 
@@ -91,12 +94,15 @@ def _verified(files: "RealFiles") -> "LocalLog":
         )
     if not report.units:
         raise Refused("the log is empty: start the broker with --shared and an empty data directory")
-    if manifest.tables:
-        raise Refused(
-            f"{len(manifest.tables)} sorted tables of delayed messages are in timers/, and a stream cannot have them "
-            "yet: let these messages be delivered, or cancel them (`duolog timer list`)"
-        )
-    return LocalLog(files, report.end, report.epoch)
+    for entry in manifest.tables:
+        try:
+            check_files(files, entry)
+        except Corruption as error:
+            raise Refused(
+                f"a table of delayed messages is damaged: {error}; restore a backup, or start and stop the broker with "
+                "this data directory: it continues without the messages of a table that it cannot open"
+            ) from error
+    return LocalLog(files, report.end, report.epoch, manifest.named)
 
 
 # -- Out of an object store
@@ -104,12 +110,24 @@ def _verified(files: "RealFiles") -> "LocalLog":
 
 def _to_disk(data: Path, url: str, objects: "RemoteObjects") -> int:
     """Return the end of the log. Raises StoreError and OSError."""
+    from duolog.bridge.cli.data_directory.tables import ManifestReader, check_tables
     from duolog.store.backup.new_directory import NewDataDirectory
+    from duolog.store.recovery.damage import Verification
     from duolog.store.recovery.format_version import FORMAT_VERSION
     from duolog.store.shared.moving.to_disk import move_to_disk
 
     with NewDataDirectory(str(data)) as new:
-        moved = asyncio.run(move_to_disk(objects, url, new.files, WATCH_MS, TroubleReport()))
+        manifest = ManifestReader()
+
+        def find_named() -> Sequence[tuple[str, int]]:
+            Verification(new.files, is_served=False, note_state=manifest.note).run()
+            return manifest.named
+
+        moved = asyncio.run(move_to_disk(objects, url, new.files, WATCH_MS, TroubleReport(), find_named))
+        for damaged in check_tables(new.files, manifest.tables, lambda size: None, may_lack=False):
+            raise Refused(
+                f"a table of delayed messages is damaged: {damaged.reason}; restore the objects {damaged.path}/"
+            )
         new.finish(moved.position, FORMAT_VERSION)
     if not moved.is_ended:
         say("the last owner was not stopped in order: what it had not uploaded is on its own disk only")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from duolog.bridge.records import codec
 from duolog.bridge.records.timers import TimerTablesChanged
 from duolog.delay.tables.sorted_table import SortedTable
-from duolog.delay.tables.table_format import TableEntry, table_path
+from duolog.delay.tables.table_format import TableEntry, TableFile, files_of, table_path
 from duolog.store.errors import Corruption
 from duolog.store.files import ReadableFiles
 
@@ -25,6 +25,11 @@ class ManifestReader:
     def __init__(self) -> None:
         self.tables: Sequence[TableEntry] = ()
 
+    @property
+    def named(self) -> list[TableFile]:
+        """The files that the manifest names."""
+        return [file for entry in self.tables for file in files_of(entry)]
+
     def note(self, payload: bytes) -> None:
         """Take a state record."""
         if codec.tag_of(payload) != TimerTablesChanged.__struct_config__.tag:
@@ -38,13 +43,17 @@ class ManifestReader:
 
 
 def check_tables(
-    files: ReadableFiles, tables: Sequence[TableEntry], note_bytes: Callable[[int], None], *, is_served: bool
+    files: ReadableFiles, tables: Sequence[TableEntry], note_bytes: Callable[[int], None], *, may_lack: bool
 ) -> list[DamagedTable]:
-    """Read these tables and return the damaged ones. A running broker may have removed a table meanwhile."""
+    """Read these tables and return the damaged ones.
+
+    `may_lack` says that a missing table is no damage: a running broker may have removed it meanwhile, and a copy of a
+    stream may not have downloaded it yet.
+    """
     damaged: list[DamagedTable] = []
     for entry in tables:
         path = table_path(entry.number)
-        if is_served and path.rpartition("/")[2] not in files.list("timers"):
+        if may_lack and path.rpartition("/")[2] not in files.list("timers"):
             continue
         try:
             table = SortedTable(files, entry)

@@ -45,8 +45,7 @@ from duolog.bridge.state.leases import (
     segments_from,
 )
 from duolog.bridge.state.topic_table import Topic
-from duolog.delay.tables.table_format import TableEntry, table_path
-from duolog.delay.tables.tombstones import tombstones_path
+from duolog.delay.tables.table_format import TableEntry, files_of
 from duolog.store.entry import WRITTEN, Promise
 from duolog.store.log.segment import Segment
 
@@ -261,6 +260,4 @@ def _backup_plan(
 
 def _table_files(tables: Sequence[TableEntry]) -> Iterator[dict[str, Any]]:
     for entry in tables:
-        yield {"path": table_path(entry.number), "size": entry.size}
-        if entry.tombstone_bytes:
-            yield {"path": tombstones_path(entry.number), "size": entry.tombstone_bytes}
+        yield from (file._asdict() for file in files_of(entry))

@@ -5,7 +5,7 @@ stopped. If one of them is running, it creates slots, by which this is noticed.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -15,6 +15,7 @@ from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.events import Event
 from duolog.store.shared.moving.to_store import MoveFailed
+from duolog.store.shared.named_files import NamedFiles
 from duolog.store.shared.requests import CommandRequests, Requests
 from duolog.store.shared.segments.manifest import Manifests
 from duolog.store.shared.segments.materialize import FellBehind, materialize
@@ -32,13 +33,19 @@ class MovedLog(NamedTuple):
 
 
 async def move_to_disk(
-    objects: ObjectStore, url: str, files: Files, watch_ms: int, on_event: Callable[[Event], None]
+    objects: ObjectStore,
+    url: str,
+    files: Files,
+    watch_ms: int,
+    on_event: Callable[[Event], None],
+    find_named: Callable[[], Iterable[tuple[str, int]]],
 ) -> MovedLog:
-    """Write the log of a stream below an empty directory.
+    """Write the log of a stream below an empty directory, and the files that it names.
 
-    `watch_ms` is how long no slot may come after the last one: more than the third of `cluster.takeover_ms` after
-    which an idle owner creates one. Failed requests that are repeated are reported by `on_event`. Blocks while it
-    writes. Raises MoveFailed, ObjectStoreError, DamagedObject and OSError.
+    `find_named` reads the log that was written, and returns the paths and sizes of these files. `watch_ms` is how long
+    no slot may come after the last one: more than the third of `cluster.takeover_ms` after which an idle owner creates
+    one. Failed requests that are repeated are reported by `on_event`. Blocks while it writes. Raises MoveFailed,
+    ObjectStoreError, DamagedObject and OSError.
     """
     requests = CommandRequests(objects, on_event)
     found = await requests.get(KEY)
@@ -57,6 +64,11 @@ async def move_to_disk(
     if manifests.number != number or await requests.get(key_of(cursor.sequence)) is not None:
         raise MoveFailed(f"a broker is writing to {url}: stop all brokers of the stream, and run the command again")
     await _check_end(objects, requests, cursor)
+    named_files = NamedFiles(requests, files, "")
+    for path, size in find_named():
+        missing = await named_files.download(path, size)
+        if missing is not None:
+            raise damaged(missing.key, "it does not exist, or is too short")
     return MovedLog(cursor.position, is_ended)
 
 

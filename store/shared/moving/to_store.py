@@ -1,7 +1,7 @@
 """Makes the log of a data directory the stream of an empty prefix.
 
-    1. `seg/...`         the units of the log, in objects of at most PIECE_BYTES, and if segments were removed, the
-                         newest snapshot. Nobody reads them yet
+    1. `seg/...`         the units of the log, in objects of at most PIECE_BYTES, the files that the log names, and if
+                         segments were removed, the newest snapshot. Nobody reads them yet
     2. all of them are read again, and their checksums compared
     3. `stream`          the id of the stream
     4. `wal/0`           a fence at the end of the log
@@ -13,7 +13,7 @@ slot 0. Then step 4 fails, and no object of this move is ever read. A move that 
 repeated: objects with the right content are kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -29,6 +29,7 @@ from duolog.store.objects.self_test import check_creates
 from duolog.store.objects.transfers import list_all, persist, read_ranges
 from duolog.store.recovery.checkpoint import read_snapshot, snapshot_path
 from duolog.store.shared.copy_state import CopyState, write_copy_state
+from duolog.store.shared.named_files import FilePiece, pieces_of, read_piece
 from duolog.store.shared.own_log import PATH
 from duolog.store.shared.segments.manifest import (
     Floor,
@@ -45,7 +46,7 @@ from duolog.store.shared.wal.wal_object import Identity, WalHeader, WalKind, enc
 
 PIECE_BYTES: Final = 64 << 20  # One piece is in memory while it is uploaded.
 SMALL_BYTES_MAX: Final = 1 << 20  # Of the objects `stream`, `wal/0` and `manifest/0`, which are compared as a whole.
-_LEFT_OVER: Final = ("seg/", "snapshot/")  # Folders that an interrupted move has left.
+_LEFT_OVER: Final = ("seg/", "snapshot/", "timers/")  # Folders that an interrupted move has left.
 _IGNORED: Final = ("nodes/", SELF_TEST_FOLDER)  # A broker that was refused has left them.
 
 NoteBytes = Callable[[int], None]
@@ -61,6 +62,19 @@ class LocalLog(NamedTuple):
     files: Files
     end: int  # The end of the last whole unit.
     epoch: int  # Of the last unit.
+    named: Sequence[tuple[str, int]] = ()  # The paths and sizes of the files that the log names.
+
+    @property
+    def total_bytes(self) -> int:
+        return self.end + sum(size for _, size in self.named)
+
+
+class StoredPiece(NamedTuple):
+    """A piece of a file, as it was stored."""
+
+    key: str
+    size: int
+    crc: int
 
 
 def check_is_no_copy(files: Files) -> None:
@@ -76,7 +90,7 @@ class MoveToStore:
     """One move into the prefix of an object store."""
 
     def __init__(self, objects: ObjectStore, url: str, local: LocalLog, note_bytes: NoteBytes) -> None:
-        """`note_bytes` is called for each block that was stored or compared: twice for each byte of the log."""
+        """`note_bytes` is called for each block that was stored or compared: twice for all of `local.total_bytes`."""
         self._objects, self._url, self._local, self._note_bytes = objects, url, local, note_bytes
 
     async def run(self, identity: Identity, test_name: str) -> None:
@@ -90,11 +104,13 @@ class MoveToStore:
         await check_creates(self._objects, test_name)
         segments = [await self._store_piece(*piece, left_over) for piece in pieces(local.files, local.end)]
         snapshot = await self._store_snapshot(left_over)
-        named = {*(each.key for each in segments), snapshot_key(snapshot)}
-        others = sorted(left_over.keys() - named)
+        stored = [StoredPiece(each.key, each.end - each.start, each.crc) for each in segments]
+        for path, size in local.named:
+            stored += [await self._store_part(path, piece, left_over) for piece in pieces_of(path, size)]
+        others = sorted(left_over.keys() - {*(each.key for each in stored), snapshot_key(snapshot)})
         if others:
             await persist(lambda: self._objects.delete(others))
-        for each in segments:
+        for each in stored:
             await self._verify(each)
         await self._begin_stream(identity, segments, snapshot)
 
@@ -108,13 +124,19 @@ class MoveToStore:
                 raise MoveFailed(f"{self._url} {what}: use an empty prefix, or delete the objects below this one")
         return found
 
-    # -- Segment objects
+    # -- Segments, and files that the log names
 
     async def _store_piece(self, start: int, content: bytes, left_over: Mapping[str, int]) -> SegmentObject:
         made = SegmentObject(start, start + len(content), crc32c(content))
         await self._store(made.key, content, left_over)
         self._note_bytes(len(content))
         return made
+
+    async def _store_part(self, path: str, piece: FilePiece, left_over: Mapping[str, int]) -> StoredPiece:
+        content = read_piece(self._local.files, path, piece)
+        await self._store(piece.key, content, left_over)
+        self._note_bytes(len(content))
+        return StoredPiece(piece.key, len(content), crc32c(content))
 
     async def _store_snapshot(self, left_over: Mapping[str, int]) -> int:
         """Store the newest snapshot if the log lacks segments, and return its position; else return -1."""
@@ -136,13 +158,13 @@ class MoveToStore:
             await persist(lambda: self._objects.delete([key]))
         await persist(lambda: self._objects.create(key, content))
 
-    async def _verify(self, segment: SegmentObject) -> None:
-        if not await self._has(segment.key, segment.end - segment.start, segment.crc):
+    async def _verify(self, stored: StoredPiece) -> None:
+        if not await self._has(*stored):
             raise MoveFailed(
-                f"{self._url}/{segment.key} has another content than was written: delete it, check the store, and run "
+                f"{self._url}/{stored.key} has another content than was written: delete it, check the store, and run "
                 "the command again"
             )
-        self._note_bytes(segment.end - segment.start)
+        self._note_bytes(stored.size)
 
     async def _has(self, key: str, size: int, crc: int) -> bool:
         found_size = found_crc = 0

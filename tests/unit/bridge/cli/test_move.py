@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from duolog.bridge.core import Core
+from duolog.delay.cancellations import TimerOutcome
 from duolog.protocol.rocketmq.messages.message import Message
+from duolog.store.errors import StoreError
 from duolog.store.files import LOCK_PATH, RealFiles
 from duolog.store.shared.copy_state import read_copy_state
 from duolog.store.shared.wal.wal_object import WalKind, decode, encode, key_of
@@ -19,12 +22,13 @@ from tests.kit.disk import CrashDisk
 from tests.kit.loop import run as run_in_time
 from tests.kit.object_store import SimulatedBucket
 from tests.kit.shared_core import SharedCore
-from tests.unit.bridge.batches import batch
 from tests.unit.bridge.cli.test_backup import publish
 from tests.unit.bridge.cli.test_bucket_backup import without_pauses
 from tests.unit.bridge.cli.test_log_repair import core_on, readable, segments
 from tests.unit.bridge.cli.test_main import run
-from tests.unit.bridge.data.test_far_timers import NEAR_MS, Bench
+from tests.unit.bridge.data.test_far_timers import Bench
+from tests.unit.bridge.publish_bench import NOW
+from tests.unit.bridge.test_far_takeover import FarCore
 
 __all__ = ["without_pauses"]
 Capture = pytest.CaptureFixture[str]
@@ -192,6 +196,113 @@ def test_a_log_of_which_retention_has_removed_segments_goes_there_and_back(tmp_p
     assert readable(core_on(tmp_path / "new")) == numbers(50, 60)
 
 
+# -- Delayed messages
+
+DAY_MS = 86_400_000
+
+
+def cancel(core: Core, timer_id: str) -> None:
+    outcomes = []
+
+    def decide(error: StoreError | None) -> None:
+        assert error is None
+        outcomes.append(core.delays.commands.cancel(timer_id, core.clock.now_ms()).outcome)
+
+    core.delays.commands.load(timer_id, decide)
+    assert outcomes == [TimerOutcome.CANCELLED]
+
+
+@pytest.fixture
+def delayed(tmp_path: Path) -> list[str]:
+    """Make a data directory with the messages 0 to 5 in a sorted table; 0 is cancelled. Return the ids."""
+    disk = CrashDisk()
+    bench = Bench(disk)
+    bench.core.topic("orders", 1)
+    due_ms = bench.now_ms() + DAY_MS
+    wanted = [{"topic": "orders", "value": str(number), "at_ms": due_ms + number} for number in range(6)]
+    ids = [bench.call("_add", each)["id"] for each in wanted]
+    bench.turn_until_idle()
+    cancel(bench.core, ids[0])
+    for _ in range(5):
+        bench.turn_until_idle()
+    (table,) = bench.tree.context.tables.manifest
+    assert (table.count, table.tombstone_bytes > 0, len(bench.tree)) == (6, True, 5)
+    bench.core.store.close(bench.now_ms())
+    for path, content in (disk.contents() | {"format": b"1\n"}).items():
+        (tmp_path / "data" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / path).write_bytes(content)
+    return ids
+
+
+def test_far_delayed_messages_go_there_and_back(delayed: list[str], tmp_path: Path, capsys: Capture) -> None:
+    bucket = moved(tmp_path / "data", tmp_path / "prefix", capsys)
+    clock = ManualClock(NOW)
+
+    async def main() -> None:
+        broker = FarCore(clock, bucket, "a")
+        await asyncio.sleep(5)
+        assert broker.is_serving
+        assert len(broker.tree) == 5
+        cancel(broker, delayed[1])
+        await asyncio.sleep(15)
+        assert (len(broker.tree), len(broker.tree.deletions)) == (4, 0)
+        await broker.stop()
+
+    run_in_time(main(), clock)
+    for key, content in bucket.objects.items():
+        path = tmp_path / "later" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    status, _, err = run(f"move --data {tmp_path / 'new'} --from file://{tmp_path / 'later'}", capsys)
+    assert (status, err) == (0, "")
+    bench = Bench(RealFiles(str(tmp_path / "new")), clock.now_ms())  # type: ignore[arg-type]
+    assert len(bench.tree) == 4
+    bench.core.clock.pass_ms(DAY_MS)
+    bench.turn_until_idle()
+    assert sorted(bench.bodies("orders")) == [b"2", b"3", b"4", b"5"]
+
+
+def without_a_table(data: Path) -> str:
+    (path,) = (data / "timers").glob("*.table")
+    path.unlink()
+    return f"{path.name}: named by the manifest, and not there"
+
+
+def with_a_changed_table(data: Path) -> str:
+    (path,) = (data / "timers").glob("*.table")
+    flip(path, path.stat().st_size - 1, 1)
+    return f"{path.name}: footer with CRC"
+
+
+def without_tombstones(data: Path) -> str:
+    (path,) = (data / "timers").glob("*.tombstones")
+    path.unlink()
+    return f"{path.name}: named by the manifest, and not there"
+
+
+@pytest.mark.parametrize("change", [without_a_table, with_a_changed_table, without_tombstones])
+def test_a_damaged_table_is_named_and_nothing_is_moved(
+    delayed: list[str], tmp_path: Path, change: Callable[[Path], str], capsys: Capture
+) -> None:
+    says = change(tmp_path / "data")
+    status, out, err = run(f"move --data {tmp_path / 'data'} --to file://{tmp_path / 'prefix'}", capsys)
+    assert (status, out) == (1, "")
+    assert says in err
+    assert objects_in(tmp_path / "prefix") == {}
+
+
+def test_a_stream_without_a_part_of_a_table_becomes_no_directory(
+    delayed: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    moved(tmp_path / "data", tmp_path / "prefix", capsys)
+    (path, *_) = sorted((tmp_path / "prefix" / "timers").rglob("0*/0*"))
+    path.unlink()
+    status, out, err = run(f"move --data {tmp_path / 'new'} --from file://{tmp_path / 'prefix'}", capsys)
+    assert (status, out) == (1, "")
+    assert f"the object timers/{path.parent.name}/{path.name} is damaged" in err
+    assert not [*tmp_path.glob("new*")]
+
+
 # -- Interruptions
 
 
@@ -262,25 +373,6 @@ def test_a_move_into_a_store_that_cannot_be_done_changes_nothing(
     assert (status, out) in ((1, ""), (2, ""))
     assert says in err
     assert (objects_in(prefix), objects_in(data)) == before
-
-
-def test_a_log_with_sorted_tables_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    disk = CrashDisk()
-    bench = Bench(disk)
-    due_ms = bench.now_ms() + 100 * NEAR_MS
-    later = batch([b"later"], headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])
-    bench.core.publisher.publish_batch(bench.core.topic("orders", 1), 0, later, bench.now_ms())
-    bench.turn_until_idle()
-    bench.core.clock.pass_ms(NEAR_MS)
-    bench.turn_until_idle()
-    assert len(bench.tree.context.tables.manifest) == 1
-    for path, content in (disk.contents() | {"format": b"1\n"}).items():
-        (tmp_path / "data" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "data" / path).write_bytes(content)
-    status, _, err = run(f"move --data {tmp_path / 'data'} --to file://{tmp_path / 'prefix'}", capsys)
-    assert status == 1
-    assert "1 sorted tables of delayed messages are in timers/" in err
-    assert "let these messages be delivered, or cancel them" in err
 
 
 def test_a_refused_move_leaves_no_directory(data: Path, tmp_path: Path, capsys: Capture) -> None:
