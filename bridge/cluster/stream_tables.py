@@ -21,7 +21,7 @@ from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
 from duolog.delay.timers import Timers
 from duolog.store.errors import Corruption, StoreError
 from duolog.store.files import Files
-from duolog.store.shared.named_files import NamedFiles
+from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.requests import RequestsStopped
 from duolog.store.shared.wal.wal_object import damaged
 from duolog.store.workers import Failure

@@ -24,11 +24,11 @@ from duolog.store.options import StoreOptions
 from duolog.store.recovery.replay import Replayer
 from duolog.store.shared.copy_state import CopyStateKeeper
 from duolog.store.shared.events import Deposed, Event
+from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.follower import Follower
 from duolog.store.shared.joining import Joined, join
 from duolog.store.shared.lease import OwnerLease
 from duolog.store.shared.local_copy import REMEDY
-from duolog.store.shared.named_files import NamedFiles
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests, RequestsStopped
 from duolog.store.shared.segments.compactor import Compactor, CountedSlot, SlotsSeen

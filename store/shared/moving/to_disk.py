@@ -14,8 +14,8 @@ from duolog.store.files import Files
 from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.events import Event
+from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.moving.to_store import MoveFailed
-from duolog.store.shared.named_files import NamedFiles
 from duolog.store.shared.requests import CommandRequests, Requests
 from duolog.store.shared.segments.manifest import Manifests
 from duolog.store.shared.segments.materialize import FellBehind, materialize

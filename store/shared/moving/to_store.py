@@ -29,7 +29,7 @@ from duolog.store.objects.self_test import check_creates
 from duolog.store.objects.transfers import list_all, persist, read_ranges
 from duolog.store.recovery.checkpoint import read_snapshot, snapshot_path
 from duolog.store.shared.copy_state import CopyState, write_copy_state
-from duolog.store.shared.named_files import FilePiece, pieces_of, read_piece
+from duolog.store.shared.files.named_files import FilePiece, pieces_of, read_piece
 from duolog.store.shared.own_log import PATH
 from duolog.store.shared.segments.manifest import (
     Floor,

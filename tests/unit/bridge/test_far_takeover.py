@@ -55,7 +55,7 @@ TURN_S = 0.02
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duolog.store.shared.named_files.PIECE_BYTES", 1500)
+    monkeypatch.setattr("duolog.store.shared.files.named_files.PIECE_BYTES", 1500)
 
 
 class FarCore(SharedCore):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from duolog.store.files import read_whole, write_new
-from duolog.store.shared.named_files import NamedFiles
+from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.wal.wal_object import DamagedObject
 from tests.kit.clock import ManualClock
@@ -21,7 +21,7 @@ KEYS = [f"{PATH}/{start:020}" for start in (0, 100, 200)]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duolog.store.shared.named_files.PIECE_BYTES", 100)
+    monkeypatch.setattr("duolog.store.shared.files.named_files.PIECE_BYTES", 100)
 
 
 class Side:
