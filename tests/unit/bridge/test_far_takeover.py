@@ -48,7 +48,7 @@ STORE = StoreOptions(
     is_shared=True,
 )
 SHARED_LOG = SharedOptions(
-    object_bytes=1 << 13, segment_bytes=1 << 14, compact_slots=20, kept_slots=10, state_interval_ms=500
+    object_bytes=1 << 13, segment_bytes=1 << 14, compact_slots=20, kept_slots=20, state_interval_ms=500
 )
 TURN_S = 0.02
 
