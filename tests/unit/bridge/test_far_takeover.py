@@ -324,11 +324,11 @@ def in_world(seed: int, main: Callable[[World], Coroutine[object, object, None]]
 # -- One takeover
 
 
-async def owner_with_table(world: World) -> FarCore:
+async def owner_with_table(world: World, delay_ms: int = 40_000) -> FarCore:
     """Return an owner with 20 messages in a sorted table, whose objects are stored."""
     owner = await world.begin()
     for _ in range(20):
-        await world.send(40_000)
+        await world.send(delay_ms)
     await asyncio.sleep(3)
     assert len(owner.numbers) == 1
     assert len(owner.tree) == 20
@@ -355,15 +355,17 @@ def test_a_broker_with_an_empty_disk_delivers_far_messages_on_time() -> None:
 
 def test_the_log_need_not_keep_what_a_table_has() -> None:
     async def main(world: World) -> None:
-        owner = await owner_with_table(world)
+        owner = await owner_with_table(world, 80_000)
         assert owner.delays.timers.first_kept() is None
         noise, _ = owner.topics.create("noise", 1, {}, world.clock.now_ms())
-        for _ in range(60):
-            message = Message("", bytes(4_000), b"", born_ms=world.clock.now_ms())
+        for number in range(140):
+            size = 4_000 if number < 60 else 10
+            message = Message("", bytes(size), b"", born_ms=world.clock.now_ms())
             owner.publisher.publish_messages(noise, 0, [message], world.clock.now_ms())
             owner.settle()
-            await asyncio.sleep(0.3)
-            await world.remove()
+            await asyncio.sleep(0.15)
+            if number < 60:
+                await world.remove()
         assert world.removed
         assert "snapshot" in {key.partition("/")[0] for key in world.bucket.objects}
         owner.kill()
