@@ -21,4 +21,5 @@ class SharedOptions:
         1_000  # Newest WAL objects that are not compacted yet, because followers are reading them; 16 or more.
     )
     state_interval_ms: int = 10_000  # Between two writes of the file `shared` of the data directory.
+    cleanup_interval_ms: int = 3_600_000  # Between two searches of the owner for objects that nobody reads.
     takeover_ms: int = 3_000  # A standby takes over when nothing has come for so long.

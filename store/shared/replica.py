@@ -12,7 +12,7 @@ of no further use: its state has what the shared log lacks. The broker makes a n
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -33,6 +33,7 @@ from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests, RequestsStopped
 from duolog.store.shared.segments.compactor import Compactor, CountedSlot, SlotsSeen
 from duolog.store.shared.segments.materialize import FellBehind
+from duolog.store.shared.segments.orphans import Orphans
 from duolog.store.shared.uploader import Uploader
 from duolog.store.shared.wal.fencing import Won
 from duolog.store.shared.wal.slots import Slots, Tail, Upload
@@ -40,6 +41,7 @@ from duolog.store.store import Store
 
 COMPACT_RETRY_MS: Final = 10_000
 UPKEEP_MS: Final = 1_000
+FIRST_CLEANUP: Final = 60  # The first search for orphans comes after this part of the time between two of them.
 DONE: Final = object()  # The end of an iterator of slices.
 
 log = logging.getLogger("store")
@@ -77,6 +79,7 @@ class Replica:
         self._seen = SlotsSeen()
         self._slots_max = options.kept_slots + 2 * options.compact_slots
         self._compacting: asyncio.Task[None] | None = None
+        self._cleanup_mono_ms = 0  # When the next search for orphans is due.
         self._upkeep_mono_ms = 0  # When the next upkeep is due: of the copy, or a compaction.
         self._dead_segments: Iterator[None] = iter(())
         self._progress = asyncio.Event()  # An upload counts, or this owner was deposed.
@@ -185,6 +188,8 @@ class Replica:
             lambda: self._keeper.saved,
             self.options,
         )
+        self._orphans = Orphans(self._requests, self.joined.manifests)
+        self._cleanup_mono_ms = self._mono_ms() + self.options.cleanup_interval_ms // FIRST_CLEANUP
         self.uploader = Uploader(
             self._requests,
             store.unit_source(),
@@ -248,8 +253,12 @@ class Replica:
             self._upkeep_mono_ms = mono_ms + UPKEEP_MS
             if self.uploader is None:
                 self._keep_up(mono_ms)
-            elif self.is_owner and self._compacting is None and self._compactor.is_due:
-                self._compacting = asyncio.create_task(self._compact())
+            elif self.is_owner and self._compacting is None:
+                if mono_ms >= self._cleanup_mono_ms:
+                    self._cleanup_mono_ms = mono_ms + self.options.cleanup_interval_ms
+                    self._compacting = asyncio.create_task(self._compact(self._orphans.delete))
+                elif self._compactor.is_due:
+                    self._compacting = asyncio.create_task(self._compact(self._compactor.run))
 
     def _keep_up(self, mono_ms: int) -> None:
         """Write a checkpoint of the copy if one is due, and look for segments that it can remove.
@@ -262,9 +271,10 @@ class Replica:
         if next(self._dead_segments, DONE) is DONE:
             self._dead_segments = self.store.retention.remove_dead_segments()
 
-    async def _compact(self) -> None:
+    async def _compact(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Compact, or delete what nobody reads: one of them at a time, because they share the manifests."""
         try:
-            await self._compactor.run()
+            await work()
         except (StoreError, OSError) as error:
             log.error("the shared log could not be compacted, it is tried again: %s", error)
             with suppress(RequestsStopped):

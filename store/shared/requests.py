@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from duolog.store.objects.errors import StoreRefused, StoreRetry, StoreUnknown
-from duolog.store.objects.interface import Creation, ObjectEntry, ObjectStore
+from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry, ObjectStore
 from duolog.store.shared.events import Event, StoreAnswers, StoreTrouble
 from duolog.store.shared.wal.wal_object import OBJECT_BYTES_MAX
 
@@ -60,9 +60,9 @@ class Requests:
         """Return a part of an object; None if there is no object. Raises RequestsStopped."""
         return await self._repeat(lambda: self._objects.get_range(key, start, length))
 
-    async def list(self, prefix: str, start_after: str) -> Sequence[ObjectEntry]:
-        """Return objects of a folder behind a key, at most LIST_LIMIT. Raises RequestsStopped."""
-        return await self._repeat(lambda: self._objects.list(prefix, start_after))
+    async def list(self, prefix: str, start_after: str, limit: int = LIST_LIMIT) -> Sequence[ObjectEntry]:
+        """Return objects of a folder behind a key; the list may be stale. Raises RequestsStopped."""
+        return await self._repeat(lambda: self._objects.list(prefix, start_after, limit))
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects. Raises RequestsStopped."""

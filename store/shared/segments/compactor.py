@@ -8,8 +8,8 @@ Ranges that retention has removed from the local log are left out, and segment o
 manifest then names a snapshot with their state (`store/shared/segments/materialize.py`).
 
 A crash after step 1 leaves segment objects without a name: the next compaction creates the same object again, or
-another one under another name. A crash after step 2 leaves WAL objects below the floor, which nobody reads; the next
-compaction of the same process deletes them. Fences stay for ever: an owner that was paused must find the fence in its
+another one under another name. A crash after step 2 leaves WAL objects below the floor, which nobody reads. Both are
+deleted later (`orphans.py`). Fences stay for ever: an owner that was paused must find the fence in its
 next slot, whenever it wakes up.
 """
 

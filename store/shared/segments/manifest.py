@@ -29,6 +29,8 @@ from duolog.store.shared.wal.slots import Tail
 from duolog.store.shared.wal.wal_object import DamagedObject, Identity, damaged
 
 FORMAT: Final = 1
+SEGMENT_FOLDER: Final = "seg/"
+SNAPSHOT_FOLDER: Final = "snapshot/"
 AT_ONCE: Final = 16  # Manifests that are asked for at a time while all of them exist.
 
 
@@ -41,7 +43,7 @@ class SegmentObject(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"seg/{self.start:020}-{self.end:020}"
+        return f"{SEGMENT_FOLDER}{self.start:020}-{self.end:020}"
 
 
 class Floor(NamedTuple):
@@ -63,7 +65,19 @@ def manifest_key(number: int) -> str:
 
 
 def snapshot_key(position: int) -> str:
-    return f"snapshot/{position:020}"
+    return f"{SNAPSHOT_FOLDER}{position:020}"
+
+
+def segment_start(key: str) -> int | None:
+    """Return the position at which a segment object begins; None if the key is that of no segment object."""
+    start, _, end = key.removeprefix(SEGMENT_FOLDER).partition("-")
+    return int(start) if start.isdecimal() and end.isdecimal() else None
+
+
+def snapshot_position(key: str) -> int | None:
+    """Return the position of a snapshot; None if the key is that of no snapshot."""
+    position = key.removeprefix(SNAPSHOT_FOLDER)
+    return int(position) if position.isdecimal() else None
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -1,5 +1,7 @@
 """Proves that WAL objects go only when segment objects have their units, and that nobody uses a deleted slot again."""
 
+from dataclasses import replace
+
 import pytest
 
 from duolog.store.shared.options import SharedOptions
@@ -23,6 +25,7 @@ from duolog.store.shared.wal.wal_object import (
     sequence_of,
 )
 from tests.kit.loop import run
+from tests.kit.object_store import StoreFaults
 from tests.kit.shared_nodes import World, stop_all, until
 
 OPTIONS = SharedOptions(
@@ -146,6 +149,47 @@ def test_segments_without_live_records_go_from_the_bucket_and_an_empty_disk_star
         owner.append_ms = 10_000_000
         await world.pass_s(2)
         assert standby.replayer.state == owner.replayer.state
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
+@pytest.mark.parametrize(
+    "faults", [StoreFaults(), StoreFaults(busy=0.1, lost_answer=0.05, repeated=0.2, stale_list=0.3)]
+)
+def test_objects_that_nobody_reads_any_more_go_and_all_others_stay(faults: StoreFaults) -> None:
+    world = World(7, replace(OPTIONS, cleanup_interval_ms=2_000))
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        owner.kill()
+        owner = world.start("a", faults)  # Its epoch is 2.
+        await until(lambda: owner.is_serving, world)
+        await until(lambda: manifest_key(1) in world.bucket.objects, world)
+        assert owner.replica is not None
+        manifests = owner.replica.joined.manifests
+        floor = manifests.floor
+        assert floor is not None
+        sequence, position = floor.tail.sequence, floor.tail.position
+        fences = {key_of(each) for each, kind in wal(world).items() if kind == WalKind.FENCE}
+        stale = WalHeader(WalKind.UNITS, 0, 1, sequence, 0, 8, 7, *floor.owner[:2])
+        orphans = {
+            key_of(sequence): encode(stale, [bytes(8)])[0],  # A deposed owner has created it in a deleted slot.
+            SegmentObject(0, 8, 0).key: b"8 bytes.",
+            SegmentObject(position - 8, position + 800, 0).key: b"of a deposed owner",
+        }
+        others = {
+            SegmentObject(position + (1 << 30), position + (1 << 31), 0).key: b"above the floor: about to be named",
+            "seg/notes.txt": b"no object of Duolog",
+            "nodes/0001": b"a broker",
+        }
+        world.bucket.objects.update(orphans | others)
+        await until(lambda: not orphans.keys() & world.bucket.objects.keys(), world)
+        await world.pass_s(5)
+        assert (others.keys() | fences) <= world.bucket.objects.keys()
+        assert {each.key for each in manifests.segments} <= world.bucket.objects.keys()
         await stop_all(world)
         world.check()
 
