@@ -276,7 +276,7 @@ class Replica:
         try:
             await work()
         except (StoreError, OSError) as error:
-            log.error("the shared log could not be compacted or cleaned up, it is tried again: %s", error)
+            log.error("the shared log could not be compacted, it is tried again: %s", error)
             with suppress(RequestsStopped):
                 await self._requests.pause(COMPACT_RETRY_MS)
         except RequestsStopped:
