@@ -110,7 +110,7 @@ class World:
             compact_slots=self.random.choice((20, 10_000)),
             kept_slots=self.random.choice((16, 26)),
             state_interval_ms=500,
-            cleanup_interval_ms=1_000,
+            cleanup_interval_ms=5_000,  # Longer than the upkeep, or nothing would be compacted.
         )
         self.nodes: dict[str, Node] = {}
         self.acknowledged: list[Acknowledged] = []
