@@ -235,7 +235,7 @@ class SharedBroker(Broker):
             raise StartError(f"store.directory: {directory}: {error.strerror or error}") from error
         took_ms = self.clock.mono_ms() - begun_mono_ms
         if took_ms >= TABLES_MS:
-            log.warning("tables of delayed messages were downloaded before this broker serves in_ms=%d", took_ms)
+            log.warning("tables of delayed messages were downloaded in_ms=%d", took_ms)
 
     async def _check_store(self) -> None:
         """Test the store again, since it may have changed since this broker was started. Raises UnreliableStore."""

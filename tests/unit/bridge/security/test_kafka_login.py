@@ -291,20 +291,28 @@ def test_produce_to_a_remembered_topic_calls_two_functions_more_than_without_sec
 
 
 def calls(client: Client, frame: bytes) -> int:
-    """Count the function calls of a request that was sent before. They are the same on each machine, unlike times."""
+    """Count the function calls of a request that was sent before. They are the same on each machine, unlike times.
+
+    The least of some counts is that of the request alone: a turn of the loop that took long is noted, too.
+    """
+    client.connection.data_received(frame)
+    client.bench.loop.turn()
+    return min(calls_of(client, frame) for _ in range(10))
+
+
+def calls_of(client: Client, frame: bytes) -> int:
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:
         nonlocal count
         count += event == "call"
 
-    client.connection.data_received(frame)
-    client.bench.loop.turn()
     sys.setprofile(note)
     try:
         client.connection.data_received(frame)
     finally:
         sys.setprofile(None)
+    client.bench.loop.turn()
     return count
 
 
