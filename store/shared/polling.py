@@ -11,8 +11,8 @@ slow for it. A follower asks for each slot shortly after it should be there:
     were there
 
 So a follower needs hardly more requests than the owner as long as the store is fast. While it is slow, a follower is
-two beats and one way of an answer behind. If it asked for a slot again only after the answer that it is empty, it were
-a whole round trip behind.
+two beats and one way of an answer behind. If it asked for a slot again only after the answer that it is empty, it would
+be a whole round trip behind.
 """
 
 from collections import deque

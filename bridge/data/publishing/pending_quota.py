@@ -77,7 +77,7 @@ class PendingQuota:
 
     def _check(self, client: QuotaClient, owner: TimerOwner, limit: float, count: int) -> None:
         pending = self._owners.count_of(owner)
-        if pending + count > limit:
+        if count > 0 and pending + count > limit:
             raise self._refusal(client, f"{pending} delayed messages are pending, and the quota is {limit:g}")
 
     def _refusal(self, client: QuotaClient, reason: str) -> PendingQuotaReached:

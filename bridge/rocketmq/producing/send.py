@@ -28,6 +28,7 @@ from duolog.bridge.rocketmq.requests.quota_check import quota_client
 from duolog.bridge.rocketmq.retry import failed_attempts, send_back
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
+from duolog.delay.recurring import AMQ_NAMES
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -53,6 +54,7 @@ from duolog.store.entry import Buffer
 _TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK
 _SCHEDULED: Final = SCHEDULE_NAME.encode()
 _NO_WAIT: Final = "WAIT\x01false"
+_NO_OTHER_DELAY: Final[dict[str, str | None]] = dict.fromkeys((*TIMER_NAMES, *AMQ_NAMES))
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
 
@@ -154,7 +156,10 @@ def _retry(
     if is_batch:
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
     origins = _claimed_origins(context, connection, raw)
-    raw = properties.set_many(raw, _failure(context, connection, request, raw))
+    changes = _failure(context, connection, request, raw)
+    if _has_level(request):  # It is the delay of the retry, and a dead letter has none.
+        changes |= _NO_OTHER_DELAY
+    raw = properties.set_many(raw, changes)
     dead = send_back.redirected(context, command, request, raw, origins)
     if dead is not None:
         return dead[0], 0, dead[1]

@@ -104,6 +104,7 @@ class RocketMQConnection(Connection):
         "is_member",
         "meter",
         "packed_peer",
+        "pause_until_mono_ms",
         "route_misses",
         "session",
         "waiting_bytes",
@@ -114,6 +115,7 @@ class RocketMQConnection(Connection):
         self.context = context
         self.granted: Granted | None = None  # What the request in work was allowed; None: security is off.
         self.meter: Meter | None = None  # How much the client may use; None: no quota was set yet.
+        self.pause_until_mono_ms = 0  # Until when the connection is not read because of a quota; 0: it is read.
         self.session: Session | None = None  # Who has sent the last request; None: security is off.
         self.route_misses = RouteMisses()  # Topics that the client asked for and that did not exist.
         self.calls = ClientCalls(self, context.purgatory)  # The requests of the broker to this client.
@@ -154,6 +156,9 @@ class RocketMQConnection(Connection):
     def received_all(self) -> None:
         if self.context.halves.gathered:
             append_gathered(self.context.halves, self.context.metrics, self.server.clock.now_ms())
+        if self.pause_until_mono_ms:
+            self.mute(self.pause_until_mono_ms)
+            self.pause_until_mono_ms = 0
 
     def take(self, command: RemotingCommand) -> None:
         """Handle a request, now or in a later turn of the loop."""

@@ -1,8 +1,9 @@
 """Quotas of RocketMQ clients: a send or a pull above them is refused with SYSTEM_BUSY, which clients try again.
 
 Java's client does so at once, and a refusal costs the loop half as much as a send. So the connection is not read for a
-moment after each refusal: until the client is within its quota again, but PAUSE_MS_MIN at least, so that few of its
-requests are refused, and PAUSE_MS_MAX at most, because its heartbeats and acknowledgements wait as well.
+moment after refusals: until the client is within its quota again, but PAUSE_MS_MIN at least, so that few of its
+requests are refused, and PAUSE_MS_MAX at most, because its heartbeats and acknowledgements wait as well. Requests that
+came with a refused one are handled before the pause, so what a client has sent at a time costs it one pause.
 
 A RocketMQ request names no client id, so only the quotas of users hold, and those of any client id for the empty one.
 What is pulled is counted when it is sent, so a pull is refused because of the pulls before it. Pending delayed messages
@@ -35,7 +36,7 @@ def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind
     if key is not None and rate is not None:
         if wait_ms := rate.wait_ms(mono_ms):
             quotas.throttled["rocketmq", key] += 1
-            connection.mute(mono_ms + max(PAUSE_MS_MIN, min(wait_ms, PAUSE_MS_MAX)))
+            connection.pause_until_mono_ms = mono_ms + max(PAUSE_MS_MIN, min(wait_ms, PAUSE_MS_MAX))
             raise Busy(f"[OVERLOAD]system busy, start flow control for a while, quota {key} of {user}")
         if kind is Kind.SEND:
             rate.use(len(command.body), mono_ms)

@@ -23,6 +23,7 @@ from duolog.delay.rows import OWNERS_MAX, marks_of, owner_of
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import Record
+from duolog.protocol.rocketmq.bodies import GroupRetryPolicy, SubscriptionGroupConfig
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import batch as rocketmq_batch
 from duolog.protocol.rocketmq.messages.batch import Part
@@ -130,6 +131,22 @@ def test_what_the_broker_delays_itself_and_schedules_do_not_count() -> None:
     assert ports.send("DELAY\x013\x02", "%RETRY%billing", reconsumeTimes=1) == ""
     assert ports.send("AMQ_SCHEDULED_DELAY\x0110\x02AMQ_SCHEDULED_PERIOD\x0110\x02AMQ_SCHEDULED_REPEAT\x013\x02") == ""
     assert (len(ports.core.delays.timers), ports.pending()) == (2, 0)
+
+
+@pytest.mark.parametrize("attempts", [1, 99])
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "AMQ_SCHEDULED_DELAY"])
+def test_message_with_a_level_for_a_retry_topic_is_delayed_by_nothing_else(name: str, attempts: int) -> None:
+    """Neither where the group's policy replaces the level, nor as a dead letter, which has no delay."""
+    ports = Ports()
+    put(ports.core.security.quotas, "ANONYMOUS", None, **{DELAYED: 1})
+    due = ports.core.clock.now_ms() + MINUTE if name == "TIMER_DELIVER_MS" else MINUTE
+    policy = GroupRetryPolicy(customized_retry_policy={"next": [1_000]})
+    config = SubscriptionGroupConfig(group_name="billing", group_retry_policy=policy)
+    assert ports.rocketmq.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
+    raw = f"DELAY\x013\x02{name}\x01{due}\x02"
+    assert ports.send(raw, "%RETRY%billing", reconsumeTimes=attempts, maxReconsumeTimes=16) == ""
+    ports.deliver(2_000)
+    assert (len(ports.core.delays.timers), ports.pending()) == (0, 0)
 
 
 @pytest.mark.parametrize("level", ["0", "00", "\u00b2", "9" * 5000, " "])
