@@ -16,7 +16,7 @@ once, and removed from the log much later. A number without messages is free.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from duolog.delay.rows import NAME_SIZE, OWNERS_MAX, TOPIC_SHIFT, Timer, owner_of
@@ -122,10 +122,12 @@ class TimerOwners:
         if owner is not None and self._numbers.get(owner) == number:
             del self._numbers[owner]
 
-    def snapshot(self) -> list[tuple[int, TimerOwner, list[tuple[int, int]]]]:
-        """Return (number, owner, its messages by topic) of all owners, for `named` and `add`."""
-        topics: dict[int, list[tuple[int, int]]] = {}
-        for topic, counts in self._by_topic.items():
-            for number, count in counts.items():
-                topics.setdefault(number, []).append((topic, count))
-        return [(number, owner, topics[number]) for number, owner in self._names.items() if number in topics]
+    def snapshot(self) -> Iterator[tuple[int, TimerOwner, list[tuple[int, int]]]]:
+        """Return (number, owner, a part of its messages by topic), for `named` and `add`; made as it is read."""
+        names, by_topic = dict(self._names), {topic: dict(counts) for topic, counts in self._by_topic.items()}
+        return (
+            (number, names[number], [(topic, count)])
+            for topic, counts in by_topic.items()
+            for number, count in counts.items()
+            if number in names
+        )

@@ -167,7 +167,7 @@ class DelayRecords:
             [TimerTablesChanged(manifest, b"", b"", 0)] if manifest else [],
             map(TableTombstones, tree.context.tables.logged.snapshot()),
             map(TableTimersDeleted, tree.deletions.snapshot()),
-            [TimerOwnerKnown(number, *owner, pending) for number, owner, pending in timers.owners.snapshot()],
+            (TimerOwnerKnown(number, *owner, pending) for number, owner, pending in timers.owners.snapshot()),
             starmap(TimersHeld, timers.held.snapshot()),
             map(TimersPending, timers.pending.memtable.snapshot()),
             map(TimerNames, timers.pending.names.snapshot()),
