@@ -139,17 +139,16 @@ class Uploader:
 
     async def _upload(self, upload: Upload) -> None:
         """Store one object, whatever the store answers, until it counts or this owner is deposed."""
-        begun_mono_ms, in_flight_bytes = self._mono_ms(), self.slots.in_flight_bytes
+        # The lease counts from the first request. It may have created the object, and a later one may have created it
+        # anew, after another broker has taken over and deleted the slot.
+        begun_mono_ms = upload.begun_mono_ms = self._mono_ms()
+        in_flight_bytes = self.slots.in_flight_bytes
         try:
             step = UploadStep.CREATE
             while step is UploadStep.CREATE:
-                # The lease counts from the request that has created the object. If a slot is read back, that is
-                # unknown: it may have been the first request.
-                upload.begun_mono_ms = self._mono_ms()
                 if await self._requests.create(upload.key, upload.data):
                     step = UploadStep.DONE
                 else:
-                    upload.begun_mono_ms = begun_mono_ms
                     step = self.slots.found(upload, await self._requests.get(upload.key))
         except RequestsStopped:
             return

@@ -55,7 +55,7 @@ class Upload:
     def __init__(self, data: bytes, header: WalHeader) -> None:
         self.data, self.header = data, header
         self.is_stored = False
-        self.begun_mono_ms = 0  # When the create began that may have stored the object; set by the uploader.
+        self.begun_mono_ms = 0  # When the first create of the object began; set by the uploader.
 
     @property
     def key(self) -> str:
