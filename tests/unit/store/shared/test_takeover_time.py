@@ -14,6 +14,7 @@ import pytest
 from duolog.store.shared.options import SharedOptions
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
+from tests.kit.rows import first_in_unit
 from tests.kit.shared_nodes import World, stop_all, until
 
 OPTIONS = SharedOptions(object_bytes=1 << 13, in_flight_bytes=1 << 20)
@@ -35,7 +36,7 @@ def test_limits_are_those_of_the_promise() -> None:
 
 @pytest.mark.parametrize("latency_ms", [5, 200, 2_000])
 @pytest.mark.parametrize("append_ms", [20, 10_000_000], ids=["busy", "idle"])
-@pytest.mark.parametrize("phase_ms", [0, 370])
+@pytest.mark.parametrize("phase_ms", first_in_unit([0, 370], 1))
 def test_takeover_takes_the_silence_and_four_round_trips(latency_ms: int, append_ms: int, phase_ms: int) -> None:
     """The owner is killed at several moments between two of its slots."""
     world = World(latency_ms, OPTIONS)
