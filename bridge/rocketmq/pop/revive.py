@@ -30,13 +30,13 @@ from duolog.bridge.rocketmq.retry.send_back import (
     REASON,
     TOO_LARGE,
     copy_of,
+    counted_failure,
     dead_letters_of,
     drops_expired,
     expired_copy,
     expiry_of,
     fixed,
     group_config,
-    one_more,
     origins_of,
 )
 from duolog.bridge.state.topic_table import Topic
@@ -180,7 +180,7 @@ def _copy(
     if has_expired and expires_ms:
         return expired_copy(each, expires_ms), True
     popped = {properties.FIRST_POP_TIME: first_ms, properties.POP_CK: None}
-    changes = {**popped, **fixed(expires_ms), **one_more(each, now_ms)}
+    changes = {**popped, **fixed(expires_ms), **counted_failure(each, now_ms)}
     again = copy_of(each, changes)
     # The copy gets a receipt when it is popped again. Without room for it, no pop of the queue could be answered.
     is_full = len(again.properties) > message.PROPERTIES_BYTES_MAX - RECEIPT_BYTES_MAX

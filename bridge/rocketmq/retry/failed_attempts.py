@@ -8,8 +8,8 @@ popped message has none. Orderly consumers repeat an attempt without telling the
 known.
 
 The property is carried, and not looked up, because retention may have removed earlier retries. It holds the last
-ATTEMPTS_MAX attempts, about 500 bytes, and never makes a message too large: messages whose own properties have more
-than half of the allowed bytes do not get it.
+ATTEMPTS_MAX attempts, at most 71 bytes each, and never makes a message too large: messages whose own properties have
+more than half of the allowed bytes do not get it. A consumer that sends to its retry topic can forge it.
 """
 
 import re

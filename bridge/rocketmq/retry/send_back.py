@@ -123,7 +123,7 @@ def _give_back(
     topic = dead_letters_of(context, config, origins) if is_dead else retries_of(context, config, origins)
     delay = {} if is_dead else _delay(config, request.delay_level, failed.reconsume_times)
     reason = (GIVEN_UP if request.delay_level < 0 else ATTEMPTS) if is_dead else None
-    again = copy_of(failed, {**delay, **fixed(expires_ms), **one_more(failed, now_ms, consumer), REASON: reason})
+    again = copy_of(failed, {**delay, **fixed(expires_ms), **counted_failure(failed, now_ms, consumer), REASON: reason})
     queue_id = random.randrange(topic.queue_count)
     promise = context.messages.publisher.publish_messages(topic, queue_id, [again], now_ms).promise
     _count(context, is_dead=is_dead)
@@ -138,7 +138,7 @@ def _delay(config: SubscriptionGroupConfig, requested_level: int, failures: int)
     return {properties.DELAY: str(requested_level or FIRST_LEVEL + failures)}
 
 
-def one_more(failed: Message, now_ms: int, consumer: bytes = message.NO_HOST) -> dict[str, str | None]:
+def counted_failure(failed: Message, now_ms: int, consumer: bytes = message.NO_HOST) -> dict[str, str | None]:
     """Return the change of properties for one more failed attempt, by the consumer with this packed address."""
     raw = properties.repaired(failed.properties)
     return failed_attempts.changes(failed.topic, raw, failed.reconsume_times + 1, now_ms, consumer)
