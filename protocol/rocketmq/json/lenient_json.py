@@ -25,10 +25,12 @@ DEPTH_MAX: Final = 64
 _COLON: Final = object()
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 
-# All repetitions are possessive, so that no character is matched twice and an unterminated text fails in one pass.
+# Repetitions are possessive or in an atomic group, so that no character is matched twice and an unterminated text fails
+# in one pass. What precedes a token is an atomic group because Python 3.11.2, which Debian 12 has, does not go back to
+# where a possessive group failed.
 _TOKEN: Final = re.compile(
     r"""
-    (?: [\s,]++ | //[^\n]*+ | /\*(?:[^*]|\*(?!/))*+\*/ )*+
+    (?> (?: [\s,]++ | //[^\n]*+ | /\*[^*]*\*+(?:[^*/][^*]*\*+)*/ )* )
     (?: ([{}\[\]:])
       | "([^"\\]*+(?:\\.[^"\\]*+)*+)"
       | '([^'\\]*+(?:\\.[^'\\]*+)*+)'
