@@ -51,7 +51,9 @@ def _grown(metric: str) -> str:
 
 PANELS: Final = (
     Panel("Messages in", "cps", ((_rate("duolog_records_in_total", "wire"), "{{wire}}"),)),
-    Panel("Entries out", "cps", ((_rate("duolog_frames_out_total", "wire"), "{{wire}}"),)),
+    Panel(
+        "Batches (Kafka) and messages (RocketMQ) out", "cps", ((_rate("duolog_frames_out_total", "wire"), "{{wire}}"),)
+    ),
     Panel(
         "Messages in by topic",
         "cps",

@@ -9,7 +9,6 @@ from duolog.bridge.cli.common import (
     AsJson,
     Execute,
     Http,
-    Key,
     beginning,
     given,
     local_time,
@@ -26,6 +25,11 @@ from duolog.bridge.cli.common import (
 )
 
 group_app = new_app("Consumer groups of both client protocols.")
+
+LetterReason = Annotated[str | None, typer.Option(metavar="REASON", help="only dead letters with this reason")]
+LetterTopic = Annotated[str | None, typer.Option(metavar="TOPIC", help="only dead letters that came from this topic")]
+LetterKey = Annotated[str | None, typer.Option(metavar="KEY", help="only dead letters with this key")]
+LetterTag = Annotated[str | None, typer.Option(metavar="TAG", help="only dead letters with this tag")]
 
 DRY_RUN = "nothing was changed; add --execute to do it"
 
@@ -105,10 +109,10 @@ def group_dead_letters(
     name: str,
     offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="first offset")] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="number of rows")] = 100,
-    reason: Annotated[str | None, typer.Option(metavar="REASON", help="only those with this reason")] = None,
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="only those that came from this topic")] = None,
-    key: Key = None,
-    tag: Annotated[str | None, typer.Option(metavar="TAG", help="only those with this tag")] = None,
+    reason: LetterReason = None,
+    topic: LetterTopic = None,
+    key: LetterKey = None,
+    tag: LetterTag = None,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
@@ -162,6 +166,10 @@ def group_redrive(
         list[int] | None,
         typer.Option("--offset", metavar="N", min=0, help="only the dead letter at this offset; repeatable"),
     ] = None,
+    reason: LetterReason = None,
+    topic: LetterTopic = None,
+    key: LetterKey = None,
+    tag: LetterTag = None,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
@@ -170,7 +178,8 @@ def group_redrive(
     They go to the group's retry topic, which only RocketMQ consumers read. With --to topic they go to the topics that
     they came from, where every group gets them again.
     """
-    done = writing(http).act("/api/groups", name, "redrive", body={"to": to} | given(offsets=offsets or None))
+    chosen = given(offsets=offsets or None, reason=reason, topic=topic, key=key, tag=tag)
+    done = writing(http).act("/api/groups", name, "redrive", body={"to": to} | chosen)
     show_done(done, f"redrove {done['redriven']} dead letters of {done['group']}", as_json=as_json)
 
 

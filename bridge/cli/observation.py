@@ -24,7 +24,7 @@ def history(http: Http = None, as_json: AsJson = False) -> None:
     if as_json:
         show_json(found)
         return
-    heads = [f"{what}/s {wire}" for wire in WIRES for what in ("records in", "frames out")]
+    heads = ("records in/s kafka", "batches out/s kafka", "records in/s rocketmq", "messages out/s rocketmq")
     show_table(
         ("until", *heads, "delivered", "late p99 ms", "fsync ms", "slow turns"),
         [

@@ -3,6 +3,7 @@
 from duolog.bridge.console.actions.planned import Planned
 from duolog.bridge.console.commands import duolog, option, options
 from duolog.bridge.console.forms import Form, FormError, given, moment
+from duolog.bridge.http.api.groups import LETTER_FILTERS
 from duolog.bridge.http.local_api import path_of
 
 
@@ -36,7 +37,11 @@ def redrive(form: Form) -> Planned:
     name, to, offsets = form.text("group"), form.optional("to"), form.numbers("offsets")
     if form.flag("some") and not offsets:
         raise FormError("select at least one dead letter")
-    words = duolog("group", "redrive", name, *option("--to", to), *options("--offset", offsets))
-    done = f"{len(offsets) or 'All'} dead letters of {name} were sent again."
-    body = given(to=to, offsets=offsets or None)
+    filters = given(**{field: form.optional(field) for field in LETTER_FILTERS})
+    words = duolog(
+        "group", "redrive", name, *option("--to", to), *options("--offset", offsets),
+        *(word for field, text in filters.items() for word in option(f"--{field}", text)),
+    )  # fmt: skip
+    done = f"{len(offsets) or 'All'} dead letters of {name}{' that match' if filters else ''} were sent again."
+    body = given(to=to, offsets=offsets or None) | filters
     return Planned("POST", path_of("/api/groups/{}/redrive", name), words, done, body)

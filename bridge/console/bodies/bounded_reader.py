@@ -38,7 +38,9 @@ class BoundedReader:
         """Return the next bytes. Raises UndecodableBody if there are not as many."""
         end = self.at + size
         if size < 0 or end > len(self._body):
-            raise UndecodableBody(f"{size} bytes at {self.at} of {len(self._body)}")
+            raise UndecodableBody(
+                f"the body ends after {len(self._body)} bytes, and a value needs {size} bytes from {self.at} on"
+            )
         found = self._body[self.at : end]
         self.at = end
         return found

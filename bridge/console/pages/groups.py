@@ -1,11 +1,15 @@
 """Consumer groups of both client protocols, one group, and dead letters."""
 
-from typing import Any
+from typing import Any, Final
 
 from duolog.bridge.console.commands import duolog, option
 from duolog.bridge.console.pages.page import ROWS, Page, PageApi, rows_from
 from duolog.bridge.http.api.groups import LETTER_FILTERS
 from duolog.bridge.http.local_api import path_of
+from duolog.protocol.names import group_of_rocketmq
+from duolog.protocol.rocketmq.names import DLQ_PREFIX
+
+GROUPS: Final = 1000  # The number of groups with dead letters that a page names.
 
 
 async def groups(api: PageApi) -> Page:
@@ -46,9 +50,20 @@ async def dead_letters(api: PageApi) -> Page:
     if found is not None:
         found["dead_letters"] = [_masked(api, found["topic"], row) for row in found["dead_letters"]]
     texts = {field: api.query.optional(field) or "" for field in LETTER_FILTERS}
-    known = [row["name"] for row in await api.get("/api/groups")][:1000]
-    values = {"group": name, "found": found, "known": known, "filters": texts}
+    values = {"group": name, "found": found, "groups": await _with_dead_letters(api, name), "filters": texts}
     return Page("dead_letters.html", "Dead letters", values)
+
+
+async def _with_dead_letters(api: PageApi, group: str | None) -> list[dict[str, Any]]:
+    """Return the groups that have a dead-letter topic, with the topic's number of records."""
+    words = duolog("topic", "list") if group is None else ()
+    topics = await api.get("/api/topics", words=words, search=DLQ_PREFIX, limit=GROUPS)
+    named = [(row["rocketmq_name"], row["records"]) for row in topics]
+    return [
+        {"name": group_of_rocketmq(topic.removeprefix(DLQ_PREFIX)), "count": count}
+        for topic, count in named
+        if topic.startswith(DLQ_PREFIX)
+    ]
 
 
 def _masked(api: PageApi, dead_letter_topic: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from duolog.bridge.console.commands import duolog
 from duolog.bridge.console.pages.page import Page, PageApi
 
 WIRES = ("kafka", "rocketmq")
+READ_UNITS = {"kafka": "batches", "rocketmq": "messages"}  # What is counted when clients of a protocol read.
 # The page that shows more about a warning.
 PAGES_OF = {
     "set_aside": "/#set-aside", "faults": "/console/log?level=error", "slow_turns": "/console/log?level=warning",
@@ -33,6 +34,7 @@ async def overview(api: PageApi) -> Page:
             "last": intervals[-1] if intervals else None,
             "charts": _charts(intervals),
             "wires": WIRES,
+            "read_units": READ_UNITS,
             "slow_turns": sum(row["long_turns"] for row in intervals),
         },
     )
@@ -47,11 +49,14 @@ def _charts(intervals: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     return [
         chart("Records in, by second", **{wire: [row["records_in"][wire] for row in intervals] for wire in WIRES}),
-        chart("Frames out, by second", **{wire: [row["frames_out"][wire] for row in intervals] for wire in WIRES}),
+        chart(
+            "Batches (Kafka) and messages (RocketMQ) out, by second",
+            **{wire: [row["frames_out"][wire] for row in intervals] for wire in WIRES},
+        ),
         chart(
             "Lateness of delayed messages, in milliseconds",
-            half=[row["late_p50_ms"] for row in intervals],
-            of_99_percent=[row["late_p99_ms"] for row in intervals],
+            median=[row["late_p50_ms"] for row in intervals],
+            **{"99th percentile": [row["late_p99_ms"] for row in intervals]},
         ),
         chart("Time of an fsync, in milliseconds", mean=[row["fsync_ms"] for row in intervals]),
     ]

@@ -2,7 +2,8 @@
 
     GET    /api/groups, /api/groups/{name}
     GET    /api/groups/{name}/dead-letters    ?offset=, limit=, reason=, topic=, key=, tag=
-    POST   /api/groups/{name}/redrive         {"to": "retry" or "topic", "offsets"?}?   `redrive.py`
+    POST   /api/groups/{name}/redrive         {"to": "retry" or "topic", "offsets"?; or "reason"?, "topic"?, "key"?,
+                                              "tag"?}?   `redrive.py`
     POST   /api/groups/{name}/reset           {"to": "earliest" or "latest"; or "time_ms"; or "offset"; then "topics"?,
                                               "execute"?}
     DELETE /api/groups/{name}                 ?execute=true   its committed offsets, its RocketMQ config
@@ -13,7 +14,7 @@ change offsets in retry and dead-letter topics.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -60,7 +61,7 @@ from duolog.protocol.rocketmq.names import (
     SYSTEM_GROUPS,
     dead_letter_topic,
 )
-from duolog.store.entry import Buffer
+from duolog.store.entry import Buffer, Promise
 from duolog.store.index.queue import Queue
 
 LETTERS_MAX: Final = 1000  # The number of dead letters in one answer.
@@ -81,6 +82,11 @@ class NewRedrive(msgspec.Struct, forbid_unknown_fields=True):
 
     to: str | None = None
     offsets: list[int] | None = None  # In the dead-letter topic; None: all dead letters that were not redriven.
+    # As in LETTER_FILTERS: only those of all.
+    reason: str | None = None
+    topic: str | None = None
+    key: str | None = None
+    tag: str | None = None
 
 
 class NewReset(msgspec.Struct, forbid_unknown_fields=True):
@@ -137,7 +143,8 @@ class GroupApi(ApiPart):
         queue = topic.queues[0]  # A dead-letter topic has one queue (`retry.dead_letters_of`).
         offset = max(queue.start_offset, number(request, "offset", 0, OFFSET_MAX))
         wanted = {key: request.query[key] for key in LETTER_FILTERS if request.query.get(key)}
-        letters, following = await self._letters(topic, queue, offset, limit, wanted)
+        end = self._context.messages.isolation.stable_end(queue)
+        letters, following = await self._letters(topic, queue, offset, end, limit, wanted)
         redriven = self._context.groups.position_in(group_of_rocketmq(name), queue)
         for each in letters:
             each["is_redriven"] = each["offset"] < redriven
@@ -154,10 +161,10 @@ class GroupApi(ApiPart):
         return bool(queue.start_offset <= offset < queue.visible_end)
 
     async def _letters(
-        self, topic: Topic, queue: Queue, at: int, limit: int, wanted: Mapping[str, str]
+        self, topic: Topic, queue: Queue, at: int, end: int, limit: int, wanted: Mapping[str, str]
     ) -> tuple[list[Json], int | None]:
-        """Read dead letters from an offset on; return them and the next offset, or None if there are no more."""
-        end, letters = self._context.messages.isolation.stable_end(queue), list[Json]()
+        """Read dead letters up to `end`; return them and the next offset, or None if there are no more."""
+        letters = list[Json]()
         room = LETTERS_BYTES_MAX
         while at < end and len(letters) < limit and room > 0:
             read = self._context.messages.reader.rocketmq(queue, topic, at, min(limit - len(letters), 64), room, end)
@@ -178,10 +185,35 @@ class GroupApi(ApiPart):
             raise web.HTTPBadRequest(text=f"to: expected retry or topic, got {way[:40]!r}")
         if offsets is not None and not 0 < len(offsets) <= LETTERS_MAX:
             raise web.HTTPBadRequest(text=f"offsets: expected 1 to {LETTERS_MAX}, got {len(offsets)}")
+        filters = {key: text for key in LETTER_FILTERS if (text := getattr(wanted, key))}
+        if filters and offsets is not None:
+            raise web.HTTPBadRequest(text=f"expected either offsets or {', '.join(filters)}")
         name = await self._known(request)
-        count, promise = await self._context.groups.redrive(name, way, offsets, partial(self._may_write, request))
+
+        def redrive(offsets: Sequence[int] | None) -> Awaitable[tuple[int, Promise]]:
+            return self._context.groups.redrive(name, way, offsets, partial(self._may_write, request))
+
+        sent = self._redrive_matching(name, filters, redrive) if filters else redrive(offsets)
+        count, promise = await sent
         await self._kept(promise)
         return answer({"group": name, "redriven": count})
+
+    async def _redrive_matching(
+        self, name: str, filters: Mapping[str, str], redrive: Callable[[Sequence[int]], Awaitable[tuple[int, Promise]]]
+    ) -> tuple[int, Promise]:
+        """Redrive those of the present dead letters that match, LETTERS_MAX at a time, from the group's offset on."""
+        context, group_name = self._context, group_of_rocketmq(name)
+        topic = context.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group_name)))
+        count = 0
+        if topic is not None:
+            queue = topic.queues[0]
+            at: int | None = max(queue.start_offset, context.groups.position_in(group_name, queue))
+            end = context.messages.isolation.stable_end(queue)
+            while at is not None:
+                letters, at = await self._letters(topic, queue, at, end, LETTERS_MAX, filters)
+                if letters:
+                    count += (await redrive([each["offset"] for each in letters]))[0]
+        return count, context.state_log.barrier()
 
     def _may_write(self, request: web.Request, topic: Topic) -> bool:
         try:

@@ -96,7 +96,7 @@ def transactions(context: HttpContext) -> Iterator[Json | None]:
 
 def _half_row(context: HttpContext, half: Half, now_ms: int) -> Json:
     given = context.transactions.halves.ids.id_of(half.offset)
-    waits_for = f"its producer's verdict, asked for in {max(0, half.due_ms - now_ms)} ms"
+    waits_for = f"its producer's verdict, asked for in {_seconds_until(half.due_ms, now_ms)}"
     return {
         "kind": "rocketmq" if given is None else "kafka",
         "id": "/".join(given) if given is not None else _id_of_rocketmq(context, half.offset),
@@ -126,8 +126,12 @@ def _kafka_row(transaction: Transaction, now_ms: int) -> Json:
         "age_ms": now_ms - transaction.started_ms if is_open else -1,
         "producer": f"{transaction.producer.id} epoch {transaction.producer.epoch}",
         "checks": 0,  # There are no check-backs for Kafka transactions.
-        "waits_for": f"the end, for {max(0, transaction.deadline_ms - now_ms)} ms at most" if is_open else "",
+        "waits_for": f"the end, for {_seconds_until(transaction.deadline_ms, now_ms)} at most" if is_open else "",
     }
+
+
+def _seconds_until(due_ms: int, now_ms: int) -> str:
+    return f"{max(0, due_ms - now_ms + 999) // 1000} s"
 
 
 def transaction(context: HttpContext, transactional_id: str) -> Json:

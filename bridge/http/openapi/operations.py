@@ -206,7 +206,8 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
         statuses=NO_GROUP | {409: "`to` is needed, or the dead letters cannot be sent."},
         description="`to` is `retry` (the group's retry topic) or `topic` (the topics that the messages came from). "
         "With `offsets`, only the dead letters at these offsets are sent; a later redrive of all sends them once more, "
-        "unless they were the first ones that had not been redriven.",
+        "unless they were the first ones that had not been redriven. With `reason`, `topic`, `key` or `tag`, which "
+        "filter as in the list of dead letters, the same holds for the matching ones that had not been redriven.",
     ),
     ("POST", "/api/groups/{name}/reset"): ApiOperation(
         "Change the committed offsets of a group.",

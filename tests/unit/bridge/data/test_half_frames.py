@@ -239,7 +239,7 @@ def test_listing_shows_whom_it_waits_for() -> None:
     first, second = transactions(made.http_context())
     assert (first["kind"], first["id"], first["state"], first["producer"]) == ("kafka", "orders/a", "half", URL)
     assert (first["age_ms"], first["checks"]) == (10, 0)
-    assert first["waits_for"] == "its producer's verdict, asked for in 5990 ms"
+    assert first["waits_for"] == "its producer's verdict, asked for in 6 s"
     assert (second["id"], second["producer"], second["waits_for"]) == ("orders/b", "", "a verdict")
     assert transaction(made.http_context(), "orders/b") == second
     assert decide(made, "b", "commit") == (200, "committed")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from duolog.bridge.http.api import groups
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.protocol.kafka.compression import Codec
 from duolog.protocol.rocketmq.codes import RequestCode
@@ -117,6 +118,33 @@ def test_some_letters_are_redriven_and_the_position_moves_over_those_without_a_g
         assert (status, "no dead letters at all of the offsets" in refused["error"]) == (409, True)
     assert bench.ask("POST", path, {"to": "topic", "offsets": []})[0] == 400
     assert bench.ask("POST", path, {"to": "topic"}) == (200, {"group": "billing", "redriven": 3})  # b, c, d
+
+
+def test_letters_that_match_are_redriven(broker: RocketMQBroker, bench: HttpBench) -> None:
+    for body, raw in ((b"a", "TAGS\x01paid\x02"), (b"b", "TAGS\x01open\x02"), (b"c", "TAGS\x01paid\x02KEYS\x01k\x02")):
+        fail(broker, body, raw)
+    path = "/api/groups/billing/redrive"
+    assert bench.ask("POST", path, {"to": "topic", "tag": "none"}) == (200, {"group": "billing", "redriven": 0})
+    assert bench.ask("POST", path, {"to": "topic", "tag": "paid"}) == (200, {"group": "billing", "redriven": 2})
+    _, found = bench.ask("GET", "/api/groups/billing/dead-letters")
+    assert [each["is_redriven"] for each in found["dead_letters"]] == [True, False, False]
+    assert bench.ask("POST", path, {"to": "topic", "reason": "attempts", "topic": "orders", "key": "k"})[1] == {
+        "group": "billing", "redriven": 1,
+    }  # fmt: skip
+    values = [bench.ask("GET", f"/api/topics/orders/messages?queue={queue}")[1]["messages"] for queue in (0, 1)]
+    assert [row["value"] for rows in values for row in rows][-3:] == ["a", "c", "c"]
+    status, refused = bench.ask("POST", path, {"to": "topic", "offsets": [0], "tag": "paid"})
+    assert (status, refused["error"]) == (400, "expected either offsets or tag")
+
+
+def test_more_letters_than_one_answer_has_are_redriven(
+    broker: RocketMQBroker, bench: HttpBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "LETTERS_MAX", 2)
+    for _ in range(5):
+        fail(broker, b"a")
+    found = bench.ask("POST", "/api/groups/billing/redrive", {"to": "topic", "reason": "attempts"})
+    assert found == (200, {"group": "billing", "redriven": 5})
 
 
 def test_letters_are_filtered(broker: RocketMQBroker, bench: HttpBench) -> None:
