@@ -102,7 +102,8 @@ class _Stream:
                 f"{options.shared.url}: a broker owns the stream: use its HTTP port (--http), or stop all brokers"
             ) from None
         await self._replica.begin(clock.now_ms())
-        await StreamTables(core.delays.timers, files, self._replica.named_files).complete(core.store.epoch)
+        tables = StreamTables(core.delays.timers, files, self._replica.named_files)
+        await tables.complete(core.store.epoch, self._replica.confirm)
         host = pack_host("127.0.0.1", 0)  # For messages that are written; these commands write none.
         core.serve_log(core.store, clock.now_ms(), clock.mono_ms(), host, is_takeover=True)
 

@@ -11,7 +11,7 @@ counts. A table has a number that no other owner of the stream uses (`first_numb
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from duolog.store.errors import Corruption, StoreError
 from duolog.store.files import Files
 from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.requests import RequestsStopped
-from duolog.store.shared.wal.wal_object import damaged
+from duolog.store.shared.wal.wal_object import DamagedObject, damaged
 from duolog.store.workers import Failure
 
 FOLLOW_S: Final = 1.0  # Between two looks at the manifest.
@@ -86,17 +86,21 @@ class StreamTables:
 
     # -- Takeover
 
-    async def complete(self, epoch: int) -> None:
+    async def complete(self, epoch: int, confirm: Callable[[], Awaitable[None]]) -> None:
         """Return when all tables of the manifest are on the disk. To be called when this broker owns the stream.
 
-        Raises DamagedObject, RequestsStopped and OSError.
+        `confirm` is `Replica.confirm`. Raises DamagedObject, RequestsStopped and OSError.
         """
         self.stop()
         if self._following is not None:
             await self._following
         self._objects.remove_partial(TIMERS_DIRECTORY)
-        for entry in self._manifest:
-            await self._complete(entry)
+        try:
+            for entry in self._manifest:
+                await self._complete(entry)
+        except DamagedObject:
+            await confirm()  # If this broker was paused, a later owner may have deleted the object.
+            raise
         self._tree.context.keeper = self
         named = {file.path for entry in self._manifest for file in files_of(entry)}
         self._begin(self._delete_unnamed(first_number(epoch), named))

@@ -227,7 +227,7 @@ class SharedBroker(Broker):
         """Wait for the tables of delayed messages that the log names. Raises StartError and RequestsStopped."""
         begun_mono_ms = self.clock.mono_ms()
         try:
-            await self._tables.complete(self.store.epoch)
+            await self._tables.complete(self.store.epoch, self.membership.replica.confirm)
         except StoreError as error:
             raise StartError(f"{self.options.shared.url}: {error}") from error
         except OSError as error:

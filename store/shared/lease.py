@@ -23,6 +23,10 @@ class OwnerLease:
         """Extend the lease, because a slot counts whose create began at this time."""
         self.until_mono_ms = max(self.until_mono_ms, begun_mono_ms + self._length_ms)
 
+    def is_renewed_since(self, mono_ms: int) -> bool:
+        """Return whether a slot counts whose create began after this time."""
+        return self.until_mono_ms - self._length_ms > mono_ms
+
     def is_valid(self, mono_ms: int) -> bool:
         """Return whether the owner may answer at this time."""
         return mono_ms < self.until_mono_ms

@@ -211,6 +211,19 @@ class Replica:
         while (left_ms := won.safe_mono_ms - self._mono_ms()) > 0:
             await self._requests.pause(left_ms)
 
+    async def confirm(self) -> None:
+        """Return once a slot counts whose create begins after this call, so that this broker still owned the stream.
+
+        To be called before an object is taken for lost that a later owner may have deleted. `pump` must be called
+        meanwhile. Raises RequestsStopped if this broker was deposed.
+        """
+        uploader, begun_mono_ms = self.uploader, self._mono_ms()
+        assert uploader is not None, "Replica.begin comes first"
+        while not uploader.lease.is_renewed_since(begun_mono_ms):
+            if uploader.slots.deposed:
+                raise RequestsStopped
+            await self._next_progress()
+
     async def _sync(self) -> None:
         """Wait until the copy is durable. Then the flusher has no task under way. Raises StoreError."""
         outcome: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()

@@ -75,7 +75,7 @@ class SharedCore(Core):
     async def own(self) -> None:
         await self.replica.follow()
         await self.replica.begin(self.clock.now_ms())
-        await self.stream_tables.complete(self.store.epoch)
+        await self.stream_tables.complete(self.store.epoch, self.replica.confirm)
         self.serve_log(self.store, self.clock.now_ms(), self.clock.mono_ms(), STORE_HOST, is_takeover=True)
         self.settle()
 

@@ -476,6 +476,31 @@ def test_a_deposed_owner_s_table_is_never_named_and_goes() -> None:
     in_world(7, main)
 
 
+def test_a_broker_that_was_deposed_before_it_had_its_tables_begins_again() -> None:
+    async def main(world: World) -> None:
+        owner = await owner_with_table(world, 10_000)
+        owner.kill()
+        world.brokers = []
+        paused = world.start()
+        while not (hasattr(paused, "replica") and paused.replica.uploader is not None):
+            for path in tables_on(paused.disk):
+                paused.disk.remove(path)
+            await asyncio.sleep(0.001)
+        paused.objects.faults.is_cut = True  # It owns the stream, and has no table.
+        successor = world.start()
+        await asyncio.sleep(30)
+        assert successor.is_serving
+        assert world.table_keys() == []
+        assert not paused.is_serving
+        paused.objects.faults.is_cut = False
+        await asyncio.sleep(10)
+        with pytest.raises(RequestsStopped):
+            await paused.living
+        await world.check_all()
+
+    in_world(8, main)
+
+
 # -- Many
 
 
