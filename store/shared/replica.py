@@ -80,6 +80,7 @@ class Replica:
         self._slots_max = options.kept_slots + 2 * options.compact_slots
         self._compacting: asyncio.Task[None] | None = None
         self._cleanup_mono_ms = 0  # When the next search for orphans is due.
+        self._is_compaction_next = False  # A search for orphans was last.
         self._upkeep_mono_ms = 0  # When the next upkeep is due: of the copy, or a compaction.
         self._dead_segments: Iterator[None] = iter(())
         self._progress = asyncio.Event()  # An upload counts, or this owner was deposed.
@@ -266,12 +267,20 @@ class Replica:
             self._upkeep_mono_ms = mono_ms + UPKEEP_MS
             if self.uploader is None:
                 self._keep_up(mono_ms)
-            elif self.is_owner and self._compacting is None:
-                if mono_ms >= self._cleanup_mono_ms:
-                    self._cleanup_mono_ms = mono_ms + self.options.cleanup_interval_ms
-                    self._compacting = asyncio.create_task(self._compact(self._orphans.delete))
-                elif self._compactor.is_due:
-                    self._compacting = asyncio.create_task(self._compact(self._compactor.run))
+            elif self.is_owner and self._compacting is None and (work := self._next_work(mono_ms)) is not None:
+                self._compacting = asyncio.create_task(self._compact(work))
+
+    def _next_work(self, mono_ms: int) -> Callable[[], Awaitable[None]] | None:
+        """Return what an owner does to its objects now. If a compaction is always due, and so is a search for orphans,
+        they take turns.
+        """
+        is_due = self._compactor.is_due
+        if mono_ms >= self._cleanup_mono_ms and not (is_due and self._is_compaction_next):
+            self._cleanup_mono_ms = mono_ms + self.options.cleanup_interval_ms
+            self._is_compaction_next = True
+            return self._orphans.delete
+        self._is_compaction_next = False
+        return self._compactor.run if is_due else None
 
     def _keep_up(self, mono_ms: int) -> None:
         """Write a checkpoint of the copy if one is due, and look for segments that it can remove.

@@ -107,10 +107,10 @@ class World:
             in_flight_bytes=1 << 15,
             behind_bytes_max=1 << 18,
             segment_bytes=1 << self.random.randrange(12, 18),
-            compact_slots=self.random.choice((20, 10_000)),
+            compact_slots=self.random.choice((1, 10, 10_000)),
             kept_slots=self.random.choice((16, 26)),
-            state_interval_ms=500,
-            cleanup_interval_ms=5_000,  # Longer than the upkeep, or nothing would be compacted.
+            state_interval_ms=self.random.choice((100, 500)),
+            cleanup_interval_ms=5_000,
         )
         self.nodes: dict[str, Node] = {}
         self.acknowledged: list[Acknowledged] = []

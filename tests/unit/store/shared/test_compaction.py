@@ -155,6 +155,23 @@ def test_segments_without_live_records_go_from_the_bucket_and_an_empty_disk_star
     run(main(), world.clock)
 
 
+def test_an_owner_that_always_has_to_look_for_orphans_compacts_as_well() -> None:
+    world = World(11, replace(OPTIONS, compact_slots=1, cleanup_interval_ms=1))
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        await world.pass_s(20)
+        numbers = [key for key in world.bucket.objects if key.startswith("manifest/")]
+        assert len(numbers) > 5
+        lists = [each for each in world.bucket.history if each.operation == "list" and each.kind == "effect"]
+        assert len(lists) > 5 * 3, "a search for orphans lists three folders"
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
 @pytest.mark.parametrize(
     "faults", [StoreFaults(), StoreFaults(busy=0.1, lost_answer=0.05, repeated=0.2, stale_list=0.3)]
 )
