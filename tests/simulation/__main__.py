@@ -15,7 +15,9 @@ from typing import Final
 from tests.kit.loop import run
 from tests.kit.shared_chaos import chaos
 from tests.kit.shared_nodes import World
-from tests.simulation.planted_bugs import BUGS, planted
+from tests.simulation.planted_bugs import LOG_BUGS
+from tests.simulation.planted_file_bugs import FILE_BUGS
+from tests.simulation.replacing import replaced
 from tests.simulation.whole_brokers import simulate as simulate_brokers
 
 
@@ -25,6 +27,8 @@ def simulate_logs(seed: int) -> None:
 
 
 SIMULATIONS: Final[dict[str, Callable[[int], None]]] = {"logs": simulate_logs, "brokers": simulate_brokers}
+
+BUGS: Final = {"logs": LOG_BUGS, "brokers": LOG_BUGS | FILE_BUGS}
 
 
 def fails(simulate: Callable[[int], None], seed: int) -> str:
@@ -37,9 +41,10 @@ def fails(simulate: Callable[[int], None], seed: int) -> str:
     return ""
 
 
-def find(simulate: Callable[[int], None], bug: str, seeds: range) -> bool:
+def find(what: str, bug: str, seeds: range) -> bool:
     """Look for a planted bug, and print the first seed that finds it."""
-    with planted(bug):
+    simulate = SIMULATIONS[what]
+    with replaced(BUGS[what][bug]()):
         for seed in seeds:
             if reason := fails(simulate, seed):
                 print(f"{bug}: found by seed {seed}: {reason}", flush=True)
@@ -54,17 +59,16 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--bugs", action="store_true")
-    parser.add_argument("--bug", choices=BUGS)
+    parser.add_argument("--bug", choices=BUGS["brokers"])
     asked = parser.parse_args()
     logging.disable()
-    simulate = SIMULATIONS[asked.what]
     seeds = range(asked.first, asked.first + asked.seeds)
     if asked.bug or asked.bugs:
-        found = [find(simulate, bug, seeds) for bug in ([asked.bug] if asked.bug else BUGS)]
+        found = [find(asked.what, bug, seeds) for bug in ([asked.bug] if asked.bug else BUGS[asked.what])]
         return 0 if all(found) else 1
     begun_s, failed = time.perf_counter(), 0
     for seed in seeds:
-        if reason := fails(simulate, seed):
+        if reason := fails(SIMULATIONS[asked.what], seed):
             failed += 1
             print(f"seed {seed}: {reason}", flush=True)
     print(f"{asked.what}: {len(seeds)} seeds, {failed} failed, {time.perf_counter() - begun_s:.0f} s")

@@ -3,6 +3,9 @@
     history.sending(value)                      before a send: the value may be stored, once
     history.stored(value, place)                after its answer: it is there exactly once, at this place
     history.never(value)                        a rollback was answered: committed readers never see it
+    history.cancelling(value)                   before the request; then one of the next two, if it is answered
+    history.cancelled(value)                    nobody ever sees it
+    history.not_cancelled(value)                it is still there, or was delivered
     history.saw(place, epoch, value, now_ms)    a committed reader got it
     history.check()                             the violations
 
@@ -29,6 +32,7 @@ class History:
         self._stored: dict[bytes, Place | None] = {}  # None: the client did not learn the place.
         self._never: set[bytes] = set()
         self._due_ms: dict[bytes, int] = {}
+        self._maybe_cancelled: set[bytes] = set()  # The cancellation may have been stored, or not.
         self._seen: dict[tuple[Place, int], bytes] = {}
         self._places: dict[bytes, set[Place]] = defaultdict(set)
         self._positions: dict[int, bytes] = {}
@@ -45,6 +49,15 @@ class History:
 
     def never(self, value: bytes) -> None:
         self._never.add(value)
+
+    def cancelling(self, value: bytes) -> None:
+        self._maybe_cancelled.add(value)
+
+    def cancelled(self, value: bytes) -> None:
+        self._never.add(value)
+
+    def not_cancelled(self, value: bytes) -> None:
+        self._maybe_cancelled.discard(value)
 
     def appended_at(self, position: int, value: bytes) -> None:
         """Note the position in the log of an answered send: at most one owner acknowledges at any position."""
@@ -65,9 +78,13 @@ class History:
 
     # -- The end
 
+    @property
+    def last_due_ms(self) -> int:
+        return max(self._due_ms.values(), default=0)
+
     def unseen(self) -> list[bytes]:
         """Return the values that must be there and that no reader has seen."""
-        return [value for value in self._stored if value not in self._places]
+        return [value for value in self._stored if value not in self._places and value not in self._maybe_cancelled]
 
     def check(self) -> list[str]:
         """Return all violations, also those of what the readers saw as a whole."""
@@ -77,12 +94,11 @@ class History:
             if len(of_shared) > 1:
                 found.append(f"{value!r} is stored more than once: {sorted(of_shared)}")
             if value in self._never:
-                found.append(f"{value!r} was rolled back, and is at {places}")
+                found.append(f"{value!r} was rolled back or cancelled, and is at {places}")
             if value not in self._sent:
                 found.append(f"{value!r} was never sent")
+        found += [f"{value!r} was acknowledged at {self._stored[value]}, and is lost" for value in self.unseen()]
         for value, place in self._stored.items():
-            if value not in self._places:
-                found.append(f"{value!r} was acknowledged at {place}, and is lost")
-            elif place is not None and place not in self._places[value]:
+            if place is not None and value in self._places and place not in self._places[value]:
                 found.append(f"{value!r} was acknowledged at {place}, and is at {self._places[value]}")
         return found

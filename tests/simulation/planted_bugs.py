@@ -3,8 +3,7 @@
 The name says what is wrong. A bug that many seeds do not find shows what the checkers do not see.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from duolog.store.objects.errors import StoreUnknown
@@ -20,8 +19,7 @@ from duolog.store.shared.wal import fencing, log_cursor
 from duolog.store.shared.wal.slots import Slots, Upload, UploadStep
 from duolog.store.shared.wal.wal_object import encode
 from duolog.store.store import Store
-
-Replacement = tuple[Any, str, Any]  # The object, the name of its attribute, and what replaces it.
+from tests.simulation.replacing import Replacement
 
 
 def fence_not_checked() -> list[Replacement]:
@@ -188,7 +186,7 @@ def segment_without_its_last_unit() -> list[Replacement]:
     return [(LocalRanges, "__init__", init)]
 
 
-BUGS: dict[str, Callable[[], list[Replacement]]] = {
+LOG_BUGS: dict[str, Callable[[], list[Replacement]]] = {
     each.__name__: each
     for each in (
         fence_not_checked,
@@ -208,17 +206,3 @@ BUGS: dict[str, Callable[[], list[Replacement]]] = {
         segment_without_its_last_unit,
     )
 }
-
-
-@contextmanager
-def planted(bug: str) -> Iterator[None]:
-    """Run the block with this bug."""
-    replaced = []
-    try:
-        for owner, name, wrong in BUGS[bug]():
-            replaced.append((owner, name, owner.__dict__[name]))
-            setattr(owner, name, wrong)
-        yield
-    finally:
-        for owner, name, right in reversed(replaced):
-            setattr(owner, name, right)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from duolog.protocol.framing import FrameReader
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.bodies import HeartbeatData, ProducerData
-from duolog.protocol.rocketmq.codes import RequestCode
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.message_id import parse_message_id
@@ -25,6 +25,8 @@ PRODUCER_GROUP: Final = "shop"
 COMMIT, ROLL_BACK = 8, 12
 OK: Final = 0
 BEAT_S: Final = 1.0
+DELAYS_MS: Final = {"later": (100, 8_000), "far": (2_000, 25_000)}
+RECALLED_SHARE: Final = 0.15
 
 
 class Connection(asyncio.Protocol):
@@ -81,6 +83,7 @@ class Sender:
         self._verdicts: dict[bytes, int] = {}
         self._bodies = count(1)
         self._beat_s = 0.0
+        self._handles: list[tuple[bytes, str]] = []  # Delayed messages that may be recalled.
 
     async def run(self) -> None:
         """Send until the simulation is over, and then stay for the check-backs of half messages."""
@@ -91,6 +94,8 @@ class Sender:
                     await self._beat(connection)
                     if not self.setting.is_over:
                         await self._send(connection)
+                        if self._handles and self.random.random() < RECALLED_SHARE:
+                            await self._recall(connection)
             except (OSError, TimeoutError, Unanswered):
                 self.leave()
                 await asyncio.sleep(self.random.uniform(0.02, 0.3))
@@ -128,10 +133,10 @@ class Sender:
 
     async def _send(self, connection: Connection) -> None:
         body = f"{self.name}-{next(self._bodies)}".encode()
-        kind, queue_id = self.random.choice(("now", "now", "later", "half")), self.random.randrange(2)
+        kind, queue_id = self.random.choice(("now", "later", "far", "far", "half")), self.random.randrange(2)
         properties, due_ms, flag = {"UNIQ_KEY": body.decode()}, 0, 0
-        if kind == "later":
-            due_ms = self.setting.clock.now_ms() + self.random.randrange(100, 8_000)
+        if kind in DELAYS_MS:
+            due_ms = self.setting.clock.now_ms() + self.random.randrange(*DELAYS_MS[kind])
             properties["TIMER_DELIVER_MS"] = str(due_ms)
         elif kind == "half":
             properties |= {"TRAN_MSG": "true", "PGROUP": PRODUCER_GROUP}
@@ -151,10 +156,23 @@ class Sender:
         self.history.appended_at(position, body)
         if kind == "now":
             self.history.stored(body, (SHARED, int(sent.ext["queueId"]), int(sent.ext["queueOffset"])))
-        elif kind == "later" or self._verdicts[body] == COMMIT:
+        elif kind in DELAYS_MS or self._verdicts[body] == COMMIT:
             self.history.stored(body, None)
+        if kind in DELAYS_MS:
+            self._handles.append((body, sent.ext["recallHandle"]))
         if kind == "half" and self.random.random() < 0.5:
             self._end(connection, body, int(sent.ext["queueOffset"]), position, is_check=False)
+
+    async def _recall(self, connection: Connection) -> None:
+        body, handle = self._handles.pop(self.random.randrange(len(self._handles)))
+        self.history.cancelling(body)
+        answered = await connection.ask(RequestCode.RECALL_MESSAGE, topic=SHARED, recallHandle=handle)
+        if answered.code == OK:
+            self.history.cancelled(body)
+        elif answered.code == ResponseCode.ILLEGAL_OPERATION:
+            self.history.not_cancelled(body)
+        else:
+            raise Unanswered(f"code {answered.code}")
 
     def _end(self, connection: Connection, body: bytes, offset: int, position: int, *, is_check: bool) -> None:
         connection.say(

@@ -1,0 +1,126 @@
+"""Bugs of what is beside the log: objects that nobody reads, and tables of delayed messages; see `planted_bugs.py`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from duolog.bridge.cluster.stream_tables import StreamTables
+from duolog.delay.tables.logged_tombstones import LoggedTombstones
+from duolog.delay.tables.table_format import TableFile
+from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
+from duolog.store.shared.replica import Replica
+from duolog.store.shared.segments import orphans
+from duolog.store.shared.segments.orphans import Orphans
+from duolog.store.workers import Failure
+from tests.simulation.replacing import Replacement
+
+# -- Objects that nobody reads
+
+
+def orphans_deleted_during_a_compaction() -> list[Replacement]:
+    """A segment object goes that a manifest is about to name."""
+    right = Replica._compact
+
+    async def compact(self: Replica, work: Callable[[], Awaitable[None]]) -> None:
+        async def both() -> None:
+            await asyncio.gather(self._compactor.run(), self._orphans.delete())
+
+        await right(self, both)
+
+    def segment_start(key: str) -> int:
+        return -1  # As if each began below the floor.
+
+    return [(Replica, "_compact", compact), (orphans, "segment_start", segment_start)]
+
+
+def fence_taken_for_an_orphan() -> list[Replacement]:
+    async def is_no_fence(self: Orphans, key: str) -> bool:
+        return True
+
+    return [(Orphans, "_is_no_fence", is_no_fence)]
+
+
+def slots_above_the_floor_taken_for_orphans() -> list[Replacement]:
+    right = orphans._is_below
+    return [(orphans, "_is_below", lambda number, limit: right(number, limit + 8))]
+
+
+# -- Tables of delayed messages
+
+
+def table_named_before_it_is_uploaded() -> list[Replacement]:
+    def keep(self: StreamTables, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
+        asyncio.get_running_loop().call_soon(done, None)
+        self._begin(self._keep(files, log_failure))
+
+    return [(StreamTables, "keep", keep)]
+
+
+def table_deleted_before_a_manifest_without_it_counts() -> list[Replacement]:
+    right = Context.commit
+
+    def commit(self: Context, change: ManifestChange) -> None:
+        retired = self.tables.retired_files
+
+        def forget() -> list[TableFile]:
+            files = retired()
+            self.keeper.forget(files)
+            return files
+
+        self.tables.retired_files = forget  # type: ignore[method-assign]
+        try:
+            right(self, change)
+        finally:
+            del self.tables.retired_files
+
+    return [(Context, "commit", commit)]
+
+
+def new_tables_taken_for_those_of_earlier_owners() -> list[Replacement]:
+    right = StreamTables._delete_unnamed
+
+    async def delete_unnamed(self: StreamTables, first: int, named: set[str]) -> None:
+        await right(self, 1 << 64, named)
+
+    return [(StreamTables, "_delete_unnamed", delete_unnamed)]
+
+
+def tables_not_looked_for_at_a_takeover() -> list[Replacement]:
+    async def complete(self: StreamTables, entry: object) -> None:
+        pass
+
+    return [(StreamTables, "_complete", complete)]
+
+
+def tombstones_forgotten_at_a_takeover() -> list[Replacement]:
+    def of(self: LoggedTombstones, number: int) -> Iterator[Any]:
+        return iter(())
+
+    return [(LoggedTombstones, "of", of)]
+
+
+def tombstones_counted_and_not_logged() -> list[Replacement]:
+    right = Context.commit
+    return [(Context, "commit", lambda self, change: right(self, change._replace(tombstones=b"")))]
+
+
+def deletion_lost_while_its_table_is_written() -> list[Replacement]:
+    right = Context.commit
+    return [(Context, "commit", lambda self, change: right(self, change._replace(deleted=b"")))]
+
+
+FILE_BUGS: dict[str, Callable[[], list[Replacement]]] = {
+    each.__name__: each
+    for each in (
+        orphans_deleted_during_a_compaction,
+        fence_taken_for_an_orphan,
+        slots_above_the_floor_taken_for_orphans,
+        table_named_before_it_is_uploaded,
+        table_deleted_before_a_manifest_without_it_counts,
+        new_tables_taken_for_those_of_earlier_owners,
+        tables_not_looked_for_at_a_takeover,
+        tombstones_forgotten_at_a_takeover,
+        tombstones_counted_and_not_logged,
+        deletion_lost_while_its_table_is_written,
+    )
+}
