@@ -19,6 +19,14 @@ htmx.defineExtension("json-fields", {
   },
 });
 
+// A form that asks before it changes something does not ask when it only shows the command.
+document.body.addEventListener("htmx:confirm", (event) => {
+  const button = event.detail.triggeringEvent?.submitter;
+  if (!event.detail.question || button?.name !== "preview") return;
+  event.preventDefault();
+  event.detail.issueRequest(true);
+});
+
 // -- Live parts are loaded again, unless the switch is off, the page is hidden, or somebody is at work in the part.
 
 const SWITCH = "duolog-live";
