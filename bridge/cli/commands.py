@@ -153,11 +153,11 @@ def poison_acknowledge(
     show_done(done, f"acknowledged {done['acknowledged']} records", as_json=as_json)
 
 
-def demo(http: Http = None) -> int:
+def demo(http: Http = None, as_json: AsJson = False) -> int:
     """Send one message from a RocketMQ producer to a Kafka consumer, and one back, on the running broker."""
     from duolog.bridge.cli.demo import run
 
-    return run(writing(http))
+    return run(writing(http), as_json=as_json)
 
 
 @pipeline_app.command(

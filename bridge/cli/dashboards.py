@@ -1,11 +1,11 @@
 """`duolog dashboard`: a Grafana dashboard and Prometheus rules for the metrics of a broker."""
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from duolog.bridge.cli.common import new_app
+from duolog.bridge.cli.common import new_app, show_json
 
 dashboard_app = new_app("A dashboard and alerts for Duolog's metrics.")
 
@@ -219,15 +219,20 @@ ALERTS: Final = (
 
 
 @dashboard_app.command()
-def grafana() -> None:
+def grafana(
+    as_json: Annotated[bool, typer.Option("--json", help="changes nothing: the dashboard is JSON")] = False,
+) -> None:
     """Print a dashboard for Grafana as JSON; import it in Grafana under Dashboards, New, Import."""
-    typer.echo(json.dumps(dashboard(), indent=2))
+    show_json(dashboard())
 
 
 @dashboard_app.command()
-def alerts() -> None:
+def alerts(as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML")] = False) -> None:
     """Print alerting rules for Prometheus as YAML; name the file under `rule_files` of its configuration."""
-    typer.echo("\n".join(_rules()))
+    if as_json:
+        show_json({"groups": [{"name": "duolog", "rules": [_rule(alert) for alert in ALERTS]}]})
+    else:
+        typer.echo("\n".join(_rules()))
 
 
 def dashboard() -> dict[str, Any]:
@@ -283,6 +288,16 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
             {"refId": chr(ord("A") + at), "datasource": _SOURCE, "expr": expr, "legendFormat": legend}
             for at, (expr, legend) in enumerate(panel.queries)
         ],
+    }
+
+
+def _rule(alert: Alert) -> dict[str, Any]:
+    return {
+        "alert": alert.name,
+        "expr": alert.expr,
+        **({"for": alert.lasts} if alert.lasts else {}),
+        "labels": {"severity": alert.severity},
+        "annotations": {"summary": alert.summary, "description": alert.description},
     }
 
 

@@ -10,6 +10,7 @@ The requests that they send are those of stock clients.
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from importlib import import_module
@@ -23,6 +24,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from duolog.bridge.cli.common import show_json
 from duolog.bridge.cli.http_client import Api
 from duolog.bridge.clock import SystemClock
 from duolog.protocol.errors import ProtocolError
@@ -53,6 +55,14 @@ class DemoFailed(typer.TyperException):
     exit_code = 1
 
 
+class Step(NamedTuple):
+    """A request of the demo, and its answer."""
+
+    title: str
+    asked: dict[str, Any]
+    answered: dict[str, Any]
+
+
 class SentMessage(NamedTuple):
     """The queue and offset of a sent message."""
 
@@ -61,69 +71,70 @@ class SentMessage(NamedTuple):
     message_id: str = ""
 
 
-def run(api: Api) -> int:
+def run(api: Api, *, as_json: bool) -> int:
     """Show both directions with the broker behind `api`. Raises DemoFailed."""
     listeners = api.get("/api/status")["listeners"]
-    console = Console()
+    console = Console(quiet=as_json)
+    steps: list[Step] = []
     try:
         with ExitStack() as opened:
             rocketmq = opened.enter_context(RocketMQClient(listeners["namesrv"]))
             kafka = opened.enter_context(KafkaClient(listeners["kafka"]))
-            _from_rocketmq_to_kafka(console, rocketmq, kafka)
-            _from_kafka_to_rocketmq(console, rocketmq, kafka)
+            for direction in (_from_rocketmq_to_kafka, _from_kafka_to_rocketmq):
+                for step in direction(rocketmq, kafka):
+                    _show(console, step)
+                    steps.append(step)
     except (OSError, ProtocolError) as error:
         raise DemoFailed(f"demo: {error}") from error
     console.print("One log, one queue, the offsets of one sequence. Each reader got its own protocol's form.")
+    if as_json:
+        show_json({"steps": [step._asdict() for step in steps]})
     return 0
 
 
 # -- The two directions
 
 
-def _from_rocketmq_to_kafka(console: Console, rocketmq: "RocketMQClient", kafka: "KafkaClient") -> None:
+def _from_rocketmq_to_kafka(rocketmq: "RocketMQClient", kafka: "KafkaClient") -> Iterator[Step]:
     body = f"sent by RocketMQ at {time.strftime('%H:%M:%S')}"
     fields = {"KEYS": "order-1", "TAGS": "created", "shop": "Berlin"}
     sent = rocketmq.send(TOPIC, body.encode(), fields)
-    _show(
-        console,
+    yield Step(
         "1  RocketMQ producer: SEND_MESSAGE",
-        {"topic": TOPIC, "body": body, "properties": _pairs(fields)},
+        {"topic": TOPIC, "body": body, "properties": fields},
         {"queue id": sent.queue, "queue offset": sent.offset, "message id": sent.message_id},
     )
     record = kafka.fetch(TOPIC, sent.queue, sent.offset)
     headers = {name: (value or b"").decode() for name, value in record.headers}
-    _show(
-        console,
+    yield Step(
         "2  Kafka consumer: Fetch",
         {"topic": kafka_name(TOPIC), "partition": sent.queue, "offset": sent.offset},
         {
             "key": _text(record.key),
             "value": _text(record.value),
-            "headers": _pairs(headers),
+            "headers": headers,
             **_at(record.timestamp_ms),
         },
     )
     _expect(record.value == body.encode() and record.key == b"order-1", "the record is not the message that was sent")
 
 
-def _from_kafka_to_rocketmq(console: Console, rocketmq: "RocketMQClient", kafka: "KafkaClient") -> None:
+def _from_kafka_to_rocketmq(rocketmq: "RocketMQClient", kafka: "KafkaClient") -> Iterator[Step]:
     value = f"sent by Kafka at {time.strftime('%H:%M:%S')}"
     headers = [("TAGS", b"paid"), ("shop", b"Hamburg")]
     sent = kafka.produce(TOPIC, 0, Record(0, SystemClock().now_ms(), b"order-2", value.encode(), headers))
     shown = {name: (text or b"").decode() for name, text in headers}
-    _show(
-        console,
+    yield Step(
         "3  Kafka producer: Produce",
-        {"topic": kafka_name(TOPIC), "key": "order-2", "value": value, "headers": _pairs(shown)},
+        {"topic": kafka_name(TOPIC), "key": "order-2", "value": value, "headers": shown},
         {"partition": sent.queue, "base offset": sent.offset},
     )
     found = rocketmq.pull(TOPIC, sent.queue, sent.offset)
     fields = properties.parse(found.properties)
-    _show(
-        console,
+    yield Step(
         "4  RocketMQ consumer: PULL_MESSAGE",
         {"topic": TOPIC, "queue id": sent.queue, "queue offset": sent.offset},
-        {"body": bytes(found.body).decode(), "properties": _pairs(fields), **_at(found.born_ms)},
+        {"body": bytes(found.body).decode(), "properties": fields, **_at(found.born_ms)},
     )
     is_same = bytes(found.body) == value.encode() and fields.get("KEYS") == "order-2" and fields.get("TAGS") == "paid"
     _expect(is_same, "the message is not the record that was produced")
@@ -137,16 +148,16 @@ def _expect(holds: bool, complaint: str) -> None:
 # -- Output
 
 
-def _show(console: Console, title: str, asked: dict[str, Any], answered: dict[str, Any]) -> None:
+def _show(console: Console, step: Step) -> None:
     table = Table.grid(padding=(0, 2))
-    for arrow, fields in (("→", asked), ("←", answered)):
+    for arrow, fields in (("→", step.asked), ("←", step.answered)):
         for name, value in fields.items():
-            table.add_row(arrow, Text(name, style="bold"), Text(str(value)))
-    console.print(Panel(table, title=title, title_align="left"))
+            table.add_row(arrow, Text(name, style="bold"), Text(_shown(value)))
+    console.print(Panel(table, title=step.title, title_align="left"))
 
 
-def _pairs(fields: dict[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in fields.items())
+def _shown(value: Any) -> str:
+    return ", ".join(f"{name}={each}" for name, each in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _text(value: bytes | None) -> str:

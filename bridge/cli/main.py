@@ -139,6 +139,9 @@ def serve(
     namesrv_port: Annotated[str | None, typer.Option(metavar="PORT", help="[9876]")] = None,
     http_port: Annotated[str | None, typer.Option(metavar="PORT", help="[9644]")] = None,
     settings: Overrides = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="the ready line and the lines of the log as JSON, as log.format=json")
+    ] = False,
 ) -> int:
     """Run the broker in the foreground; `duolog settings` lists what can be set."""
     from duolog.bridge.config import ConfigError, load_with_sources, parse_override
@@ -156,6 +159,7 @@ def serve(
         "rocketmq.port": rocketmq_port,
         "rocketmq.namesrv_port": namesrv_port,
         "http.port": http_port,
+        "log.format": "json" if as_json else None,
     }
     try:
         overrides = dict(parse_override(text) for text in settings or ())
@@ -171,7 +175,8 @@ def serve(
         from duolog.bridge.running.process import serve as serve_until_stopped
 
     try:
-        return serve_until_stopped(partial(load_with_sources, config, overrides, os.environ))
+        load = partial(load_with_sources, config, overrides, os.environ)
+        return serve_until_stopped(load, is_ready_as_json=as_json)
     except ConfigError as error:
         raise BadOption(str(error)) from error
     except StartError as error:

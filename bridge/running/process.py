@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ from duolog.bridge.clock import SystemClock
 from duolog.bridge.config import Loaded, Options, SettingsInForce
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.net.addresses import StartError
+from duolog.bridge.net.addresses import StartError, endpoint
 from duolog.bridge.reload import Reload
 from duolog.bridge.running.service_manager import ServiceManager
 from duolog.protocol.kafka import record_check
@@ -35,11 +36,11 @@ SWITCH_INTERVAL_S = 0.001
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
-def serve(load: Callable[[], Loaded]) -> int:
+def serve(load: Callable[[], Loaded], *, is_ready_as_json: bool = False) -> int:
     """Run a broker until a signal ends it, and return the exit status.
 
-    `load` reads the settings: at the start, and again after each SIGHUP. Raises ConfigError or StartError if the broker
-    cannot start.
+    `load` reads the settings: at the start, and again after each SIGHUP. The ready line is text, or JSON. Raises
+    ConfigError or StartError if the broker cannot start.
     """
     import uvloop  # Imported here, because only `serve` needs uvloop.
 
@@ -48,7 +49,7 @@ def serve(load: Callable[[], Loaded]) -> int:
     loaded = load()
     flood = logs.configure(loaded.options.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status = runner.run(_serve(loaded, load, flood))
+        status = runner.run(_serve(loaded, load, flood, is_ready_as_json=is_ready_as_json))
     if status == BEGIN_AGAIN:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # Sockets and locks close with the old program.
@@ -84,7 +85,7 @@ def _take_reloads(broker: Broker, load: Callable[[], Loaded], loop: asyncio.Abst
     broker.http.reload = reload.reload
 
 
-async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFilter) -> int:
+async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFilter, *, is_ready_as_json: bool) -> int:
     loop = asyncio.get_running_loop()
     broker = new_broker(loaded.options, loop)
     broker.settings_in_force = SettingsInForce(loaded.options, loaded.sources)
@@ -107,7 +108,7 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFi
     collect_garbage_less(broker.metrics)
     for number in ENDING_SIGNALS:
         loop.add_signal_handler(number, broker.end, signal.Signals(number).name)
-    print(broker.ready_line(), flush=True)  # noqa: T201
+    print(_ready_json(broker) if is_ready_as_json else broker.ready_line(), flush=True)  # noqa: T201
     manager.ready(broker.ready_line())
     log.info("ready in_ms=%d pid=%d", broker.clock.mono_ms() - broker.started_mono_ms, os.getpid())
     try:
@@ -125,6 +126,12 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFi
     await broker.stop()
     broker.metrics.gc_pauses.stop()
     return 0
+
+
+def _ready_json(broker: Broker) -> str:
+    """Return what the ready line says as an object of JSON; `listeners` are those of /api/status."""
+    listeners = {name: endpoint(host, port) for name, (host, port) in broker.listening.items()}
+    return json.dumps({"event": "ready", "listeners": listeners, "data": broker.options.store.directory})
 
 
 def collect_garbage_less(metrics: Metrics) -> None:

@@ -42,6 +42,20 @@ def test_ready_line_names_the_ports_that_were_free(tmp_path: Path) -> None:
             assert response.read() == b"ready\n"
 
 
+def test_serve_says_all_as_json_if_asked(tmp_path: Path) -> None:
+    words = [*DUOLOG, "--json", "serve", "--data", str(tmp_path / "data"), *PORTS]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as serving:
+        try:
+            assert serving.stdout is not None
+            listeners = json.loads(serving.stdout.readline())["listeners"]
+            shown = run_duolog("status", "--http", listeners["http"], "--json").stdout
+            assert json.loads(shown)["listeners"] == listeners
+        finally:
+            serving.send_signal(signal.SIGTERM)
+        _, lines = serving.communicate(timeout=30)
+    assert [json.loads(line)["event"] for line in lines.splitlines()][-1] == "stopped"
+
+
 def test_second_broker_on_the_same_directory_is_refused(running: Broker) -> None:
     refused = run_duolog("serve", "--data", str(running.data), *PORTS)
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -226,6 +240,8 @@ def test_admin_commands_and_demo_speak_with_a_running_broker(running: Broker) ->
     demo = run_duolog("demo", *http)
     assert (demo.returncode, demo.stderr) == (0, said)
     assert "sent by RocketMQ" in demo.stdout
+    steps = json.loads(run_duolog("demo", *http, "--json").stdout)["steps"]
+    assert [step["answered"].get("value") for step in steps][1] == steps[0]["asked"]["body"]
     unknown = run_duolog("timer", "cancel", "A" * 24, *http)
     assert (unknown.returncode, unknown.stdout) == (1, "not found\n")
     both = run_duolog("timer", "cancel", "A" * 24, "--topic", "orders", "--key", "k", *http)

@@ -47,3 +47,10 @@ def test_prometheus_gets_a_rule_for_each_alert(capsys: pytest.CaptureFixture[str
     assert re.findall(r"^      - alert: (\w+)$", out, re.MULTILINE) == [alert.name for alert in ALERTS]
     quoted = re.findall(r"^        expr: (\".*\")$", out, re.MULTILINE)
     assert [json.loads(expr) for expr in quoted] == [alert.expr for alert in ALERTS]
+
+
+def test_files_for_other_programs_are_json_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("dashboard grafana --json", capsys) == run("dashboard grafana", capsys)
+    (group,) = json.loads(run("dashboard alerts --json", capsys)[1])["groups"]
+    assert [rule["expr"] for rule in group["rules"]] == [alert.expr for alert in ALERTS]
+    assert [rule.get("for", "") for rule in group["rules"]] == [alert.lasts for alert in ALERTS]
