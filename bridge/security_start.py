@@ -27,7 +27,7 @@ def start_security(
     """
     if not security.is_enabled:
         if open_to := security.open_to(addresses.listening.values()):
-            log.warning("no authentication, anybody who reaches the ports may do everything host=%s", open_to)
+            log.warning("authentication is off, anybody who reaches the ports may do everything host=%s", open_to)
         return None
     if security.options.audit_file:
         from duolog.bridge.security.audit.audit_file import AuditFile

@@ -219,7 +219,9 @@ class SharedBroker(Broker):
                 connection.close("this broker is the owner now")
         await self._standby_http.stop()
         self.server.touch()
-        log.info("owner of the stream epoch=%d in_ms=%d", self.store.epoch, self.clock.mono_ms() - begun_mono_ms)
+        log.info(
+            "this broker owns the stream epoch=%d in_ms=%d", self.store.epoch, self.clock.mono_ms() - begun_mono_ms
+        )
         self.on_open()
         await self._check_store()
 

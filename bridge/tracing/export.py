@@ -21,5 +21,5 @@ def start_export(spans: SpanQueue, options: TracingOptions) -> "SpanThread":
             f"tracing.endpoint: the package {error.name} is not installed; `pip install 'duolog[tracing]'` has it"
         ) from error
     headers = collector_headers(options.headers)
-    log.info("tracing endpoint=%s ratio=%s", options.endpoint, options.ratio)
+    log.info("spans are exported endpoint=%s ratio=%s", options.endpoint, options.ratio)
     return otlp.start(spans, options.endpoint, headers, options.timeout_ms, options.service_name)

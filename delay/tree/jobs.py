@@ -137,7 +137,7 @@ class Context:
         """Log a failure of the disk, and let no job begin for RETRY_MS."""
         self.check_mono_ms = self._retry_mono_ms = self.mono_ms + RETRY_MS
         if not self.is_closed:
-            log.warning("job put off what=%s retry_ms=%d reason=%r", what, RETRY_MS, str(error))
+            log.warning("job of delayed messages failed what=%s retry_ms=%d reason=%r", what, RETRY_MS, str(error))
 
 
 def log_failure(outcome: Failure | None) -> None:

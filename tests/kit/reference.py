@@ -236,11 +236,14 @@ def metrics_table() -> Iterator[str]:
         suffix = "_total" if family.type == "counter" else ""
         labels = ", ".join(map(_code, getattr(family, "_labelnames", ())))
         name = family.name + suffix
-        yield _row(_code(name), family.type, _unit_of(name), labels, family.documentation)
+        yield _row(_code(name), family.type, _unit_of(name, family.documentation), labels, family.documentation)
 
 
-def _unit_of(name: str) -> str:
-    """Return the unit of a metric's values, by the first of these parts that its name contains."""
+def _unit_of(name: str, documentation: str) -> str:
+    """Return the unit of a metric's values: the first word of its text, or the first of these parts of its name."""
+    first_word = documentation.split()[0].lower()
+    if first_word in ("milliseconds", "seconds", "bytes"):
+        return first_word
     units = {
         "messages": "number",
         "bytes": "bytes",

@@ -151,7 +151,7 @@ class Schedules:
             try:
                 records.append(self.record(series))
             except TooManySchedules as error:
-                log.warning("series not started schedule=%s reason=%r", due.schedule.name, str(error))
+                log.warning("series of a schedule not started schedule=%s reason=%r", due.schedule.name, str(error))
         elif due.run is not None:
             frames = [run for run in [self._frames_of(due.schedule, due.run.due_ms, now_ms)] if run.frames]
         self._state_log.commit(records, now_ms, frames)

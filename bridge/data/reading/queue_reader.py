@@ -126,7 +126,7 @@ class QueueReader:
         except ProtocolError as error:
             if len(run) > 1:  # One of the records is faulty, so they are converted one at a time.
                 return self._batch_of(queue, topic, run[:1], max_bytes)
-            logger.warning("no message offset=%d queue=%s reason=%r", offset, queue, str(error))
+            logger.warning("message not converted offset=%d queue=%s reason=%r", offset, queue, str(error))
             builder = BatchBuilder()
             builder.append(0, run[0].stored_ms, None, bytes(run[0].frame))
             return Batched(builder.finish(offset, epoch), 1, met_fault=True)

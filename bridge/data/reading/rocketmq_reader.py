@@ -227,7 +227,7 @@ class RocketMQReader:
             return self._opened.read(entry, offset, max_count, max_bytes)
         except ProtocolError as error:
             end, queue = entry.next_offset, limits.queue
-            logger.warning("batch passed over from=%d to=%d queue=%s reason=%r", offset, end, queue, str(error))
+            logger.warning("batch not converted from=%d to=%d queue=%s reason=%r", offset, end, queue, str(error))
             return None
 
     def _converted(self, limits: PullLimits, entry: Stored, records: list[Record]) -> list[bytes]:

@@ -45,6 +45,6 @@ def _sound(entry: Stored, find: Callable[[], FoundTime | None]) -> FoundTime:
     try:
         found = find()
     except ProtocolError as error:
-        logger.warning("no timestamps in batch offset=%d reason=%r", entry.base_offset, str(error))
+        logger.warning("timestamps of a batch not read offset=%d reason=%r", entry.base_offset, str(error))
         found = None
     return found or _start_of(entry)

@@ -135,7 +135,7 @@ def split_expired(
     try:
         frames = _frames(context, group, topic, dead, now_ms, records)
     except ANSWERABLE as error:
-        logger.warning("no dead letters of expired messages group=%s reason=%r", group, str(error))
+        logger.warning("dead letters of expired messages not stored group=%s reason=%r", group, str(error))
         alive = [buffer for buffer in alive if queue_offset_of(buffer) < first_dead]
         if first_dead == queue_offset_of(found.buffers[0]):
             raise
@@ -178,7 +178,7 @@ def _frames(
             plan = context.messages.publisher.plan_messages(topic, 0, [each], now_ms)
         except IllegalMessage as error:
             # Only a Kafka record can be too large: its headers fill the format, and the copy has more properties.
-            logger.warning("expired message let go group=%s reason=%r", group, str(error))
+            logger.warning("expired message not kept as dead letter group=%s reason=%r", group, str(error))
             continue
         frames += plan.frames
         records += plan.records

@@ -263,5 +263,5 @@ def _status_of(given: RemotingCommand) -> QueueTable[int]:
     try:
         return fastjson.read(given.body, ConsumerStatus).message_queue_table
     except ProtocolError as error:
-        logger.warning("status of a consumer is none reason=%r", str(error))
+        logger.warning("status of a consumer not understood reason=%r", str(error))
         return QueueTable({})

@@ -150,7 +150,7 @@ def _frames(
             plan = context.messages.publisher.plan_messages(target, 0, [again], now_ms)
         except IllegalMessage as error:
             # Only a Kafka record can be too large: its headers fill the format, and the copy has more properties.
-            logger.warning("popped message let go group=%s reason=%r", config.group_name, str(error))
+            logger.warning("popped message not sent again group=%s reason=%r", config.group_name, str(error))
             continue
         frames += plan.frames
         records += plan.records

@@ -1,7 +1,10 @@
 """Proves what a scrape says about topics and groups, in the names of all three families, and how much work it is."""
 
 import asyncio
+import time
+from typing import Final
 
+import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -12,6 +15,7 @@ from duolog.bridge.records.groups import CommittedOffset
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench, HttpDialogue
 
+SCRAPES = 5
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost:9644\r\nConnection: close\r\n\r\n"
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "duolog"}
 
@@ -108,12 +112,18 @@ def test_limits_leave_topics_and_groups_out_and_say_so() -> None:
     assert found["duolog_scrape_omitted"][1] == ({"kind": "groups"}, 5)
 
 
-def test_ten_thousand_queues_are_few_lines_at_a_time() -> None:
-    """A scrape writes a fixed number of lines for each queue, and at most LINES_IN_PART before the loop may run."""
+@pytest.fixture(scope="module")
+def many_queues() -> ManualCore:
+    """A broker with 10,000 queues, and a group that has an offset in each."""
     core = ManualCore()
-    topics = [core.topic(f"topic-{number}", 1_000) for number in range(10)]
-    for topic in topics:
-        commit(core, "readers", *((queue.key, 0) for queue in topic.queues))
+    for number in range(10):
+        commit(core, "readers", *((queue.key, 0) for queue in core.topic(f"topic-{number}", 1_000).queues))
+    return core
+
+
+def test_ten_thousand_queues_are_few_lines_at_a_time(many_queues: ManualCore) -> None:
+    """A scrape writes a fixed number of lines for each queue, and at most LINES_IN_PART before the loop may run."""
+    core = many_queues
     lines = [(part or b"").count(b"\n") for part in parts(core.http_context(), Scrape())]
     fixed = sum((part or b"").count(b"\n") for part in parts(ManualCore().http_context(), Scrape()))
     per_queue = 7 + 2  # Of kafka_topic_partition_* and kafka_consumergroup_*.
@@ -123,6 +133,32 @@ def test_ten_thousand_queues_are_few_lines_at_a_time() -> None:
     for each in core.http_context().groups.lags.of_queues("readers"):
         slices = 0 if each is None else slices + 1
         assert slices <= LINES_IN_PART
+
+
+def test_ten_thousand_queues_take_little_time(many_queues: ManualCore) -> None:
+    """A scrape needs less than 200 ms, and no slice of it holds the loop for 20 ms.
+
+    The times are processor times of this thread, and of each slice the least of SCRAPES counts: neither other processes
+    nor Python's garbage collector lengthen it.
+    """
+    rounds = [_slices_s(many_queues) for _ in range(SCRAPES)]
+    slices_s = [min(times) for times in zip(*rounds, strict=True)]
+    assert len(slices_s) > 10
+    assert max(slices_s) < 0.02
+    assert sum(slices_s) < 0.2
+
+
+def _slices_s(core: ManualCore) -> list[float]:
+    """Return the processor time of each slice of a scrape, with the encoding of its lines."""
+    slices, times_s = parts(core.http_context(), Scrape()), list[float]()
+    while True:
+        begun_s = time.thread_time()
+        if next(slices, _END) is _END:
+            return times_s
+        times_s.append(time.thread_time() - begun_s)
+
+
+_END: Final = object()
 
 
 def test_each_metric_has_help_and_no_two_have_one_name() -> None:
