@@ -55,7 +55,7 @@ class DemoFailed(typer.TyperException):
     exit_code = 1
 
 
-class Step(NamedTuple):
+class DemoStep(NamedTuple):
     """A request of the demo, and its answer."""
 
     title: str
@@ -75,7 +75,7 @@ def run(api: Api, *, as_json: bool) -> int:
     """Show both directions with the broker behind `api`. Raises DemoFailed."""
     listeners = api.get("/api/status")["listeners"]
     console = Console(quiet=as_json)
-    steps: list[Step] = []
+    steps: list[DemoStep] = []
     try:
         with ExitStack() as opened:
             rocketmq = opened.enter_context(RocketMQClient(listeners["namesrv"]))
@@ -95,18 +95,18 @@ def run(api: Api, *, as_json: bool) -> int:
 # -- The two directions
 
 
-def _from_rocketmq_to_kafka(rocketmq: "RocketMQClient", kafka: "KafkaClient") -> Iterator[Step]:
+def _from_rocketmq_to_kafka(rocketmq: "RocketMQClient", kafka: "KafkaClient") -> Iterator[DemoStep]:
     body = f"sent by RocketMQ at {time.strftime('%H:%M:%S')}"
     fields = {"KEYS": "order-1", "TAGS": "created", "shop": "Berlin"}
     sent = rocketmq.send(TOPIC, body.encode(), fields)
-    yield Step(
+    yield DemoStep(
         "1  RocketMQ producer: SEND_MESSAGE",
         {"topic": TOPIC, "body": body, "properties": fields},
         {"queue id": sent.queue, "queue offset": sent.offset, "message id": sent.message_id},
     )
     record = kafka.fetch(TOPIC, sent.queue, sent.offset)
     headers = {name: (value or b"").decode() for name, value in record.headers}
-    yield Step(
+    yield DemoStep(
         "2  Kafka consumer: Fetch",
         {"topic": kafka_name(TOPIC), "partition": sent.queue, "offset": sent.offset},
         {
@@ -119,19 +119,19 @@ def _from_rocketmq_to_kafka(rocketmq: "RocketMQClient", kafka: "KafkaClient") ->
     _expect(record.value == body.encode() and record.key == b"order-1", "the record is not the message that was sent")
 
 
-def _from_kafka_to_rocketmq(rocketmq: "RocketMQClient", kafka: "KafkaClient") -> Iterator[Step]:
+def _from_kafka_to_rocketmq(rocketmq: "RocketMQClient", kafka: "KafkaClient") -> Iterator[DemoStep]:
     value = f"sent by Kafka at {time.strftime('%H:%M:%S')}"
     headers = [("TAGS", b"paid"), ("shop", b"Hamburg")]
     sent = kafka.produce(TOPIC, 0, Record(0, SystemClock().now_ms(), b"order-2", value.encode(), headers))
     shown = {name: (text or b"").decode() for name, text in headers}
-    yield Step(
+    yield DemoStep(
         "3  Kafka producer: Produce",
         {"topic": kafka_name(TOPIC), "key": "order-2", "value": value, "headers": shown},
         {"partition": sent.queue, "base offset": sent.offset},
     )
     found = rocketmq.pull(TOPIC, sent.queue, sent.offset)
     fields = properties.parse(found.properties)
-    yield Step(
+    yield DemoStep(
         "4  RocketMQ consumer: PULL_MESSAGE",
         {"topic": TOPIC, "queue id": sent.queue, "queue offset": sent.offset},
         {"body": bytes(found.body).decode(), "properties": fields, **_at(found.born_ms)},
@@ -148,7 +148,7 @@ def _expect(holds: bool, complaint: str) -> None:
 # -- Output
 
 
-def _show(console: Console, step: Step) -> None:
+def _show(console: Console, step: DemoStep) -> None:
     table = Table.grid(padding=(0, 2))
     for arrow, fields in (("→", step.asked), ("←", step.answered)):
         for name, value in fields.items():
