@@ -374,11 +374,13 @@ def beside_cold_reader(name: str, title: str, protocol: str) -> Row:
     return Row(name, title, protocol, {P99: below(10)}, prepare, run, rounds=1)
 
 
-def beside_noisy(name: str, title: str, noise: noisy.Noise) -> Row:
-    """Paced sends alone, and beside a client that sends as fast as its quota lets it."""
+def beside_noisy(name: str, title: str, noise: noisy.Noise, *, is_apart: bool = False) -> Row:
+    """Paced sends alone, and beside a client that sends as fast as its quota lets it; `is_apart`: on other cores."""
 
     def prepare(ground: Ground) -> None:
         noisy.limit(ground.broker.http)
+        if is_apart:
+            noisy.keep_apart(ground.loads, ground.broker)
 
     def run(ground: Ground, _: Any) -> Figures:
         seconds = 2 * ground.scale.seconds
@@ -586,6 +588,8 @@ ROWS: Sequence[Row] = (
                filled_by_kafka(KIB, "zstd"), consume_push, above(80_000), below(8)),
     beside_noisy("noisy-kafka", "Kafka sends beside a Kafka client at its quota, librdkafka", noisy.kafka),
     beside_noisy("noisy-rocketmq", "Kafka sends beside a RocketMQ client at its quota, 16 threads", noisy.rocketmq),
+    beside_noisy("noisy-rocketmq-apart", "the same, the broker on a core of its own, the RocketMQ client at nice 19",
+                 noisy.rocketmq, is_apart=True),
     latency("kafka-rocketmq-latency", "one message in flight, Kafka to RocketMQ", NOBODY, sends=K, receives=R),
     latency("rocketmq-kafka-latency", "one message in flight, RocketMQ to Kafka", NOBODY, sends=R, receives=K),
 )

@@ -3,17 +3,21 @@
 The quota is one for each client id without a quota of its own, so also for RocketMQ's clients, whose id is empty. The
 client whose latency is measured has the id QUIET, and a quota that it does not reach.
 
-The clients share the machine with the broker. Java's client makes an exception of each refusal, so on two cores the
-CPU time of the noisy client itself delays the other one: the ratio is that of the broker only if cores are left.
+The clients share the cores with the broker. Two JVMs and the broker on two cores delay each other, whatever the broker
+does, so on such a machine the ratio is not that of the broker only. In rows with `is_apart` the broker has the first
+core for itself, the clients share the others, and the noisy client has the lowest priority (nice 19), in both
+measurements.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
@@ -42,6 +46,26 @@ def limit(http: str) -> None:
         body = json.dumps({"client_id": client_id, "limits": {"producer_byte_rate": rate}}).encode()
         request = urllib.request.Request(f"http://{http}/api/quotas", body, {"Content-Type": "application/json"})
         urllib.request.urlopen(request, timeout=WAIT_S).close()
+
+
+def keep_apart(loads: Loads, broker: Contender) -> None:
+    """Give the first core to the broker, and the others to the JVMs of the loads; the noisy one comes last on them."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    _pin(broker.pid, {first})
+    for agent in (loads.java, loads.noise):
+        _pin(agent.pid, set(others) or {first})
+    for thread in _threads(loads.noise.pid):
+        os.setpriority(os.PRIO_PROCESS, thread, 19)
+
+
+def _pin(pid: int, cores: set[int]) -> None:
+    for thread in _threads(pid):
+        os.sched_setaffinity(thread, cores)
+
+
+def _threads(pid: int) -> list[int]:
+    """Return the threads of a process; those that they start have their cores and their priority, too."""
+    return [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
 
 
 @contextmanager

@@ -107,12 +107,9 @@ class HttpPort:
         self.reload = _nothing_to_reload  # `duolog serve` replaces it.
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
         self._access = dict(ROUTES)  # What each route needs.
-        self._gate = (
-            HttpGate(context, self._access, context.monitoring.server.timed_calls)
-            if context.security.is_enabled
-            else None
-        )
-        self._quotas = QuotaCheck(context.security.quotas, context.clock, self._access)
+        timed_calls = context.monitoring.server.timed_calls
+        self._gate = HttpGate(context, self._access, timed_calls) if context.security.is_enabled else None
+        self._quotas = QuotaCheck(context.security.quotas, context.clock, self._access, timed_calls)
         self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Every request passes `_serve`.
         self.local_api = LocalApi(self._serve_local, context.clock.mono_ms)
@@ -252,9 +249,7 @@ class HttpPort:
         except UnknownReader as error:
             return failure(str(error), 401)
         except AboveQuota as error:
-            response = failure(str(error), 429)
-            response.headers["Retry-After"] = str(error.wait_s)
-            return response
+            return await self._quotas.refusal(error)
         except PendingQuotaReached as error:
             return failure(str(error), 429)
         except (MayNotRead, NotSuper) as error:

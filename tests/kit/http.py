@@ -78,22 +78,30 @@ class HttpBench:
         return new_port(self.core)
 
     def ask(
-        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None, pause_ms: int = 0
     ) -> tuple[int, Any]:
         """Send a JSON request, and return status and answer; `headers` replaces some of HEADERS (None removes one)."""
         sent = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        status, _, answer = self.send(encoded(method, path, sent, HEADERS | (headers or {})))
+        status, _, answer = self.send(encoded(method, path, sent, HEADERS | (headers or {})), pause_ms)
         return status, json.loads(answer) if path.startswith("/api") and answer else answer
 
-    def send(self, sent: bytes) -> tuple[int, bytes, bytes]:
-        """Send bytes over a new connection; return status, head and body of the first answer."""
-        return asyncio.run(self._send(sent))
+    def send(self, sent: bytes, pause_ms: int = 0) -> tuple[int, bytes, bytes]:
+        """Send bytes over a new connection; return status, head and body of the first answer.
 
-    async def _send(self, sent: bytes) -> tuple[int, bytes, bytes]:
+        `pause_ms`: the answer must come only when so much time has passed.
+        """
+        return asyncio.run(self._send(sent, pause_ms))
+
+    async def _send(self, sent: bytes, pause_ms: int) -> tuple[int, bytes, bytes]:
         port = self.port()
         await port.start()
         dialogue = HttpDialogue(self.core, port)
         dialogue.send(sent)
+        for passed_ms in (pause_ms - 1, 1) if pause_ms else ():
+            await dialogue.turn(50)
+            assert not dialogue.transport.taken, "the answer did not wait"
+            self.core.clock.pass_ms(passed_ms)
+            self.core.server.timed_calls.run(self.core.clock.mono_ms())
         answer = await dialogue.answers()
         await port.stop()
         assert not self.core.faults.counts, self.core.faults.counts

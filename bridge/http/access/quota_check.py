@@ -1,20 +1,25 @@
 """Quotas of HTTP requests: a request above the quota for messages that are sent, or read, has status 429.
 
-What a request has sent or read is counted when it was handled, so a request is refused because of those before it. As a
+What a request has sent or read is counted when it was handled, so a request is refused because of those before it. The
+answer waits until the time of the user's refusals is over (`Rate.refused`), so that a client which does not wait for
+`Retry-After` takes little of the loop, over however many connections. As a
 RocketMQ client, an HTTP client has no client id: quotas of users hold, and those of any client id for the empty one.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from aiohttp import web
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.http.access.gate import SESSION
 from duolog.bridge.http.access.requirements import RouteAccess, access_of
-from duolog.bridge.http.answers import Listing
+from duolog.bridge.http.answers import Listing, failure
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.timed_calls import TimedCalls
 from duolog.bridge.security.quotas.entity import ANONYMOUS, FETCHED, QuotaClient
 from duolog.bridge.security.quotas.quotas import Quotas, Rate
 
@@ -30,16 +35,23 @@ def quota_client(context: HttpContext, request: web.Request) -> QuotaClient | No
 class AboveQuota(Exception):
     """The client has used up a quota; status 429."""
 
-    def __init__(self, key: str, user: str, wait_ms: int) -> None:
+    def __init__(self, key: str, user: str, wait_ms: int, pause_ms: int) -> None:
         super().__init__(f"the quota {key} of {user} is used up")
         self.wait_s = math.ceil(wait_ms / 1000)
+        self.pause_ms = pause_ms  # The answer waits for so long.
 
 
 class QuotaCheck:
     """Asks and counts for each request; `table` has a row for each route."""
 
-    def __init__(self, quotas: Quotas, clock: Clock, table: Mapping[tuple[str, str], RouteAccess]) -> None:
-        self._quotas, self._clock, self._table = quotas, clock, table
+    def __init__(
+        self,
+        quotas: Quotas,
+        clock: Clock,
+        table: Mapping[tuple[str, str], RouteAccess],
+        timed_calls: TimedCalls,
+    ) -> None:
+        self._quotas, self._clock, self._table, self._timed_calls = quotas, clock, table, timed_calls
 
     def begin(self, request: web.Request) -> Rate | None:
         """Return the rate that the request is to be counted in; None: there is no quota. Raises AboveQuota."""
@@ -50,10 +62,17 @@ class QuotaCheck:
         user = ANONYMOUS if session is None else session.name
         rate = self._quotas.meter(None, user, _NO_CLIENT_ID, mono_ms).rate(access.quota)
         wait_ms = 0 if rate is None else rate.wait_ms(mono_ms)
-        if wait_ms:
+        if rate is not None and wait_ms:
             self._quotas.throttled["http", access.quota] += 1
-            raise AboveQuota(access.quota, user, wait_ms)
+            raise AboveQuota(access.quota, user, wait_ms, rate.refused(mono_ms) - mono_ms)
         return rate
+
+    async def refusal(self, error: AboveQuota) -> web.Response:
+        """Return the answer to a request above a quota, after its pause."""
+        await awaited(partial(self._timed_calls.wait, error.pause_ms))
+        response = failure(str(error), 429)
+        response.headers["Retry-After"] = str(error.wait_s)
+        return response
 
     def count(self, request: web.Request, response: web.StreamResponse, rate: Rate) -> None:
         """Count what a request has sent, or what its answer has; of a Listing, while it is written."""

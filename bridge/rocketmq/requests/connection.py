@@ -4,6 +4,7 @@
     unknown code                         REQUEST_CODE_NOT_SUPPORTED
     signature with a wrong secret key    NO_PERMISSION, after `security.failed_login_delay_ms`
     too many unanswered requests         SYSTEM_BUSY; `rocketmq.unanswered_max`, `admission.py`
+    the client is above a quota          the request waits for a moment, or SYSTEM_BUSY; `quota_check.py`
     the handler returns an Answer        the answer is sent when the log keeps its promise; clients match answers by
                                          `opaque`, so they may be sent in any order
     the handler returns None             the answer is sent later: the request waits (`rocketmq_driver.py`)
@@ -40,7 +41,7 @@ from duolog.bridge.rocketmq.requests.errors import (
     code_of,
     remark_of,
 )
-from duolog.bridge.rocketmq.requests.quota_check import check_quotas, count_pulled
+from duolog.bridge.rocketmq.requests.quota_check import Delayed, check_quotas, count_pulled
 from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
@@ -175,11 +176,14 @@ class RocketMQConnection(Connection):
         """Handle a background request whose turn has come."""
         self._go(command, self.context.table[command.code])
 
-    def _go(self, command: RemotingCommand, row: Row) -> None:
+    def _go(self, command: RemotingCommand, row: Row, *, is_delayed: bool = False) -> None:
         """Handle a request, and send the answer if the handler returned one."""
         self.doing = row.name
         try:
-            given = self._handle(command, row)
+            given = self._handle_delayed(command, row) if is_delayed else self._handle(command, row)
+        except Delayed as delayed:
+            self._delay(command, row, delayed.until_mono_ms)
+            return
         except WrongSignature as error:
             given = self._refuse_login(command, error)
         except Exception as error:  # noqa: BLE001 - `refusal` reports it
@@ -205,6 +209,24 @@ class RocketMQConnection(Connection):
         if context.quotas.has_any:
             check_quotas(context.quotas, self, command, row.kind)
         return row.handler(context.handlers, self, command)
+
+    def _delay(self, command: RemotingCommand, row: Row, until_mono_ms: int) -> None:
+        """Handle a request later, because its client is ahead of its quota; until then no request is received."""
+        self.unanswered += 1
+        self.server.timed_calls.call_at(until_mono_ms, partial(self._go_delayed, command, row, self.granted))
+        self.mute(until_mono_ms)
+
+    def _go_delayed(self, command: RemotingCommand, row: Row, granted: Granted | None) -> None:
+        if not self.closed:
+            self.unanswered -= 1
+            self.granted = granted
+            self.server.touch()
+            self._go(command, row, is_delayed=True)
+
+    def _handle_delayed(self, command: RemotingCommand, row: Row) -> Answer | None:
+        if self.granted is not None:
+            self.granted.check()  # A right may have been taken away while the request waited.
+        return row.handler(self.context.handlers, self, command)
 
     def _refuse_login(self, asked: RemotingCommand, error: WrongSignature) -> Answer | None:
         """Answer later that a login has failed. Until then no request is received; others that failed come behind."""

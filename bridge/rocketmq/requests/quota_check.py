@@ -1,9 +1,17 @@
-"""Quotas of RocketMQ clients: a send or a pull above them is refused with SYSTEM_BUSY, which clients try again.
+"""Quotas of RocketMQ clients: sends wait for a moment, and are refused with SYSTEM_BUSY if that is not enough.
 
-Java's client does so at once, and a refusal costs the loop half as much as a send. So the connection is not read for a
-moment after refusals: until the client is within its quota again, but PAUSE_MS_MIN at least, so that few of its
-requests are refused, and PAUSE_MS_MAX at most, because its heartbeats and acknowledgements wait as well. Requests that
-came with a refused one are handled before the pause, so what a client has sent at a time costs it one pause.
+    a send is ahead of its quota by   what happens
+    less than DELAY_MS_MIN            it is handled, so that those that come together are handled together
+    DELAY_MS_MAX at most              it is counted at once, and handled when its time has come
+    more than DELAY_MS_MAX            it is refused; so are all pulls above a quota, of which nobody knows the size
+
+Java's client sends again at once when it is refused, and makes an exception each time, which costs both sides more than
+a send. While a send waits, the connection is not read, so that a client whose threads wait for their answers is slowed
+down by that, and is not refused at all. Sends of several connections get different times, because each is counted.
+
+After a refusal the connection is not read until the client is within its quota again, for DELAY_MS_MAX at most, and
+until the time of its refusals is over (`Rate.refused`). Its heartbeats and acknowledgements wait as well, so that is
+PAUSE_MS_MAX at most. Requests that came with a refused one are handled before the pause.
 
 A RocketMQ request names no client id, so only the quotas of users hold, and those of any client id for the empty one.
 What is pulled is counted when it is sent, so a pull is refused because of the pulls before it. Pending delayed messages
@@ -18,14 +26,22 @@ from duolog.bridge.security.quotas.entity import ANONYMOUS, CONNECTION_RATE, FET
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
-PAUSE_MS_MIN: Final = 2
-PAUSE_MS_MAX: Final = 100
+DELAY_MS_MIN: Final = 2
+DELAY_MS_MAX: Final = 100
 _NO_CLIENT_ID: Final = ""
 _KEYS: Final = {Kind.SEND: PRODUCED, Kind.PULL: FETCHED}
 
 
+class Delayed(Exception):
+    """A request waits, because its client is ahead of its quota, and is handled then without a further check."""
+
+    def __init__(self, until_mono_ms: int) -> None:
+        super().__init__()
+        self.until_mono_ms = until_mono_ms
+
+
 def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind: Kind) -> None:
-    """Count what a request sends. Raises Busy if its client is above a quota."""
+    """Count what a request sends. Raises Delayed or Busy if its client is above a quota."""
     mono_ms = command.received_mono_ms
     user = ANONYMOUS if connection.session is None else connection.session.name
     if connection.meter is None:
@@ -33,13 +49,18 @@ def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind
     meter = connection.meter = quotas.meter(connection.meter, user, _NO_CLIENT_ID, mono_ms)
     key = _KEYS.get(kind)
     rate = None if key is None else meter.rate(key)
-    if key is not None and rate is not None:
-        if wait_ms := rate.wait_ms(mono_ms):
+    if key is None or rate is None:
+        return
+    wait_ms = rate.wait_ms(mono_ms)
+    if wait_ms > (DELAY_MS_MAX if kind is Kind.SEND else 0):
+        quotas.throttled["rocketmq", key] += 1
+        connection.pause_until_mono_ms = max(mono_ms + min(wait_ms, DELAY_MS_MAX), rate.refused(mono_ms))
+        raise Busy(f"[OVERLOAD]system busy, start flow control for a while, quota {key} of {user}")
+    if kind is Kind.SEND:
+        rate.use(len(command.body), mono_ms)
+        if wait_ms >= DELAY_MS_MIN:
             quotas.throttled["rocketmq", key] += 1
-            connection.pause_until_mono_ms = mono_ms + max(PAUSE_MS_MIN, min(wait_ms, PAUSE_MS_MAX))
-            raise Busy(f"[OVERLOAD]system busy, start flow control for a while, quota {key} of {user}")
-        if kind is Kind.SEND:
-            rate.use(len(command.body), mono_ms)
+            raise Delayed(mono_ms + wait_ms)
 
 
 def quota_client(connection: Any) -> QuotaClient | None:

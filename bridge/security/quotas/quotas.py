@@ -6,7 +6,8 @@ window's worth after a pause. Times are monotonic milliseconds, which callers pa
 
     under the quota      nothing happens
     above it, Kafka      the answer has the time to wait, and the connection is not read from until then (KIP-219)
-    above it, RocketMQ   a send or a pull is refused with SYSTEM_BUSY, and the connection is not read for a moment
+    above it, RocketMQ   a send waits for a moment, or is refused with SYSTEM_BUSY as a pull is, and the connection is
+                         not read for a while (`bridge/rocketmq/requests/quota_check.py`)
     above it, HTTP       a request that sends or reads messages has status 429, with Retry-After
     delayed messages     `bridge/data/publishing/pending_quota.py` counts them, and refuses those above the quota
     no quota is set      `has_any` is False, and nothing else is asked
@@ -36,17 +37,20 @@ from duolog.store.state_log import StateLog
 
 WINDOW_MS: Final = 1000
 THROTTLE_MS_MAX: Final = 30_000  # A connection is not kept from being read for longer; its debt stays.
+REFUSAL_MS: Final = 20  # The clients that share a rate have 50 refusals in a second, over all their connections.
+PAUSE_MS_MAX: Final = 500  # A connection is not read for so long after a refusal, however many there were before.
 _Key = tuple[str, str | None, str | None]  # The key of a quota, and the user and the client id that share it.
 
 
 class Rate:
     """One rate of the clients that share it."""
 
-    __slots__ = ("_ms_per_unit", "_until_mono_ms")
+    __slots__ = ("_ms_per_unit", "_refusals_until_mono_ms", "_until_mono_ms")
 
     def __init__(self, per_second: float, mono_ms: int) -> None:
         self._ms_per_unit = 1000 / per_second
         self._until_mono_ms = float(mono_ms - WINDOW_MS)  # What was used is paid for at this time.
+        self._refusals_until_mono_ms = mono_ms  # Each refusal takes REFUSAL_MS; those until now end at this time.
 
     def use(self, units: float, mono_ms: int) -> None:
         """Count what a request has used."""
@@ -56,9 +60,19 @@ class Rate:
         """Return how long the clients must wait; 0: they are within the rate."""
         return max(0, min(THROTTLE_MS_MAX, math.ceil(self._until_mono_ms - mono_ms)))
 
+    def refused(self, mono_ms: int) -> int:
+        """Count a refusal, and return until when its connection is not read.
+
+        A refusal takes time of the loop, and clients send again at once. As the refusals of all connections come one
+        after another, more connections do not get more of them, unless each has waited for PAUSE_MS_MAX.
+        """
+        until_mono_ms = max(self._refusals_until_mono_ms, mono_ms) + REFUSAL_MS
+        self._refusals_until_mono_ms = min(until_mono_ms, mono_ms + PAUSE_MS_MAX)
+        return self._refusals_until_mono_ms
+
     def is_unused(self, mono_ms: int) -> bool:
         """Whether a new object would say the same."""
-        return self._until_mono_ms <= mono_ms - WINDOW_MS
+        return self._until_mono_ms <= mono_ms - WINDOW_MS and self._refusals_until_mono_ms <= mono_ms
 
 
 class Meter(NamedTuple):

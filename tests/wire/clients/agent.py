@@ -56,6 +56,10 @@ class Agent:
             self._process.stdin.write(json.dumps({"id": number, "op": op, **arguments}) + "\n")
         return Call(self, op, answer)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

@@ -64,6 +64,7 @@ class Bench:
                 rocketmq_groups=SimpleNamespace(name_of=lambda group: group),
             ),
             monitoring=SimpleNamespace(
+                server=SimpleNamespace(timed_calls=None),
                 topic_rates=SimpleNamespace(per_second=lambda number: None),
                 addresses=Addresses("here", {}),
                 not_ready_reason=lambda: self.ready_reason,

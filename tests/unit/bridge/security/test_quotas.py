@@ -9,9 +9,9 @@ from duolog.bridge.config import SecurityOptions
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.net.connection import FRAMES_AT_ONCE
 from duolog.bridge.records import codec
-from duolog.bridge.rocketmq.requests.quota_check import PAUSE_MS_MAX, PAUSE_MS_MIN
+from duolog.bridge.rocketmq.requests.quota_check import DELAY_MS_MAX
 from duolog.bridge.security.quotas.entity import BadQuota, Entity, candidates
-from duolog.bridge.security.quotas.quotas import THROTTLE_MS_MAX, WINDOW_MS, Quotas, Rate
+from duolog.bridge.security.quotas.quotas import PAUSE_MS_MAX, REFUSAL_MS, THROTTLE_MS_MAX, WINDOW_MS, Quotas, Rate
 from duolog.bridge.security.quotas.stored_quotas import TooManyQuotas
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.rocketmq import remoting
@@ -286,11 +286,11 @@ def test_messages_over_http_above_the_quota_are_refused_until_their_time_has_com
     bench.core.topic("orders")
     put(quotas, "ANONYMOUS", None, producer_byte_rate=1000)
     messages, timers = "/api/topics/orders/messages", "/api/timers"
-    large, small = {"value": "x" * 3000}, {"topic": "orders", "value": "x", "delay_ms": 60_000}
+    large, small = {"value": "x" * 3500}, {"topic": "orders", "value": "x", "delay_ms": 60_000}
     assert bench.ask("POST", messages, large)[0] == 201
     ends = [queue.visible_end for queue in bench.core.topic("orders").queues]
     for path, body in ((messages, {"value": "x"}), (timers, small)):
-        status, head, answer = bench.send(encoded("POST", path, json.dumps(body).encode(), HEADERS))
+        status, head, answer = bench.send(encoded("POST", path, json.dumps(body).encode(), HEADERS), REFUSAL_MS)
         assert (status, b"Retry-After: 3" in head) == (429, True), head
         assert json.loads(answer)["error"] == "the quota producer_byte_rate of ANONYMOUS is used up"
     assert [queue.visible_end for queue in bench.core.topic("orders").queues] == ends
@@ -307,7 +307,7 @@ def test_messages_that_are_read_over_http_count() -> None:
     put(bench.core.security.quotas, "ANONYMOUS", None, consumer_byte_rate=1000)
     assert len(bench.ask("GET", "/api/topics/orders/messages")[1]["messages"]) == 1
     for path in ("/api/topics/orders/messages", "/api/timers?topic=orders", "/api/messages/1", "/api/timers/1"):
-        assert bench.ask("GET", path)[0] == 429, path
+        assert bench.ask("GET", path, pause_ms=REFUSAL_MS)[0] == 429, path
     assert bench.ask("GET", "/api/topics")[0] == 200
     bench.core.clock.pass_ms(3000)
     assert bench.ask("GET", "/api/timers?topic=orders")[0] == 200
@@ -322,7 +322,7 @@ def test_quotas_over_http_are_those_of_the_user_who_has_logged_in() -> None:
         test_http_paths.as_user("root"),
     )
     assert bench.status("POST", messages, alice, {"value": "x" * 3000}) == 201
-    assert bench.status("POST", messages, alice, {"value": "x"}) == 429
+    assert bench.ask("POST", messages, {"value": "x"}, alice, REFUSAL_MS)[0] == 429
     assert bench.status("POST", messages, root, {"value": "x"}) == 201
 
 
@@ -367,11 +367,27 @@ def sender(sent_bytes: int) -> tuple[RocketMQBroker, rocketmq.Client]:
     return bench, client
 
 
-def test_refusals_take_little_of_the_loop() -> None:
+class Threads:
+    """The threads of a client, which share its connection; each sends when it has got the answer before."""
+
+    def __init__(self, client: rocketmq.Client, count: int) -> None:
+        self.client, self._unread = client, count
+
+    def step(self) -> list[int]:
+        """Send, if the broker reads, what the threads have to send, and return the codes of answers that have come."""
+        codes = [answer.code for answer in heard(self.client)]
+        self._unread += len(codes)
+        if self._unread and not self.client.transport.is_paused:
+            self.client.connection.data_received(send_frame(b"x" * 10) * self._unread)
+            self._unread = 0
+        return codes
+
+
+def test_connection_is_not_read_after_a_refusal() -> None:
     bench, client = sender(60_000)
     for _ in range(10):
         assert client.send(body=b"x").code == ResponseCode.SYSTEM_BUSY
-        pass_ms(bench, PAUSE_MS_MAX - 1)
+        pass_ms(bench, DELAY_MS_MAX - 1)
         assert client.transport.is_paused
         pass_ms(bench, 1)
         assert not client.transport.is_paused
@@ -380,8 +396,7 @@ def test_refusals_take_little_of_the_loop() -> None:
 def test_requests_that_came_with_refused_ones_wait_for_one_pause_a_turn() -> None:
     bench, client = sender(60_000)
     before = bench.metrics.requests["rocketmq", "SEND_MESSAGE"]
-    heartbeat = b"".join(remoting.encode(remoting.request(RequestCode.HEART_BEAT, 1001, {}, b"{}")))
-    client.connection.data_received(b"".join(send_frame() for _ in range(FRAMES_AT_ONCE + 10)) + heartbeat)
+    client.connection.data_received(b"".join([send_frame()] * (FRAMES_AT_ONCE + 10)) + heartbeat_frame())
     bench.loop.turn()
     assert bench.metrics.requests["rocketmq", "SEND_MESSAGE"] == before + FRAMES_AT_ONCE
     assert client.transport.is_paused
@@ -393,22 +408,71 @@ def test_requests_that_came_with_refused_ones_wait_for_one_pause_a_turn() -> Non
     assert not client.transport.is_paused
 
 
-def test_client_goes_on_once_it_is_within_its_quota() -> None:
+def test_send_that_is_a_little_ahead_of_its_quota_is_answered_when_its_time_has_come() -> None:
     bench, client = sender(1050)
-    assert client.send(body=b"x").code == ResponseCode.SYSTEM_BUSY
+    assert client.send(body=b"x") is None
     pass_ms(bench, 49)
+    assert client.last_answer() is None
     assert client.transport.is_paused
     pass_ms(bench, 1)
+    answer = client.last_answer()
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
     assert not client.transport.is_paused
-    assert client.send(body=b"x").code == ResponseCode.SUCCESS
-    assert client.send(body=b"x").code == ResponseCode.SYSTEM_BUSY
-    pass_ms(bench, PAUSE_MS_MIN)
-    assert not client.transport.is_paused
+    assert bench.security.quotas.throttled["rocketmq", "producer_byte_rate"] == 1
 
 
-def send_frame() -> bytes:
+def test_threads_that_wait_for_their_answers_get_their_rate_without_a_refusal() -> None:
+    bench, client = sender(1000)
+    threads, count, codes = Threads(client, 8), 8, list[int]()
+    for _ in range(2000):
+        codes += threads.step()
+        pass_ms(bench, 1)
+    assert set(codes) == {ResponseCode.SUCCESS}
+    assert 200 - count <= len(codes) <= 200 + count
+
+
+@pytest.mark.parametrize("connections", [1, 10, 25])
+def test_refusals_of_all_connections_of_a_user_are_few_and_others_are_answered_at_once(connections: int) -> None:
+    bench, first = sender(1_000_000)
+    noisy = [Threads(client, 1) for client in (first, *(bench.connect() for _ in range(connections - 1)))]
+    quiet = bench.connect()
+    refused, seconds = 0, 2
+    for _ in range(seconds * 1000):
+        for threads in noisy:
+            codes = threads.step()
+            assert set(codes) <= {ResponseCode.SYSTEM_BUSY}
+            refused += len(codes)
+        answer = quiet.ask(RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0)
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+        pass_ms(bench, 1)
+    assert refused <= connections + seconds * 1000 // REFUSAL_MS
+
+
+def test_each_of_many_connections_waits_for_the_longest_pause() -> None:
+    rate = Rate(1000, 0)
+    pauses = [rate.refused(0) for _ in range(100)]
+    assert pauses[:3] == [REFUSAL_MS, 2 * REFUSAL_MS, 3 * REFUSAL_MS]
+    assert max(pauses) == pauses[-1] == PAUSE_MS_MAX
+    assert not rate.is_unused(PAUSE_MS_MAX - 1)
+    assert rate.refused(10 * PAUSE_MS_MAX) == 10 * PAUSE_MS_MAX + REFUSAL_MS
+
+
+def heard(client: rocketmq.Client) -> list[remoting.RemotingCommand]:
+    """Take the answers that have come."""
+    client.answer_to(-1)
+    answers, client.heard = client.heard, []
+    return answers
+
+
+def heartbeat_frame() -> bytes:
+    return b"".join(remoting.encode(remoting.request(RequestCode.HEART_BEAT, 1001, {}, b"{}")))
+
+
+def send_frame(body: bytes = b"x") -> bytes:
     fields = {
         "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
         "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0",
     }  # fmt: skip
-    return b"".join(remoting.encode(remoting.request(RequestCode.SEND_MESSAGE, 1000, fields, b"x")))
+    return b"".join(remoting.encode(remoting.request(RequestCode.SEND_MESSAGE, 1000, fields, body)))

@@ -14,6 +14,7 @@ from duolog.bridge.records.topics import OriginsAdded
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.security.logins import new_record
+from duolog.bridge.security.quotas.entity import PRODUCED, Entity
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
@@ -247,6 +248,21 @@ def test_held_pull_returns_nothing_after_the_right_was_taken(bench: Bench, mallo
     answer = mallory.last_answer()
     assert answer is not None
     assert (answer.code, len(answer.body)) == (REFUSED, 0)
+
+
+def test_send_that_waits_for_its_quota_is_refused_after_the_right_was_taken(bench: Bench, mallory: Client) -> None:
+    quotas, entity = bench.security.quotas.stored, Entity("mallory")
+    quotas.set(entity, {PRODUCED: 1000}, bench.clock.now_ms())
+    assert mallory.send("own", b"x" * 1050).code == ResponseCode.SUCCESS
+    assert mallory.send("own") is None
+    end = bench.topic("own").queues[0].end_offset
+    bench.allow("mallory", "topic", "own", "write", "deny")
+    bench.clock.pass_ms(50)
+    bench.server.timed_calls.run(bench.clock.mono_ms())
+    bench.loop.turn()
+    answer = mallory.last_answer()
+    assert answer is not None
+    assert (answer.code, bench.topic("own").queues[0].end_offset) == (REFUSED, end)
 
 
 def test_every_code_is_refused_to_a_user_without_rights(bench: Bench) -> None:
