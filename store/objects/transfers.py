@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 from duolog.store.objects.errors import StoreRetry, StoreUnknown
 from duolog.store.objects.interface import LIST_LIMIT, ObjectEntry, ObjectStore
@@ -42,17 +42,29 @@ async def list_all(objects: ObjectStore, prefix: str = "") -> list[ObjectEntry]:
             return found
 
 
-async def read_ranges(objects: ObjectStore, key: str, start: int, end: int) -> AsyncIterator[bytes]:
-    """Yield the bytes of an object from `start` up to `end`, in parts; some are read ahead.
+def read_ranges(objects: ObjectStore, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of an object as `read_ahead` does. Raises ObjectStoreError."""
 
-    Ends early where the object ends, and at once if there is no object. Raises ObjectStoreError.
+    def read(at: int, length: int) -> Coroutine[Any, Any, bytes | None]:
+        return persist(lambda: objects.get_range(key, at, length))
+
+    return read_ahead(read, start, end)
+
+
+async def read_ahead(
+    read: Callable[[int, int], Coroutine[Any, Any, bytes | None]], start: int, end: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of an object from `start` up to `end`, in parts, which `read(at, length)` returns.
+
+    RANGES_AT_ONCE parts are read at a time, so as many are in memory. The iterator ends early where the object ends,
+    and at once if there is no object. `contextlib.aclosing` ends the reads that are under way.
     """
     under_way: deque[asyncio.Task[bytes | None]] = deque()
     starts = iter(range(start, end, RANGE_BYTES))
     try:
         while True:
             while len(under_way) < RANGES_AT_ONCE and (at := next(starts, None)) is not None:
-                under_way.append(asyncio.create_task(_read(objects, key, at, min(RANGE_BYTES, end - at))))
+                under_way.append(asyncio.create_task(read(at, min(RANGE_BYTES, end - at))))
             if not under_way:
                 return
             data = await under_way.popleft()
@@ -61,8 +73,11 @@ async def read_ranges(objects: ObjectStore, key: str, start: int, end: int) -> A
             yield data
     finally:
         for task in under_way:
+            task.add_done_callback(_retrieve)
             task.cancel()
 
 
-async def _read(objects: ObjectStore, key: str, start: int, length: int) -> bytes | None:
-    return await persist(lambda: objects.get_range(key, start, length))
+def _retrieve(task: asyncio.Task[bytes | None]) -> None:
+    """Take note of an exception that nobody needs, because the reader stops."""
+    if not task.cancelled():
+        task.exception()

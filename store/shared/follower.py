@@ -13,6 +13,7 @@ answer until its lease ends: `Won.safe_mono_ms`.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Final
 
 from duolog.store.durability import Durability
@@ -20,7 +21,7 @@ from duolog.store.log.format import UNIT_HEADER_SIZE, BadUnit, unit_size
 from duolog.store.log.log_copy import LogCopy
 from duolog.store.shared.copy_state import CopyStateKeeper
 from duolog.store.shared.options import SharedOptions
-from duolog.store.shared.polling import Polling
+from duolog.store.shared.polling import AHEAD_BYTES, AHEAD_MAX, Polling
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.compactor import CountedSlot, SlotsSeen
 from duolog.store.shared.segments.manifest import Manifests, SegmentObject
@@ -31,7 +32,6 @@ from duolog.store.shared.wal.lost_slots import check_end
 from duolog.store.shared.wal.wal_object import DamagedObject, damaged, key_of
 
 DISK_FULL_MS: Final = 500  # Between two tries to write to a full disk.
-READ_BYTES: Final = 8 << 20  # Of a segment object, in one request.
 SLICE_BYTES: Final = 256 * 1024  # Units that are replayed in one turn of the loop,
 SLICE_UNITS: Final = 256  # and their number.
 
@@ -71,7 +71,7 @@ class Follower:
     async def _follow(self) -> None:
         """Take slots until this broker should take over. Raises RequestsStopped, DamagedObject and StoreError."""
         while True:
-            for sequence in self._polling.due(self._mono_ms()):
+            for sequence in () if self._is_full else self._polling.due(self._mono_ms()):
                 is_twinned = not self._polling.asks_again
                 task = asyncio.create_task(self._requests.get(key_of(sequence), is_twinned=is_twinned))
                 task.add_done_callback(_retrieve)
@@ -83,6 +83,13 @@ class Follower:
             else:
                 await self._wait()
             self._collect()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no slot is asked for before the next one, which was read, is applied: they come faster than that."""
+        if self.cursor.sequence not in self._found:
+            return False
+        return len(self._found) >= AHEAD_MAX or sum(map(len, self._found.values())) >= AHEAD_BYTES
 
     async def _wait(self) -> None:
         """Wait for an answer, or until something is to be asked for, or until a fence is to be sent."""
@@ -186,19 +193,18 @@ class Follower:
 
     async def _apply_segment(self, segment: SegmentObject) -> None:
         """Append and replay the rest of a segment object, some units at a time."""
-        wanted = READ_BYTES
-        while (position := self._copy.position) < segment.end:
-            data = await self._requests.get_range(
-                segment.key, position - segment.start, min(wanted, segment.end - position)
-            )
-            if not data:
-                raise await missing(self._manifests, segment.key)
-            units = memoryview(data)
-            size = whole_units(units)
-            if not size and len(data) < wanted:
-                raise damaged(segment.key, f"it has no whole unit at position {position}")
-            wanted = READ_BYTES if size else 2 * wanted
-            await self._apply(units[:size])
+        rest = b""  # The beginning of a unit whose other part comes next.
+        begin, end = self._copy.position - segment.start, segment.end - segment.start
+        async with aclosing(self._requests.parts(segment.key, begin, end)) as parts:
+            async for data in parts:
+                units = memoryview(rest + data if rest else data)
+                size = whole_units(units)
+                await self._apply(units[:size])
+                rest = bytes(units[size:])
+        if self._copy.position + len(rest) < segment.end:
+            raise await missing(self._manifests, segment.key)
+        if rest:
+            raise damaged(segment.key, f"it has no whole unit at position {self._copy.position}")
 
     # -- Time
 

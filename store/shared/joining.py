@@ -21,7 +21,7 @@ stream at once and keeps the rest of its log, which it uploads.
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +40,6 @@ from duolog.store.shared.wal.slots import Tail
 from duolog.store.shared.wal.stream import WrongStream, find_stream
 from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalKind, decode, key_of
 
-COMPARED_AT_ONCE: Final = 8 << 20  # Bytes of a segment object in one request.
 AHEAD: Final = 16  # Slots that are asked for at a time.
 
 log = logging.getLogger("store")
@@ -179,9 +178,12 @@ async def _compare_slots(requests: Requests, local: LocalCopy, cursor: LogCursor
 async def _has_segments(requests: Requests, local: LocalCopy, manifests: Manifests, position: int) -> bool:
     """Return whether the local log has the same bytes as the segment objects from this position on."""
     for segment in manifests.segments:
-        while position < segment.end:
-            data = await requests.get_range(segment.key, position - segment.start, COMPARED_AT_ONCE)
-            if not data or not local.has(position, memoryview(data)):
-                return False
-            position += len(data)
+        begin, end = position - segment.start, segment.end - segment.start
+        async with aclosing(requests.parts(segment.key, begin, end)) as parts:
+            async for data in parts:
+                if not local.has(position, memoryview(data)):
+                    return False
+                position += len(data)
+        if position < segment.end:
+            return False
     return True

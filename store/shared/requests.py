@@ -6,11 +6,12 @@ is for a read: a create that finds the object of its twin is read back, as after
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from duolog.store.objects.errors import StoreRefused, StoreRetry, StoreUnknown
 from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry, ObjectStore
+from duolog.store.objects.transfers import read_ahead
 from duolog.store.shared.events import Event, StoreAnswers, StoreTrouble
 from duolog.store.shared.wal.wal_object import OBJECT_BYTES_MAX
 
@@ -59,6 +60,10 @@ class Requests:
     async def get_range(self, key: str, start: int, length: int) -> bytes | None:
         """Return a part of an object; None if there is no object. Raises RequestsStopped."""
         return await self._repeat(lambda: self._objects.get_range(key, start, length))
+
+    def parts(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """Yield a range of an object in parts; some are read ahead (`read_ahead`). Raises RequestsStopped."""
+        return read_ahead(lambda at, length: self.get_range(key, at, length), start, end)
 
     async def list(self, prefix: str, start_after: str, limit: int = LIST_LIMIT) -> Sequence[ObjectEntry]:
         """Return objects of a folder behind a key; the list may be stale. Raises RequestsStopped."""

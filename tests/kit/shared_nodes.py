@@ -216,6 +216,7 @@ class Node:
     disk: CrashDisk
     faults: StoreFaults
     append_ms: int = 20
+    filler_bytes: tuple[int, ...] = (0, 10, 500)  # How much longer a body may be than its name.
     task: asyncio.Task[None] | None = None
     replica: Replica | None = None
     replayer: Sums = field(default_factory=Sums)
@@ -306,7 +307,7 @@ class Node:
         world = self.world
         key = SHARED_QUEUE if world.random.random() < 0.7 else SYNC_QUEUE
         world.numbers += 1
-        body = f"{self.name}-{world.numbers}-".encode() + bytes(world.random.choice((0, 10, 500)))
+        body = f"{self.name}-{world.numbers}-".encode() + bytes(world.random.choice(self.filler_bytes))
         parts: list[Frame | StateRecord] = [Frame(store.queue(key), FIRST_FRAME_FORM, body.replace(b"\0", b"."))]
         if world.random.random() < 0.3:
             parts.append(StateRecord(f"n{world.random.randrange(9)}={world.numbers}".encode()))

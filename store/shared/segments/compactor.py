@@ -162,10 +162,10 @@ class Compactor:
                 return
 
     async def _store(self, start: int, end: int) -> SegmentObject:
-        content = await asyncio.to_thread(self._local.read, start, end)
+        content, crc = await asyncio.to_thread(self._read, start, end)
         if len(content) != end - start:
             raise Corruption(f"the local log has {len(content)} bytes from position {start}, not {end - start}")
-        made = SegmentObject(start, end, crc32c(content))
+        made = SegmentObject(start, end, crc)
         while not await self._requests.create(made.key, content):
             found = await self._requests.get(made.key)
             if found is not None:
@@ -173,6 +173,11 @@ class Compactor:
                     raise Corruption(f"the object {made.key} has other units than the local log: remove it")
                 break
         return made
+
+    def _read(self, start: int, end: int) -> tuple[bytes, int]:
+        """Return a range of the local log and its CRC. Blocks; raises OSError."""
+        content = self._local.read(start, end)
+        return content, crc32c(content)
 
     async def _delete(self, sequence: int) -> None:
         """Delete the WAL objects up to this slot that this process knows, and those between them, except fences."""

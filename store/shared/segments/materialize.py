@@ -4,6 +4,9 @@ A follower cannot replay a log with gaps, unit by unit. A recovery can: from a s
 So the segment objects become segment files, and removed ranges become gaps. A log without gaps has no snapshot.
 """
 
+import asyncio
+from contextlib import aclosing
+
 from crc32c import crc32c
 
 from duolog.store.errors import StoreError
@@ -14,8 +17,6 @@ from duolog.store.shared.local_copy import remove_log
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.manifest import Manifests, SegmentObject, snapshot_key
 from duolog.store.shared.wal.wal_object import damaged
-
-READ_BYTES = 8 << 20  # Of a segment object, in one request.
 
 
 class FellBehind(StoreError):
@@ -37,7 +38,7 @@ async def missing(manifests: Manifests, key: str) -> StoreError:
 async def materialize(requests: Requests, files: Files, manifests: Manifests) -> None:
     """Replace the local log by the segment objects and the snapshot, if any, of the manifests.
 
-    Blocks while it writes. Raises FellBehind, after which it can be called again, and DamagedObject, OSError,
+    Raises FellBehind, after which it can be called again, and DamagedObject, OSError,
     RequestsStopped.
     """
     files.make_directory(LOG_DIRECTORY)
@@ -65,17 +66,37 @@ async def materialize(requests: Requests, files: Files, manifests: Manifests) ->
 
 
 async def _download(requests: Requests, files: Files, manifests: Manifests, segment: SegmentObject) -> None:
-    handle = files.open(Segment(segment.start).path, create=True)
+    """Write a segment object into a file. Parts are written while the next ones are on their way."""
+    path, size = Segment(segment.start).path, segment.end - segment.start
+    files.close(files.open(path, create=True))
+    crc = at = 0
+    async with aclosing(requests.parts(segment.key, 0, size)) as parts:
+        async for data in parts:
+            crc = await asyncio.to_thread(_write, files, path, data, at, crc)
+            at += len(data)
+    if at < size:
+        raise await missing(manifests, segment.key)
+    if crc != segment.crc:
+        raise damaged(segment.key, f"its CRC is {crc:#010x}, and the manifest has {segment.crc:#010x}")
+    await asyncio.to_thread(_sync, files, path)
+
+
+def _write(files: Files, path: str, data: bytes, at: int, crc: int) -> int:
+    """Write a part of a file, and return the CRC up to its end. Blocks; raises OSError.
+
+    The thread opens the file itself, because it goes on when its caller is cancelled.
+    """
+    handle = files.open(path)
     try:
-        crc = at = 0
-        while at < segment.end - segment.start:
-            data = await requests.get_range(segment.key, at, min(READ_BYTES, segment.end - segment.start - at))
-            if not data:
-                raise await missing(manifests, segment.key)
-            files.write(handle, [data], at)
-            crc, at = crc32c(data, crc), at + len(data)
-        if crc != segment.crc:
-            raise damaged(segment.key, f"its CRC is {crc:#010x}, and the manifest has {segment.crc:#010x}")
+        files.write(handle, [data], at)
+    finally:
+        files.close(handle)
+    return crc32c(data, crc)
+
+
+def _sync(files: Files, path: str) -> None:
+    handle = files.open(path)
+    try:
         files.sync(handle)
     finally:
         files.close(handle)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from duolog.store.objects.transfers import RANGE_BYTES
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.segments.manifest import (
     Floor,
@@ -74,6 +75,28 @@ def test_compacted_log_is_read_by_a_broker_with_an_empty_disk_and_fences_stay() 
         owner.append_ms = 10_000_000
         await world.pass_s(2)
         assert standby.replayer.state == owner.replayer.state == world.state()
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
+def test_segment_object_with_units_across_its_parts_is_read_by_a_broker_with_an_empty_disk() -> None:
+    world = World(4, replace(OPTIONS, object_bytes=1 << 20, segment_bytes=1 << 30))
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        owner.filler_bytes, owner.append_ms = (12 << 10,), 1
+        await world.pass_s(1)
+        owner.filler_bytes, owner.append_ms = (0,), 20
+        await world.pass_s(5)
+        owner.append_ms = 10_000_000
+        await world.pass_s(1)
+        sizes = [len(data) for key, data in world.bucket.objects.items() if key.startswith("seg/")]
+        assert max(sizes) > RANGE_BYTES, "a segment object has several parts"
+        standby = world.start("b")
+        await until(lambda: standby.replayer.state == owner.replayer.state == world.state(), world)
         await stop_all(world)
         world.check()
 

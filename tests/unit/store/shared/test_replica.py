@@ -5,6 +5,8 @@ from collections import Counter
 import pytest
 
 from duolog.store.shared.options import SharedOptions
+from duolog.store.shared.polling import AHEAD_MAX
+from duolog.store.shared.wal.wal_object import sequence_of
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
 from tests.kit.rows import first_in_unit
@@ -83,6 +85,32 @@ def test_standby_that_was_away_reads_what_an_idle_owner_wrote_at_once() -> None:
         assert standby.replica.follower.cursor.sequence >= written
         assert world.owners == [owner]
         await stop_all(world)
+
+    run(main(), world.clock)
+
+
+def test_standby_that_is_far_behind_keeps_few_slots_in_memory() -> None:
+    # A store that answers faster than a standby replays put the whole log into its memory.
+    world = World(4, SharedOptions(flush_interval_ms=20))
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        await world.pass_s(20)
+        owner.append_ms = 10_000_000
+        written = sum(key.startswith("wal/") for key in world.bucket.objects)
+        assert written > 600
+        begun = len(world.bucket.history)
+        standby = world.start("b", StoreFaults(latency_ms=(0, 0)))
+        ahead = []
+        while standby.replayer.state != owner.replayer.state:
+            await world.pass_s(0.001)
+            if standby.replica is not None:
+                found = [sequence_of(each.key) or 0 for each in world.bucket.history[begun:] if each.client == "b"]
+                ahead.append(max(found, default=0) - standby.replica.follower.cursor.sequence)
+        assert max(ahead) <= 2 * AHEAD_MAX + 1
+        await stop_all(world)
+        world.check()
 
     run(main(), world.clock)
 
