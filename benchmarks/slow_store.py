@@ -9,61 +9,71 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import sys
 from bisect import bisect_right
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-BUFFER_BYTES = 1 << 20
+HEAD_BYTES = 16 << 10  # Received at a time before the head of a request is complete.
 ETAG = '"0"'
 DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
 LIST_MAX = 1000
+
+Body = bytes | bytearray | memoryview
 
 
 class Answer(NamedTuple):
     """An answer. `size` is the Content-Length of an answer to HEAD, which has no body."""
 
     status: int
-    body: bytes | memoryview = b""
+    body: Body = b""
     headers: Mapping[str, str] = {}
     size: int | None = None
 
 
 class SlowStore:
-    """The objects, and the server."""
+    """The objects, and the server. Bodies go between the socket and the object, without a buffer between them."""
 
     def __init__(self, latency_ms: float) -> None:
         self._latency_s = latency_ms / 1000
-        self._objects: dict[str, bytes] = {}  # By bucket and key, as in the path of a request.
+        self._objects: dict[str, Body] = {}  # By bucket and key, as in the path of a request.
 
     async def serve(self, port: int) -> None:
         """Serve on loopback until the process ends."""
-        server = await asyncio.start_server(self._connection, "127.0.0.1", port, limit=BUFFER_BYTES)
-        await server.serve_forever()
-
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        loop = asyncio.get_running_loop()
+        tasks = set()
+        with socket.create_server(("127.0.0.1", port), backlog=100) as server:
+            server.setblocking(False)
             while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                method, target, _ = head[0].split(" ", 2)
-                fields = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in head[1:])}
-                body = await reader.readexactly(int(fields.get("content-length", "0")))
+                connection, _ = await loop.sock_accept(server)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                task = asyncio.create_task(self._connection(connection))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+    async def _connection(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        received = bytearray()  # Of the next request.
+        with connection, suppress(ConnectionError):
+            while (head := await _head(connection, received)) is not None:
+                method, target, fields = head
+                body = await _body(connection, received, int(fields.get("content-length", "0")))
+                if body is None:
+                    return
                 await asyncio.sleep(self._latency_s)
                 answer = self.answer(method, target, fields, body)
                 size = len(answer.body) if answer.size is None else answer.size
                 lines = [f"HTTP/1.1 {answer.status} -", f"content-length: {size}", f"etag: {ETAG}"]
                 lines += [f"last-modified: {DATE}", *(f"{name}: {value}" for name, value in answer.headers.items())]
-                writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
-                writer.write(answer.body)
-                await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+                await loop.sock_sendall(connection, "\r\n".join(lines).encode() + b"\r\n\r\n")
+                if answer.body:
+                    await loop.sock_sendall(connection, answer.body)
 
-    def answer(self, method: str, target: str, fields: Mapping[str, str], body: bytes) -> Answer:
+    def answer(self, method: str, target: str, fields: Mapping[str, str], body: Body) -> Answer:
         """Do one request."""
         url = urlsplit(target)
         path, query = unquote(url.path), parse_qs(url.query, keep_blank_values=True)
@@ -71,7 +81,7 @@ class SlowStore:
             case "PUT":
                 return self._put(path, fields, body)
             case "POST":  # DeleteObjects
-                keys = re.findall(r"<Key>([^<]*)</Key>", body.decode())
+                keys = re.findall(r"<Key>([^<]*)</Key>", bytes(body).decode())
                 for key in keys:
                     self._objects.pop(f"{path.rstrip('/')}/{key}", None)
                 rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
@@ -87,7 +97,7 @@ class SlowStore:
                 return _read(self._objects[path], fields.get("range", ""))
         return Answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
 
-    def _put(self, path: str, fields: Mapping[str, str], body: bytes) -> Answer:
+    def _put(self, path: str, fields: Mapping[str, str], body: Body) -> Answer:
         if path in self._objects and fields.get("if-none-match") == "*":
             return Answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
         self._objects[path] = body
@@ -112,7 +122,39 @@ class SlowStore:
         return Answer(200, f"<ListBucketResult>{shown}{''.join(rows)}</ListBucketResult>".encode())
 
 
-def _read(data: bytes, wanted: str) -> Answer:
+async def _head(connection: socket.socket, received: bytearray) -> tuple[str, str, dict[str, str]] | None:
+    """Receive the head of a request: method, target and fields. Return None at the end of the connection."""
+    while (end := received.find(b"\r\n\r\n")) < 0:
+        found = await asyncio.get_running_loop().sock_recv(connection, HEAD_BYTES)
+        if not found:
+            return None
+        received += found
+    lines = received[:end].decode("latin-1").split("\r\n")
+    del received[: end + 4]
+    method, target, _ = lines[0].split(" ", 2)
+    return (
+        method,
+        target,
+        {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])},
+    )
+
+
+async def _body(connection: socket.socket, received: bytearray, size: int) -> Body | None:
+    """Receive the body of a request. Return None at the end of the connection."""
+    body = bytearray(size)
+    count = min(size, len(received))
+    body[:count] = received[:count]
+    del received[:count]
+    with memoryview(body) as view:
+        while count < size:
+            found = await asyncio.get_running_loop().sock_recv_into(connection, view[count:])
+            if not found:
+                return None
+            count += found
+    return body
+
+
+def _read(data: Body, wanted: str) -> Answer:
     """Answer a GET; `wanted` is the header Range, or empty."""
     found = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted)
     if found is None:
