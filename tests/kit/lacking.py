@@ -12,6 +12,7 @@ MAY_BE_SKIPPED_IN_CI = (
     "no browser",
     "no container engine",
     "no grafana",
+    "no history",
     "no promtool",
     "no prometheus",
     "no systemd-analyze",

@@ -59,6 +59,11 @@ def read(broker: Broker, queue: int, count: int) -> list[bytes]:
 
 
 def test_everything_is_there_and_goes_on(broker: Broker) -> None:
+    check_everything(broker)
+
+
+def check_everything(broker: Broker) -> None:
+    """Show that all that `make_data.fill` wrote is there, and that more can be written."""
     kafka = [b"kafka-%d" % number for number in range(KAFKA_COUNT)]
     assert read(broker, 0, KAFKA_COUNT + 1) == [*kafka, b"committed"]
     assert read(broker, 1, ROCKETMQ_COUNT) == [b"rocketmq-%d" % number for number in range(ROCKETMQ_COUNT)]
