@@ -46,4 +46,5 @@ class Drain:
             self._next_mono_ms = min(mono_ms + CHECK_MS, self._ends_mono_ms)
             return
         self._next_mono_ms = mono_ms + CHECK_MS
-        self._end(f"drained, {len(self._connections)} connections are open")
+        left = len(self._connections)
+        self._end(f"drained, the time is over, open connections: {left}" if left else "drained, all clients have left")

@@ -25,7 +25,7 @@ def drain(
     api = writing(http)
     begun = api.post("/api/drain", {"wait_ms": wait_ms})
     if not as_json:
-        typer.echo(f"draining, {begun['connections']} connections are open")
+        typer.echo(f"draining, open connections: {begun['connections']}")
     for _ in range(int((wait_ms / 1000 + STOP_S) / POLL_S)):
         try:
             api.get("/api/status")

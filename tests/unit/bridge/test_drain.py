@@ -21,7 +21,7 @@ def test_it_ends_when_the_last_connection_is_closed() -> None:
     assert not ends
     connections.clear()
     run(drain, 5_100)
-    assert ends == ["drained, 0 connections are open"]
+    assert ends == ["drained, all clients have left"]
 
 
 def test_it_ends_when_its_time_is_over_whoever_is_connected() -> None:
@@ -31,7 +31,7 @@ def test_it_ends_when_its_time_is_over_whoever_is_connected() -> None:
     run(drain, 1_049)
     assert not ends
     assert run(drain, 1_050) == 1_050
-    assert ends == ["drained, 1 connections are open"]
+    assert ends == ["drained, the time is over, open connections: 1"]
 
 
 def test_a_second_request_may_only_shorten_it() -> None:
@@ -41,4 +41,4 @@ def test_a_second_request_may_only_shorten_it() -> None:
     drain.begin(20_000, 0)
     drain.begin(500, 0)
     run(drain, 500)
-    assert ends == ["drained, 1 connections are open"]
+    assert ends == ["drained, the time is over, open connections: 1"]
