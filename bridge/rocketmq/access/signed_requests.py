@@ -14,13 +14,13 @@ from duolog.bridge.security.secret_box import KEY_BYTES, CannotUnseal
 from duolog.bridge.security.security import Security
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.users import User
-from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, is_signed_with
+from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SecretKey, SignatureCheck
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 UNSIGNED: Final = "security.enabled: the request is not signed with an access key"
 WRONG: Final = "the access key is unknown, or the signature does not fit the request"
 ACCESS_KEY_LOGIN: Final = "access-key"
-_NO_KEY: Final = (0, b"")
+_NO_KEY: Final = (0, None)
 
 
 class SignedRequests:
@@ -28,8 +28,10 @@ class SignedRequests:
 
     def __init__(self, security: Security) -> None:
         self._security = security
-        self._no_secret_key = secrets.token_bytes(KEY_BYTES)  # Checked for unknown users, and fits no request.
-        self._secret_keys: dict[str, tuple[int, bytes]] = {}  # By user: `User.login` and the secret key.
+        self._signatures = SignatureCheck()
+        # Checked for unknown users, and fits no request.
+        self._no_secret_key = SecretKey(secrets.token_bytes(KEY_BYTES))
+        self._secret_keys: dict[str, tuple[int, SecretKey | None]] = {}  # By user: `User.login` and the secret key.
 
     def session_of(self, connection: RocketMQConnection, command: RemotingCommand) -> Session:
         """Return the session of a request. Raises RequestRefused."""
@@ -40,8 +42,8 @@ class SignedRequests:
         known = self._secret_key(user)
         body = command.body
         assert isinstance(body, bytes | bytearray | memoryview), "the body of a received request is one buffer"
-        is_fitting = is_signed_with(command.ext, body, known or self._no_secret_key)
-        if user is None or not known or not is_fitting:
+        is_fitting = self._signatures.fits(command.ext, body, known or self._no_secret_key)
+        if user is None or known is None or not is_fitting:
             self._security.audit.login("rocketmq", ACCESS_KEY_LOGIN, name, connection.peer[0], WRONG)
             raise WrongSignature(WRONG)
         session = connection.session
@@ -62,16 +64,17 @@ class SignedRequests:
             self._security.audit.login("rocketmq", "certificate", name, connection.peer[0])
         return session
 
-    def _secret_key(self, user: User | None) -> bytes:
-        """Return the secret key of a user; empty if there is no user, or its key cannot be decrypted."""
+    def _secret_key(self, user: User | None) -> SecretKey | None:
+        """Return the secret key of a user; None: there is no user, or its key is empty or cannot be decrypted."""
         if user is None:
-            return b""
+            return None
         login, secret_key = self._secret_keys.get(user.name, _NO_KEY)
         if login != user.login:
             try:
-                secret_key = self._security.box.unseal(user.record.sealed_secret, user.name).encode()
+                unsealed = self._security.box.unseal(user.record.sealed_secret, user.name).encode()
             except CannotUnseal:
-                secret_key = b""
+                unsealed = b""
+            secret_key = SecretKey(unsealed) if unsealed else None
             if len(self._secret_keys) > len(self._security.users):
                 self._secret_keys.clear()  # Some of them are those of removed users.
             self._secret_keys[user.name] = (user.login, secret_key)
