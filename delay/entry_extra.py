@@ -6,7 +6,7 @@
                       a rescheduled message that was in a sorted table under its table key, and keeps its id
 
 All fields are big-endian. `hash` is `name_hash` of the destination's topic and the sender's own key. Each layout ends
-with `owner u16` if the timer has an owner (`delay/owners.py`).
+with `entity u16` if the timer has a quota entity (`delay/quota_entities.py`).
 """
 
 from struct import Struct
@@ -25,7 +25,7 @@ _HASH: Final = Struct(">Q")
 _HELD: Final = Struct(">BQQQ")
 _STORED_AGAIN: Final = Struct(">BQQQQQQQ")
 HASH_AT: Final = _PENDING.size  # The byte of the hash, in a pending entry and in one that was stored again.
-_OWNER: Final = Struct(">H")
+_ENTITY: Final = Struct(">H")
 
 
 class StoredAgain(NamedTuple):
@@ -36,7 +36,7 @@ class StoredAgain(NamedTuple):
     hashed: int  # 0: the sender gave no key.
     timer_id: TimerId
     table_key: TimerKey
-    owner: int = 0
+    entity: int = 0
 
 
 def encode_pending(queue_key: int, due_ms: int, name: bytes = b"") -> bytes:
@@ -60,34 +60,34 @@ def due_ms_of(extra: bytes) -> int:
     return int.from_bytes(extra[9:17], "big")
 
 
-def with_owner(extra: bytes, owner: int) -> bytes:
-    """Add the number of the owner to the extra of a pending entry."""
-    return extra + _OWNER.pack(owner)
+def with_entity(extra: bytes, entity: int) -> bytes:
+    """Add the number of the entity to the extra of a pending entry."""
+    return extra + _ENTITY.pack(entity)
 
 
-def _owner_at(extra: bytes, at: int) -> int:
-    return int(_OWNER.unpack_from(extra, at)[0]) if len(extra) > at else 0
+def _entity_at(extra: bytes, at: int) -> int:
+    return int(_ENTITY.unpack_from(extra, at)[0]) if len(extra) > at else 0
 
 
 def decode_pending(extra: bytes) -> tuple[int, int, int, int]:
-    """Return (queue key of the destination, due time, hash of topic and the sender's key or 0, owner or 0)."""
+    """Return (queue key of the destination, due time, hash of topic and the sender's key or 0, entity or 0)."""
     _, queue_key, due_ms = _PENDING.unpack_from(extra)
     if len(extra) < HASH_AT + NAME_SIZE:
-        return queue_key, due_ms, 0, _owner_at(extra, HASH_AT)
-    return queue_key, due_ms, _HASH.unpack_from(extra, HASH_AT)[0], _owner_at(extra, HASH_AT + NAME_SIZE)
+        return queue_key, due_ms, 0, _entity_at(extra, HASH_AT)
+    return queue_key, due_ms, _HASH.unpack_from(extra, HASH_AT)[0], _entity_at(extra, HASH_AT + NAME_SIZE)
 
 
 def encode_stored_again(found: StoredAgain) -> bytes:
     """Make the extra of a pending entry whose message comes from a sorted table."""
     extra = _STORED_AGAIN.pack(STORED_AGAIN_KIND, *found[:3], *found.timer_id, *found.table_key)
-    return with_owner(extra, found.owner) if found.owner else extra
+    return with_entity(extra, found.entity) if found.entity else extra
 
 
 def decode_stored_again(extra: bytes) -> StoredAgain:
     _, queue_key, due_ms, hashed, *keys = _STORED_AGAIN.unpack_from(extra)
     given_ms, given_address, table_ms, table_address = keys
-    owner = _owner_at(extra, _STORED_AGAIN.size)
-    return StoredAgain(queue_key, due_ms, hashed, (given_ms, given_address), (table_ms, table_address), owner)
+    entity = _entity_at(extra, _STORED_AGAIN.size)
+    return StoredAgain(queue_key, due_ms, hashed, (given_ms, given_address), (table_ms, table_address), entity)
 
 
 def encode_held(queue_key: int, due_ms: int, producer_id: int) -> bytes:
@@ -96,6 +96,6 @@ def encode_held(queue_key: int, due_ms: int, producer_id: int) -> bytes:
 
 
 def decode_held(extra: bytes) -> tuple[int, int, int, int]:
-    """Return (queue key of the destination, due time, producer id, owner or 0)."""
+    """Return (queue key of the destination, due time, producer id, entity or 0)."""
     _, queue_key, due_ms, producer_id = _HELD.unpack_from(extra)
-    return queue_key, due_ms, producer_id, _owner_at(extra, _HELD.size)
+    return queue_key, due_ms, producer_id, _entity_at(extra, _HELD.size)

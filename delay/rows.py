@@ -2,10 +2,10 @@
 
     due u64 | address u64 | queue key u64 | frame size u32 | marks u16 | form u8 | 0        32 bytes, big-endian
 
-`marks` has the number of the timer's owner (`delay/owners.py`) and the size of its name, which is 0 or 8: the bit of 8
-is set if there is a name, and the other 15 bits are the number. `address` is the position of the pending entry in the
-log. It is unique, and ascending in the order of arrival. (due, address) is the *key* of a timer; timers are delivered
-in the order of their keys. Fields are big-endian, so rows are sorted by their bytes.
+`marks` has the number of the timer's quota entity (`delay/quota_entities.py`) and the size of its name, which is 0 or
+8: the bit of 8 is set if there is a name, and the other 15 bits are the number. `address` is the position of the
+pending entry in the log. It is unique, and ascending in the order of arrival. (due, address) is the *key* of a timer;
+timers are delivered in the order of their keys. Fields are big-endian, so rows are sorted by their bytes.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ TOPIC_AT: Final = 16  # The first bytes of a queue key are the topic number.
 TOPIC_END: Final = 22
 TOPIC_SHIFT: Final = QUEUE_ID_BITS  # A queue key is topic number << 16 | queue id.
 NAME_SIZE: Final = 8  # Of a name in an entry and in a sorted table; also its bit in `marks`.
-OWNERS_MAX: Final = (1 << 15) - 1
+ENTITIES_MAX: Final = (1 << 15) - 1
 
 TimerKey = tuple[int, int]  # due_ms, address
 TimerId = tuple[int, int]
@@ -35,7 +35,7 @@ class Timer(NamedTuple):
     address: int  # The position of its entry in the log.
     key: int  # The key of the queue to which it is delivered.
     size: int  # The size of its frame.
-    marks: int  # The number of its owner, and the size of its name, the hash of topic and sender's key (`marks_of`).
+    marks: int  # Its quota entity's number, and the size of its name, the hash of topic and sender's key (`marks_of`).
     form: int  # Its frame format.
 
     @property
@@ -43,12 +43,12 @@ class Timer(NamedTuple):
         return self.key >> TOPIC_SHIFT
 
 
-def marks_of(owner: int, name_size: int) -> int:
-    """Return the marks of a timer; owner 0: the timer counts for nobody."""
-    return (owner & ~7) << 1 | owner & 7 | name_size
+def marks_of(entity: int, name_size: int) -> int:
+    """Return the marks of a timer; entity 0: the timer counts for nobody."""
+    return (entity & ~7) << 1 | entity & 7 | name_size
 
 
-def owner_of(marks: int) -> int:
+def entity_of(marks: int) -> int:
     return marks >> 1 & ~7 | marks & 7
 
 

@@ -6,7 +6,7 @@
     an entry of an open transaction, and its end      hold, transaction_ended
     messages were delivered, cancelled, moved         delivered, cancelled, moved
     a topic was paused, resumed, deleted              tree.pause, tree.resume, topic_deleted
-    an owner has its number, its messages have gone   owners.named, owners.credit
+    a quota entity has its number; messages go        quota_entities.named, quota_entities.credit
     a manifest                                        tree.replay_manifest
 
 Only these methods change which messages are pending, live and at recovery. A *timer* is what this package stores of a
@@ -20,9 +20,9 @@ from duolog.delay.cancellations import Cancelled, TimerOutcome
 from duolog.delay.entry_extra import StoredAgain
 from duolog.delay.held import HeldTimers
 from duolog.delay.memtable.sweep import Sweep
-from duolog.delay.owners import TimerOwners
 from duolog.delay.pending import PendingTimers
-from duolog.delay.rows import KEY, NAME_SIZE, TOPIC_SHIFT, Timer, TimerId, TimerKey, marks_of, owner_of
+from duolog.delay.quota_entities import QuotaEntities
+from duolog.delay.rows import KEY, NAME_SIZE, TOPIC_SHIFT, Timer, TimerId, TimerKey, entity_of, marks_of
 from duolog.delay.tree.jobs import CommitManifest, TreeStore
 from duolog.delay.tree.tree import TimerTree
 from duolog.store.errors import StoreError
@@ -52,7 +52,7 @@ class Timers:
         self.pending = PendingTimers(cancelled_max)
         self.tree = TimerTree(self.pending, commit, topic_exists, near_ms)
         self.held = HeldTimers()
-        self.owners = TimerOwners()
+        self.quota_entities = QuotaEntities()
         self.cancelled_ids = Cancelled(cancelled_max, cancelled_keep_ms)
         # Removes timers of deleted topics, because their entries would keep segments of the log for years.
         self.sweep = Sweep()
@@ -113,12 +113,12 @@ class Timers:
     # -- Following the log
 
     def stored(
-        self, address: int, queue_key: int, due_ms: int, size: int, form: int, hashed: int, owner: int = 0
+        self, address: int, queue_key: int, due_ms: int, size: int, form: int, hashed: int, entity: int = 0
     ) -> None:
         """Add the timer of a pending entry; `hashed` is the hash of topic and the sender's key, 0 without a key."""
-        if owner:
-            self.owners.add(queue_key >> TOPIC_SHIFT, owner)
-        marks = marks_of(owner, NAME_SIZE if hashed else 0)
+        if entity:
+            self.quota_entities.add(queue_key >> TOPIC_SHIFT, entity)
+        marks = marks_of(entity, NAME_SIZE if hashed else 0)
         self._add(Timer(due_ms, address, queue_key, size, marks, form), hashed)
 
     def _add(self, timer: Timer, hashed: int) -> None:
@@ -128,25 +128,25 @@ class Timers:
 
     def stored_again(self, address: int, size: int, form: int, found: StoredAgain) -> None:
         """Add a rescheduled timer under its old id, and delete it in its sorted table."""
-        queue_key, due_ms, hashed, timer_id, table_key, owner = found
+        queue_key, due_ms, hashed, timer_id, table_key, entity = found
         self._delete_in_tables(table_key, queue_key >> TOPIC_SHIFT, address)
         self.pending.ids.set(timer_id, (due_ms, address))
-        marks = marks_of(owner, NAME_SIZE if hashed else 0)
+        marks = marks_of(entity, NAME_SIZE if hashed else 0)
         self._add(Timer(due_ms, address, queue_key, size, marks, form), hashed)
 
     def hold(self, producer_id: int, timer: Timer) -> None:
         """Add a delayed record of a producer's open transaction."""
         self.held.add(producer_id, timer)
-        if owner := owner_of(timer.marks):
-            self.owners.add(timer.topic, owner)
+        if entity := entity_of(timer.marks):
+            self.quota_entities.add(timer.topic, entity)
 
     def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
         """Make the delayed records of a transaction pending if it was committed, and drop them if not."""
         for timer in self.held.take(producer_id):
             if is_commit and self._topic_exists(timer.topic):
                 self.pending.memtable.add(timer)
-            elif owner := owner_of(timer.marks):
-                self.owners.credit(timer.topic, owner, 1)
+            elif entity := entity_of(timer.marks):
+                self.quota_entities.credit(timer.topic, entity, 1)
 
     def delivered(self, topic: int, ids: bytes, log_position: int) -> None:
         """Remove timers of a topic by their packed ids."""
@@ -166,7 +166,7 @@ class Timers:
         """Leave out the timers of a deleted topic. The sweep drops them, or the delivery when they are due."""
         self.tree.resume(topic)
         self.tree.deletions.forget_topic(topic)
-        self.owners.topic_deleted(topic)
+        self.quota_entities.topic_deleted(topic)
         self.sweep.begin(self.pending.memtable, topic)
 
     def _delete_in_tables(self, key: TimerKey, topic: int, log_position: int) -> None:

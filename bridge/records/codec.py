@@ -29,11 +29,11 @@ from duolog.bridge.records.security import QuotasSet, RulesAdded, RulesRemoved, 
 from duolog.bridge.records.timers import (
     DelayedBatch,
     DelayPaused,
+    QuotaEntityKnown,
     TableTimersDeleted,
     TableTombstones,
     TimerMoved,
     TimerNames,
-    TimerOwnerKnown,
     TimerRequested,
     TimerRequestsKnown,
     TimersCancelled,
@@ -97,7 +97,7 @@ Record = (
     | TimersDelivered
     | TimersCancelled
     | TimersCredited
-    | TimerOwnerKnown
+    | QuotaEntityKnown
     | TimerMoved
     | TimerRequested
     | TimerRequestsKnown

@@ -66,13 +66,13 @@ class TimerNames(StateRecordBody, frozen=True, tag=47):
 
 
 class TimersCredited(StateRecordBody, frozen=True, tag=84):
-    """Messages that this unit delivers or cancels do not count for their owners any more."""
+    """Messages that this unit delivers or cancels do not count for their quota entities any more."""
 
-    credits: Sequence[tuple[int, int, int]]  # (topic number, number of the owner, count).
+    credits: Sequence[tuple[int, int, int]]  # (topic number, number of the entity, count).
 
 
-class TimerOwnerKnown(StateRecordBody, frozen=True, tag=85):
-    """An owner of pending messages has this number, until it has none any more; the unit has its first message.
+class QuotaEntityKnown(StateRecordBody, frozen=True, tag=85):
+    """A quota entity has this number, until it has none any more; the unit has its first message.
 
     None: the user, or the client id, does not matter.
     """

@@ -328,11 +328,11 @@ class Transactions:
             self.wrote(key, read_header(frame).producer_id, slot)
 
     def _replay_delayed(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
-        key, due_ms, producer_id, owner = entry_extra.decode_held(extra)
+        key, due_ms, producer_id, entity = entry_extra.decode_held(extra)
         transaction = self.coordinator.of_producer(producer_id)
         if transaction is not None:
             self.coordinator.begin(transaction, slot.stored_ms)
-            self._timers.hold(producer_id, Timer(due_ms, slot.position, key, size, marks_of(owner, 0), form))
+            self._timers.hold(producer_id, Timer(due_ms, slot.position, key, size, marks_of(entity, 0), form))
 
     def sweep(self, is_deleted: IsDeleted) -> Iterator[int]:
         """Remove the queues of deleted topics. Until then the end of a transaction skips them."""

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 
 from duolog.delay.entry_extra import HASH_AT
-from duolog.delay.rows import KEY_SIZE, NAME_SIZE, ROW, owner_of, rows_of
+from duolog.delay.rows import KEY_SIZE, NAME_SIZE, ROW, entity_of, rows_of
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import TableTimer
 from duolog.delay.tables.table_writer import TableWriter
@@ -34,7 +34,7 @@ class Flush:
             for block in self._blocks:
                 for due_ms, address, queue_key, _, marks, form in ROW.iter_unpack(block):
                     name, frame = found[address]  # Two rows may have one address, if a timer was rescheduled.
-                    writer.add(TableTimer(due_ms, address, queue_key, form, name, frame, owner_of(marks)))
+                    writer.add(TableTimer(due_ms, address, queue_key, form, name, frame, entity_of(marks)))
                 keys += [row[:KEY_SIZE] for row in rows_of(block)]
             self.table = writer.finish()
         except BaseException:

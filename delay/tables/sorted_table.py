@@ -18,8 +18,8 @@ from duolog.delay.rows import (
     TOPIC_END,
     TOPIC_SHIFT,
     TimerKey,
+    entity_of,
     lower,
-    owner_of,
 )
 from duolog.delay.tables.paged_index import PAGE_SIZE, PagedIndex
 from duolog.delay.tables.table_format import (
@@ -371,4 +371,4 @@ def _timers(rows: bytes, payload: bytes, first: int, end: int) -> Iterator[Table
     for due_ms, address, key, frame_size, marks, form in ROW.iter_unpack(rows[first * ROW_SIZE : end * ROW_SIZE]):
         frame_at = at + (marks & NAME_SIZE)
         name, at = payload[at:frame_at], frame_at + frame_size
-        yield new_tuple(TableTimer, (due_ms, address, key, form, name, payload[frame_at:at], owner_of(marks)))
+        yield new_tuple(TableTimer, (due_ms, address, key, form, name, payload[frame_at:at], entity_of(marks)))

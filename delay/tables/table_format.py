@@ -57,7 +57,7 @@ class TableTimer(NamedTuple):
     form: int  # The frame format.
     name: bytes  # The hash of topic and sender's key (`delay/names.py`), NAME_SIZE bytes; empty: there is no key.
     frame: bytes  # The frame as it is in the log.
-    owner: int = 0  # The number of its owner (`delay/owners.py`); 0: it counts for nobody.
+    entity: int = 0  # The number of its entity (`delay/quota_entities.py`); 0: it counts for nobody.
 
     @property
     def key(self) -> TimerKey:
@@ -70,8 +70,8 @@ class TableTimer(NamedTuple):
 
 def row_of(timer: TableTimer) -> Timer:
     """Return a timer without its message."""
-    due_ms, address, queue_key, form, name, frame, owner = timer
-    return new_tuple(Timer, (due_ms, address, queue_key, len(frame), marks_of(owner, len(name)), form))
+    due_ms, address, queue_key, form, name, frame, entity = timer
+    return new_tuple(Timer, (due_ms, address, queue_key, len(frame), marks_of(entity, len(name)), form))
 
 
 class TableEntry(NamedTuple):

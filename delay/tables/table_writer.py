@@ -67,14 +67,14 @@ class TableWriter:
 
     def add(self, timer: TableTimer) -> None:
         """Add the next timer, whose key must be greater than that of the timer before it."""
-        due_ms, address, queue_key, form, name, frame, owner = timer
+        due_ms, address, queue_key, form, name, frame, entity = timer
         key = (due_ms, address)
         assert key > self.last, f"timer {key} comes after {self.last}"
         assert not name or len(name) == NAME_SIZE, f"a name of {len(name)} bytes"
         self.last = key
         if not self._rows:
             self._block_first = key
-        self._rows.append(ROW.pack(due_ms, address, queue_key, len(frame), marks_of(owner, len(name)), form))
+        self._rows.append(ROW.pack(due_ms, address, queue_key, len(frame), marks_of(entity, len(name)), form))
         topic = queue_key >> TOPIC_SHIFT
         self._topics[topic] = self._topics.get(topic, 0) + 1
         if name:

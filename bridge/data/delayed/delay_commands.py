@@ -165,7 +165,7 @@ class DelayCommands:
                 moves.append(TimerMoved(*timer_id, due_ms))
                 continue
             hashed = int.from_bytes(found.name, "big")
-            extra = encode_stored_again(StoredAgain(found.queue_key, due_ms, hashed, timer_id, key, found.owner))
+            extra = encode_stored_again(StoredAgain(found.queue_key, due_ms, hashed, timer_id, key, found.entity))
             frames.append(self._frames.stored_again(found.form, memoryview(found.frame), due_ms, extra))
         return self._state_log.commit(moves, now_ms, frames).promise
 

@@ -9,11 +9,11 @@ from itertools import chain, starmap
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import (
     DelayPaused,
+    QuotaEntityKnown,
     TableTimersDeleted,
     TableTombstones,
     TimerMoved,
     TimerNames,
-    TimerOwnerKnown,
     TimersCancelled,
     TimersCancelledBefore,
     TimersCredited,
@@ -24,7 +24,7 @@ from duolog.bridge.records.timers import (
 from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.records.transactions import TimersHeld
 from duolog.delay import entry_extra
-from duolog.delay.owners import TimerOwner
+from duolog.delay.quota_entities import QuotaEntity
 from duolog.delay.rows import Timer, TimerId, pack_keys
 from duolog.delay.timers import Timers
 from duolog.delay.tree.jobs import ManifestChange
@@ -43,8 +43,8 @@ def commit_manifest(state_log: StateLog, change: ManifestChange, now_ms: int) ->
 
 
 def credits_of(timers: Timers, gone: Iterable[Timer]) -> list[Record]:
-    """Make the record that credits messages to their owners, if they have any, in the unit that removes them."""
-    found = timers.owners.credits_of(gone)
+    """Make the record that credits messages to their quota entities, in the unit that removes them."""
+    found = timers.quota_entities.credits_of(gone)
     return [TimersCredited(found)] if found else []
 
 
@@ -74,7 +74,7 @@ class DelayRecords:
         state_log.own(TimersDelivered, self._replay_delivered)
         state_log.own(TimersCancelled, self._replay_cancelled)
         state_log.own(TimersCredited, self._replay_credited)
-        state_log.own(TimerOwnerKnown, self._replay_owner)
+        state_log.own(QuotaEntityKnown, self._replay_entity)
         state_log.own(TimerMoved, self._replay_moved)
         state_log.own(DelayPaused, self._replay_paused)
         state_log.own(TimersPending, self._replay_pending)
@@ -92,8 +92,8 @@ class DelayRecords:
     # -- Single messages
 
     def _replay_stored(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
-        queue_key, due_ms, hashed, owner = entry_extra.decode_pending(extra)
-        self._timers.stored(slot.position, queue_key, due_ms, size, form, hashed, owner)
+        queue_key, due_ms, hashed, entity = entry_extra.decode_pending(extra)
+        self._timers.stored(slot.position, queue_key, due_ms, size, form, hashed, entity)
 
     def _replay_stored_again(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
         self._timers.stored_again(slot.position, size, form, entry_extra.decode_stored_again(extra))
@@ -111,17 +111,17 @@ class DelayRecords:
         else:
             self._timers.pending.move(timer_id, record.due_ms)
 
-    # -- Owners
+    # -- Quota entities
 
     def _replay_credited(self, record: TimersCredited, slot: Slot) -> None:
         for topic, number, count in record.credits:
-            self._timers.owners.credit(topic, number, count)
+            self._timers.quota_entities.credit(topic, number, count)
 
-    def _replay_owner(self, record: TimerOwnerKnown, slot: Slot) -> None:
-        owners = self._timers.owners
-        owners.named(record.number, TimerOwner(record.user, record.client_id))
+    def _replay_entity(self, record: QuotaEntityKnown, slot: Slot) -> None:
+        entities = self._timers.quota_entities
+        entities.named(record.number, QuotaEntity(record.user, record.client_id))
         for topic, count in record.pending:
-            owners.add(topic, record.number, count)
+            entities.add(topic, record.number, count)
 
     # -- Topics and tables
 
@@ -167,7 +167,10 @@ class DelayRecords:
             [TimerTablesChanged(manifest, b"", b"", 0)] if manifest else [],
             map(TableTombstones, tree.context.tables.logged.snapshot()),
             map(TableTimersDeleted, tree.deletions.snapshot()),
-            (TimerOwnerKnown(number, *owner, pending) for number, owner, pending in timers.owners.snapshot()),
+            (
+                QuotaEntityKnown(number, *entity, pending)
+                for number, entity, pending in timers.quota_entities.snapshot()
+            ),
             starmap(TimersHeld, timers.held.snapshot()),
             map(TimersPending, timers.pending.memtable.snapshot()),
             map(TimerNames, timers.pending.names.snapshot()),

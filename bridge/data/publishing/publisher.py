@@ -107,7 +107,7 @@ class Publisher:
     ) -> None:
         self._log, self._state_log, self._metrics, self._stamps = log, state_log, metrics, KafkaStamps()
         self._delays, self._schedules, self._half_messages = owners.delays, owners.schedules, owners.half_messages
-        self.pending_quota = PendingQuota(owners.quotas, owners.delays.timers.owners)
+        self.pending_quota = PendingQuota(owners.quotas, owners.delays.timers.quota_entities)
         self._expiring_queues = owners.expiring_queues
         self._producers, self._transactions = owners.producers, owners.transactions
         unknown_headers = UnknownHeaders()

@@ -24,8 +24,8 @@ from duolog.bridge.records.half_messages import HalfIdsKnown, HalvesChecked, Hal
 from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
 from duolog.bridge.records.schedules import ScheduleRegistered, ScheduleStepped
 from duolog.bridge.records.timers import (
+    QuotaEntityKnown,
     TableTimersDeleted,
-    TimerOwnerKnown,
     TimerRequested,
     TimerRequestsKnown,
     TimersCredited,
@@ -69,7 +69,7 @@ def filled(count: int) -> ManualCore:
             LeaderEpochsStarted([EpochStart(key, 1, 0)]),
             GroupOffsetsCommitted(group, [CommittedOffset(key, 5)], NOW),
             QueuesExpire([key]),
-            TimerOwnerKnown(1 + number, f"user{number}", None, [(key >> 16, 3)]),
+            QuotaEntityKnown(1 + number, f"user{number}", None, [(key >> 16, 3)]),
             TransactionalIdSettled(f"id{number}", number, 0, 60_000, 0, NOW),
             TransactionalIdSettled(f"empty{number}", number + 500, 0, 60_000, 0, NOW),
             TransactionGrew(number, NOW, [key], "g0", [CommittedOffset(key, 7)]),
@@ -117,9 +117,9 @@ def records_of(core: ManualCore, number: int) -> dict[str, list[Record]]:
         "a schedule goes": [ScheduleStepped(f"s{number}", is_removed=True)],
         "a request's key": [TimerRequested(b"%d" % number, b"c", 1, 2, 3, NOW)],
         "a timer of a table is deleted": [TableTimersDeleted(b"%016d" % (1000 + number_after))],
-        "messages of an owner go": [TimersCredited([(key >> 16, 1 + number, 1)])],
-        "an owner has none": [TimersCredited([(key >> 16, 1 + number, 3)])],
-        "a number of another owner": [TimerOwnerKnown(1 + number, "other", None, [(key >> 16, 1)])],
+        "messages of a quota entity go": [TimersCredited([(key >> 16, 1 + number, 1)])],
+        "a quota entity has none": [TimersCredited([(key >> 16, 1 + number, 3)])],
+        "a number of another entity": [QuotaEntityKnown(1 + number, "other", None, [(key >> 16, 1)])],
         "an id ends": [TransactionalIdSettled(f"id{number}", number, 1, 60_000, 5, LATER)],
         "an id is forgotten": [TransactionalIdsForgotten([f"id{number}"])],
         "a transaction begins": [TransactionGrew(number + 500, NOW)],

@@ -3,7 +3,7 @@
 import asyncio
 
 from duolog.bridge.security.quotas.entity import DELAYED, Entity, QuotaClient
-from duolog.delay.owners import TimerOwner
+from duolog.delay.quota_entities import QuotaEntity
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.entry import SHARED
 from tests.kit.clock import ManualClock
@@ -73,15 +73,15 @@ def test_standby_has_the_state_and_serves_after_the_owner_has_died() -> None:
         await asyncio.wait_for(following, 5)
         assert bodies(second, "orders") == sent
         assert second.topics.get("orders").leader_epoch(0) == epoch + 1  # type: ignore[union-attr]
-        owner, sums = TimerOwner("alice", None), second.delays.timers.owners
-        assert sums.count_of(owner) == 1
+        entity, sums = QuotaEntity("alice", None), second.delays.timers.quota_entities
+        assert sums.count_of(entity) == 1
         clock.pass_ms(DELAY_MS)
         for _ in range(20):
             second.delays.run(clock.now_ms(), clock.mono_ms())
             second.settle()
             await asyncio.sleep(0.05)
         assert len(bodies(second, "orders")) == 51
-        assert sums.count_of(owner) == 0
+        assert sums.count_of(entity) == 0
         second.kill()
 
     run(main(), clock)

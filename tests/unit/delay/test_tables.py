@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.delay.rows import OWNERS_MAX, TimerKey
+from duolog.delay.rows import ENTITIES_MAX, TimerKey
 from duolog.delay.tables.sorted_table import Found, SortedTable
 from duolog.delay.tables.table_format import FOOTER_SIZE, TableTimer, table_path
 from duolog.delay.tables.table_writer import TableWriter
@@ -50,7 +50,9 @@ def delete(tables: Tables, found: Found) -> None:
 
 def timer(due_ms: int, address: int, topic: int = 1, name: bytes = b"", size: int = 20) -> TableTimer:
     queue_key, frame = topic << 16 | address % 4, address.to_bytes(8, "big") * size
-    return TableTimer(due_ms, address, queue_key, 2 + address % 2, name, frame, owner=address * 37 % (OWNERS_MAX + 1))
+    return TableTimer(
+        due_ms, address, queue_key, 2 + address % 2, name, frame, entity=address * 37 % (ENTITIES_MAX + 1)
+    )
 
 
 timers = st.builds(

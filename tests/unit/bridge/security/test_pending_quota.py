@@ -15,11 +15,11 @@ from duolog.bridge.data.delayed.delay_commands import Decision
 from duolog.bridge.data.publishing.pending_quota import PendingQuotaReached
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.security.quotas.entity import QuotaClient
-from duolog.delay import owners
+from duolog.delay import quota_entities
 from duolog.delay.cancellations import TimerOutcome
-from duolog.delay.owners import TimerOwner
+from duolog.delay.quota_entities import QuotaEntity
 from duolog.delay.requested_delay import RequestedDelay
-from duolog.delay.rows import OWNERS_MAX, marks_of, owner_of
+from duolog.delay.rows import ENTITIES_MAX, entity_of, marks_of
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.protocol.kafka.record_batch import Record
@@ -61,7 +61,7 @@ class Ports:
         self.rocketmq: rocketmq.Client = self.core.connect()
 
     def pending(self) -> int:
-        return self.core.delays.timers.owners.count_of(TimerOwner("ANONYMOUS", None))
+        return self.core.delays.timers.quota_entities.count_of(QuotaEntity("ANONYMOUS", None))
 
     def deliver(self, after_ms: int) -> None:
         self.core.clock.pass_ms(after_ms)
@@ -200,20 +200,20 @@ def test_kafka_batch_above_the_quota_is_refused_as_a_whole() -> None:
     assert kafka_answer(bench, client, True)[0] is ErrorCode.none
     assert kafka_answer(bench, client, False)[0] is ErrorCode.none
     assert kafka_answer(bench, client, *[True] * 100)[0] is ErrorCode.policy_violation, "in slices"
-    assert bench.delays.timers.owners.count_of(TimerOwner(None, "test")) == 2
+    assert bench.delays.timers.quota_entities.count_of(QuotaEntity(None, "test")) == 2
     assert bench.security.quotas.throttled == {("kafka", DELAYED): 2}
     bench.topics.delete(topic, bench.clock.now_ms())
-    assert len(bench.delays.timers.owners) == 0, "at once, though the timers are dropped later"
+    assert len(bench.delays.timers.quota_entities) == 0, "at once, though the timers are dropped later"
 
 
 def test_half_message_is_refused_when_it_is_sent_and_counts_when_it_is_committed() -> None:
     broker = CheckBackBroker()
-    client, sums = broker.connect(), broker.delays.timers.owners
+    client, sums = broker.connect(), broker.delays.timers.quota_entities
     put(broker.security.quotas, "ANONYMOUS", None, **{DELAYED: 1})
     sent = [send_half(client, TIMER_DELAY_MS=MINUTE) for _ in "ab"]
-    assert sums.count_of(TimerOwner("ANONYMOUS", None)) == 0
+    assert sums.count_of(QuotaEntity("ANONYMOUS", None)) == 0
     assert [end(client, each, COMMIT).code for each in sent] == [0, 0]
-    assert sums.count_of(TimerOwner("ANONYMOUS", None)) == 2, "a commit is not refused"
+    assert sums.count_of(QuotaEntity("ANONYMOUS", None)) == 2, "a commit is not refused"
     raw = f"TRAN_MSG\x01true\x02PGROUP\x01shop\x02UNIQ_KEY\x01K\x02TIMER_DELAY_MS\x01{MINUTE}\x02"
     assert client.send(properties=raw, sysFlag=4).code == ResponseCode.SYSTEM_BUSY
     send_half(client)
@@ -231,11 +231,11 @@ def test_half_message_of_a_kafka_producer_is_refused_when_it_is_sent() -> None:
 
 
 def test_numbers_of_owners_fit_beside_the_size_of_the_name_and_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner in (0, 1, 7, 8, 9, 4095, OWNERS_MAX):
+    for entity in (0, 1, 7, 8, 9, 4095, ENTITIES_MAX):
         for name_size in (0, 8):
-            assert (owner_of(marks_of(owner, name_size)), marks_of(owner, name_size) & 8) == (owner, name_size)
-    assert marks_of(OWNERS_MAX, 8) == (1 << 16) - 1
-    monkeypatch.setattr(owners, "OWNERS_MAX", 2)
+            assert (entity_of(marks_of(entity, name_size)), marks_of(entity, name_size) & 8) == (entity, name_size)
+    assert marks_of(ENTITIES_MAX, 8) == (1 << 16) - 1
+    monkeypatch.setattr(quota_entities, "ENTITIES_MAX", 2)
     core = ManualCore()
     topic = core.topic()
     put(core.security.quotas, "", None, **{DELAYED: 9})
@@ -257,18 +257,18 @@ def test_numbers_of_owners_fit_beside_the_size_of_the_name_and_run_out(monkeypat
 LIMIT: Final = 3
 OPTIONS: Final = Options(topics=TopicsOptions(queues=1), delay=DelayOptions(near_ms=1_000))
 SMALL: Final = StoreOptions(segment_bytes=1 << 15, reserve_bytes=4096, tail_bytes=1 << 14, checkpoint_bytes=1 << 14)
-OWNERS: Final = {
-    QuotaClient("http", "alice"): TimerOwner("alice", None),
-    QuotaClient("kafka", "bob", "app"): TimerOwner("bob", None),
-    QuotaClient("kafka", "carol", "app"): TimerOwner(None, "app"),
-    QuotaClient("kafka", "dave", "app"): TimerOwner(None, "app"),
+ENTITIES: Final = {
+    QuotaClient("http", "alice"): QuotaEntity("alice", None),
+    QuotaClient("kafka", "bob", "app"): QuotaEntity("bob", None),
+    QuotaClient("kafka", "carol", "app"): QuotaEntity(None, "app"),
+    QuotaClient("kafka", "dave", "app"): QuotaEntity(None, "app"),
     QuotaClient("kafka", "dave", "other"): None,
     None: None,
 }
 
 
 class Sent(NamedTuple):
-    owner: TimerOwner | None
+    entity: QuotaEntity | None
     topic: str
     key: bytes | None
     id: str
@@ -317,7 +317,7 @@ class History:
     # -- Steps
 
     def add(self) -> None:
-        name, key, client = self.name(), self.rng.choice((None, b"a", b"b")), self.rng.choice([*OWNERS])
+        name, key, client = self.name(), self.rng.choice((None, b"a", b"b")), self.rng.choice([*ENTITIES])
         replaces = key is not None and self.rng.random() < 0.3
         replaced = [each for each, sent in self.pending.items() if replaces and (sent.topic, sent.key) == (name, key)]
         body, delay = self.body(), RequestedDelay(self.now_ms() + self.rng.randrange(1, 20_000))
@@ -332,10 +332,10 @@ class History:
         if (id := self.publish(publish, client, replaced)) is not None:
             for each in replaced:
                 del self.pending[each]
-            self.pending[body] = Sent(OWNERS[client], name, key, id)
+            self.pending[body] = Sent(ENTITIES[client], name, key, id)
 
     def add_in_transaction(self) -> None:
-        name, client = self.name(), self.rng.choice([*OWNERS])
+        name, client = self.name(), self.rng.choice([*ENTITIES])
         if self.producer is None:
             self.producer = self.core.transactions.init("id", MINUTE, None, self.now_ms())[0]
             self.sequences.clear()
@@ -353,7 +353,7 @@ class History:
         if self.publish(publish, client, []) is not None:
             self.sequences[topic.number] += 1
             self.open.append(body)
-            self.pending[body] = Sent(OWNERS[client], name, None, "")
+            self.pending[body] = Sent(ENTITIES[client], name, None, "")
 
     def body(self) -> bytes:
         self.count += 1
@@ -361,9 +361,9 @@ class History:
 
     def publish(self, publish: Callable[[], str], client: QuotaClient | None, replaced: list[bytes]) -> str | None:
         """Return the id of a message, or None if its client is at its limit, which the model must agree with."""
-        owner = OWNERS[client]
-        count = self.expected()[owner] - sum(self.pending[each].owner == owner for each in replaced)
-        is_full = owner is not None and owner != TimerOwner("bob", None) and count >= LIMIT
+        entity = ENTITIES[client]
+        count = self.expected()[entity] - sum(self.pending[each].entity == entity for each in replaced)
+        is_full = entity is not None and entity != QuotaEntity("bob", None) and count >= LIMIT
         try:
             id = publish()
         except PendingQuotaReached:
@@ -453,8 +453,8 @@ class History:
 
     # -- Invariants
 
-    def expected(self) -> Counter[TimerOwner | None]:
-        return Counter(sent.owner for sent in self.pending.values())
+    def expected(self) -> Counter[QuotaEntity | None]:
+        return Counter(sent.entity for sent in self.pending.values())
 
     def forget_delivered(self) -> None:
         for name in ("orders", "refunds"):
@@ -463,11 +463,11 @@ class History:
 
     def check(self) -> None:
         self.forget_delivered()
-        sums, expected = self.core.delays.timers.owners, self.expected()
-        for owner in {*OWNERS.values()} - {None}:
-            assert owner is not None
-            assert sums.count_of(owner) == expected[owner], owner
-        assert len(sums) == len([owner for owner in expected if owner is not None])
+        sums, expected = self.core.delays.timers.quota_entities, self.expected()
+        for entity in {*ENTITIES.values()} - {None}:
+            assert entity is not None
+            assert sums.count_of(entity) == expected[entity], entity
+        assert len(sums) == len([entity for entity in expected if entity is not None])
 
     def finish(self) -> None:
         """Deliver all pending messages."""
@@ -484,7 +484,7 @@ class History:
                 break
         self.check()
         assert not self.pending
-        assert len(self.core.delays.timers.owners) == 0
+        assert len(self.core.delays.timers.quota_entities) == 0
 
 
 @pytest.fixture(autouse=True)
@@ -493,7 +493,7 @@ def _short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", first_in_unit(range(4), 2))
-def test_sums_are_the_pending_messages_of_each_owner(seed: int) -> None:
+def test_sums_are_the_pending_messages_of_each_quota_entity(seed: int) -> None:
     history = History(seed)
     history.run(400)
     history.finish()

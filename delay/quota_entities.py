@@ -1,11 +1,11 @@
-"""The class TimerOwners: how many pending messages each owner has, where a quota needs to know it.
+"""The class QuotaEntities: how many pending messages each has, where a quota needs to know it.
 
-An *owner* is a user, a client id, or both: whoever shares a quota of pending messages. A message has an owner only if
-such a quota held for its client when it was sent. The number of the owner is in the entry of the message and in the row
-of its timer (`delay/rows.py`), so it needs no memory of its own; here are only the sums.
+A *quota entity* is a user, a client id, or both: whoever shares a quota of pending messages. A message has one only if
+such a quota held for its client when it was sent. The number of the entity is in the entry of the message and in the
+row of its timer (`delay/rows.py`), so it needs no memory of its own; here are only the sums.
 
     entry or record in the log                         method that replays it
-    a pending entry, with the number of an owner       add
+    a pending entry, with the number of an entity      add
     the first of them in the same unit: whose it is    named
     messages were delivered, cancelled or replaced     credit
     a topic was deleted                                topic_deleted
@@ -19,10 +19,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from duolog.delay.rows import NAME_SIZE, OWNERS_MAX, TOPIC_SHIFT, Timer, owner_of
+from duolog.delay.rows import ENTITIES_MAX, NAME_SIZE, TOPIC_SHIFT, Timer, entity_of
 
 
-class TimerOwner(NamedTuple):
+class QuotaEntity(NamedTuple):
     """Whom a message counts for. None: the user, or the client id, does not matter."""
 
     user: str | None
@@ -33,16 +33,16 @@ class TimerCredit(NamedTuple):
     """Messages of a topic that are not pending any more."""
 
     topic: int
-    number: int  # That of their owner.
+    number: int  # That of their entity.
     count: int  # type: ignore[assignment]  # This field hides tuple.count.
 
 
-class TimerOwners:
-    """The owners of pending messages, by their numbers from 1 to OWNERS_MAX."""
+class QuotaEntities:
+    """The quota entities that have pending messages, by their numbers from 1 to ENTITIES_MAX."""
 
     def __init__(self) -> None:
-        self._names: dict[int, TimerOwner] = {}
-        self._numbers: dict[TimerOwner, int] = {}
+        self._names: dict[int, QuotaEntity] = {}
+        self._numbers: dict[QuotaEntity, int] = {}
         self._counts: dict[int, int] = {}  # By number; none is 0.
         self._by_topic: dict[int, dict[int, int]] = {}  # By topic and number; none is 0.
         self._last = 0  # The number that was given last.
@@ -50,47 +50,47 @@ class TimerOwners:
     # -- Reading
 
     def __len__(self) -> int:
-        """Return the number of owners with pending messages."""
+        """Return the number of entities with pending messages."""
         return len(self._counts)
 
-    def count_of(self, owner: TimerOwner) -> int:
-        """Return the number of an owner's pending messages, with those of open transactions."""
-        number = self._numbers.get(owner)
+    def count_of(self, entity: QuotaEntity) -> int:
+        """Return the number of a quota entity's pending messages, with those of open transactions."""
+        number = self._numbers.get(entity)
         return 0 if number is None else self._counts.get(number, 0)
 
-    def number_of(self, owner: TimerOwner) -> int | None:
-        """Return the number of an owner; None: it has no pending messages."""
-        return self._numbers.get(owner)
+    def number_of(self, entity: QuotaEntity) -> int | None:
+        """Return the number of a quota entity; None: it has no pending messages."""
+        return self._numbers.get(entity)
 
     def free_number(self) -> int | None:
-        """Return a number for another owner; None: there is none left."""
-        if len(self._counts) >= OWNERS_MAX:
+        """Return a number for another entity; None: there is none left."""
+        if len(self._counts) >= ENTITIES_MAX:
             return None
-        number = self._last % OWNERS_MAX + 1
+        number = self._last % ENTITIES_MAX + 1
         while number in self._counts:
-            number = number % OWNERS_MAX + 1
+            number = number % ENTITIES_MAX + 1
         return number
 
     def credits_of(self, timers: Iterable[Timer]) -> list[TimerCredit]:
-        """Return what the removal of these timers credits to their owners."""
+        """Return what the removal of these timers credits to their quota entities."""
         if not self._counts:
             return []
         counted = Counter((key >> TOPIC_SHIFT, marks) for _, _, key, _, marks, _ in timers if marks & ~NAME_SIZE)
         return [
-            TimerCredit(topic, owner_of(marks), count)
+            TimerCredit(topic, entity_of(marks), count)
             for (topic, marks), count in counted.items()
             if topic in self._by_topic
         ]
 
     # -- Following the log
 
-    def named(self, number: int, owner: TimerOwner) -> None:
+    def named(self, number: int, entity: QuotaEntity) -> None:
         """Note whose number this is."""
         self._forget(number)
-        self._names[number], self._numbers[owner], self._last = owner, number, number
+        self._names[number], self._numbers[entity], self._last = entity, number, number
 
     def add(self, topic: int, number: int, count: int = 1) -> None:
-        """Count pending messages of an owner."""
+        """Count pending messages of a quota entity."""
         of_topic = self._by_topic.setdefault(topic, {})
         of_topic[number] = of_topic.get(number, 0) + count
         self._counts[number] = self._counts.get(number, 0) + count
@@ -118,12 +118,12 @@ class TimerOwners:
 
     def _forget(self, number: int) -> None:
         """Forget whose number this is. It may be unknown, or have had no messages, if an entry was set aside."""
-        owner = self._names.pop(number, None)
-        if owner is not None and self._numbers.get(owner) == number:
-            del self._numbers[owner]
+        entity = self._names.pop(number, None)
+        if entity is not None and self._numbers.get(entity) == number:
+            del self._numbers[entity]
 
-    def snapshot(self) -> Iterator[tuple[int, TimerOwner, list[tuple[int, int]]]]:
-        """Return (number, owner, a part of its messages by topic), for `named` and `add`; made as it is read."""
+    def snapshot(self) -> Iterator[tuple[int, QuotaEntity, list[tuple[int, int]]]]:
+        """Return (number, entity, a part of its messages by topic), for `named` and `add`; made as it is read."""
         names, by_topic = dict(self._names), {topic: dict(counts) for topic, counts in self._by_topic.items()}
         return (
             (number, names[number], [(topic, count)])
