@@ -109,12 +109,17 @@ def deletion_lost_while_its_table_is_written() -> list[Replacement]:
     return [(Context, "commit", lambda self, change: right(self, change._replace(deleted=b"")))]
 
 
-FILE_BUGS: dict[str, Callable[[], list[Replacement]]] = {
+ORPHAN_BUGS: dict[str, Callable[[], list[Replacement]]] = {
     each.__name__: each
     for each in (
         orphans_deleted_during_a_compaction,
         fence_taken_for_an_orphan,
         slots_above_the_floor_taken_for_orphans,
+    )
+}
+TABLE_BUGS: dict[str, Callable[[], list[Replacement]]] = {
+    each.__name__: each
+    for each in (
         table_named_before_it_is_uploaded,
         table_deleted_before_a_manifest_without_it_counts,
         new_tables_taken_for_those_of_earlier_owners,
