@@ -6,7 +6,8 @@ import pytest
 
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.polling import AHEAD_MAX
-from duolog.store.shared.wal.wal_object import sequence_of
+from duolog.store.shared.replica import Replica
+from duolog.store.shared.wal.wal_object import key_of, sequence_of
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
 from tests.kit.rows import first_in_unit
@@ -62,6 +63,42 @@ def test_standby_takes_over_within_seconds_and_the_old_owner_follows_without_wha
         assert old.replayer.state == standby.replayer.state
         await stop_all(world)
         world.check()
+
+    run(main(), world.clock)
+
+
+def test_lease_counts_from_the_first_create_of_an_object() -> None:
+    """A later create may have worked only because another broker has taken over, and deleted the slot since."""
+    world = World(4, OPTIONS)
+    begun: dict[str, list[int]] = {}  # The times of all creates of an object.
+
+    def note_creates(replica: Replica) -> None:
+        create = replica._requests.create
+
+        async def noted(key: str, data: bytes) -> bool:
+            begun.setdefault(key, []).append(world.clock.mono_ms())
+            return await create(key, data)
+
+        replica._requests.create = noted  # type: ignore[method-assign]
+
+    world.make_replica = note_creates
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        await world.pass_s(1)
+        owner.faults.lost_request, owner.faults.timeout_ms = 1.0, 300
+        await world.pass_s(2)
+        owner.faults.lost_request = 0.0
+        assert owner.replica is not None
+        assert owner.replica.uploader is not None
+        uploader, renewed = owner.replica.uploader, list[int]()
+        uploader.lease.renew = renewed.append  # type: ignore[method-assign]
+        lost = key_of(uploader.slots.counted.sequence + 1)
+        await until(lambda: uploader.slots.counted.sequence >= sequence_of(lost), world)  # type: ignore[operator]
+        assert begun[lost][-1] > begun[lost][0] + 1_000
+        assert renewed[0] == begun[lost][0]
+        await stop_all(world)
 
     run(main(), world.clock)
 
