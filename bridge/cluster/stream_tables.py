@@ -3,7 +3,7 @@
     owner       keep         a new table is uploaded before a manifest in the log names it
                 forget       its objects are deleted once the store has a manifest without it
     standby     follow       what the log names is downloaded, one table after another
-    takeover    complete     every table is on the disk, and was checked, before this broker serves
+    takeover    complete     every table is on the disk, was checked, and is open, before this broker serves
 
 Only the last manifest of the log counts. The objects of its tables exist, because `forget` waits until a later manifest
 counts. A table has a number that no other owner of the stream uses (`first_number`).
@@ -87,9 +87,9 @@ class StreamTables:
     # -- Takeover
 
     async def complete(self, epoch: int, confirm: Callable[[], Awaitable[None]]) -> None:
-        """Return when all tables of the manifest are on the disk. To be called when this broker owns the stream.
+        """Return when all tables of the manifest are on the disk and open. To be called by the owner of the stream.
 
-        `confirm` is `Replica.confirm`. Raises DamagedObject, RequestsStopped and OSError.
+        `confirm` is `Replica.confirm`. Raises StoreError, RequestsStopped and OSError.
         """
         self.stop()
         if self._following is not None:
@@ -101,6 +101,7 @@ class StreamTables:
         except DamagedObject:
             await confirm()  # If this broker was paused, a later owner may have deleted the object.
             raise
+        await asyncio.to_thread(self._tree.read_tables, first_number(epoch), may_lose=False)
         self._tree.context.keeper = self
         named = {file.path for entry in self._manifest for file in files_of(entry)}
         self._begin(self._delete_unnamed(first_number(epoch), named))

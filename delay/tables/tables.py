@@ -127,6 +127,10 @@ class Tables:
         opened = tuple(table.entry for table in self._open.values())
         self.is_repaired, self.manifest = opened != self.manifest, opened
 
+    @property
+    def is_open(self) -> bool:
+        return self._open is not None
+
     def _open_table(self, entry: TableEntry) -> SortedTable:
         table = SortedTable(self._files, entry)
         try:

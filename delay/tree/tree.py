@@ -30,7 +30,7 @@ from typing import Final
 
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import KEY, TimerKey
-from duolog.delay.tables.table_format import TableEntry, TableTimer, first_number
+from duolog.delay.tables.table_format import TableEntry, TableTimer
 from duolog.delay.tables.tables import Manifest, Tables
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.compaction_job import CompactionJob
@@ -81,19 +81,31 @@ class TimerTree:
         """Set the disk, before the log is recovered."""
         self.context.tables = Tables(files)
 
-    def open(self, store: TreeStore) -> None:
-        """Open the tables that the log names. Blocks; raises OSError."""
-        context, tables = self.context, self.context.tables
-        context.store = store
-        self.flush.open(store.options)
-        if store.options.is_shared:
-            tables.open(first_number(store.epoch), may_lose=False)
-        else:
-            tables.open()
-        view, keys = tables.view(), sorted(self.deletions.keys())
+    def read_tables(self, first_number: int = 1, *, may_lose: bool = True) -> None:
+        """Open the tables that the log names, and mark the deleted timers in them. Blocks; raises Corruption, OSError.
+
+        A broker that takes over a stream calls this in a thread, before `open`, while nothing else uses the tables. It
+        reads up to DELETIONS_MAX blocks of each table. In the loop that would take longer than the broker's lease.
+        """
+        tables = self.context.tables
+        tables.open(first_number, may_lose=may_lose)
+        keys = sorted(self.deletions.keys())
+        view = tables.view()
         for table in view.tables:
             for ref in table.refs(keys):
                 tables.delete(table, ref)
+        view.close()
+
+    def open(self, store: TreeStore) -> None:
+        """Open the tables that the log names, unless `read_tables` has done so. Blocks; raises OSError."""
+        context, tables = self.context, self.context.tables
+        context.store = store
+        self.flush.open(store.options)
+        if not tables.is_open:
+            assert not store.options.is_shared, "StreamTables.complete reads the tables of a stream"
+            self.read_tables()
+        view = tables.view()
+        for table in view.tables:
             for topic, count in table.pending_by_topic():
                 self.deletions.add(topic, count, is_gone=not self._topic_exists(topic))
         view.close()

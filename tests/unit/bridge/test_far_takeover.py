@@ -27,7 +27,7 @@ from duolog.store.shared.requests import RequestsStopped
 from duolog.store.shared.wal.wal_object import DamagedObject
 from tests.kit.clock import ManualClock
 from tests.kit.disk import CrashDisk
-from tests.kit.loop import run
+from tests.kit.loop import VirtualLoop, run
 from tests.kit.object_store import SimulatedBucket
 from tests.kit.rows import first_in_unit
 from tests.kit.shared_core import SharedCore
@@ -499,6 +499,55 @@ def test_a_broker_that_was_deposed_before_it_had_its_tables_begins_again() -> No
         await world.check_all()
 
     in_world(8, main)
+
+
+class WatchedDisk(CrashDisk):
+    """A disk that knows how often tables are read in the loop, which then waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: set[int] = set()
+        self.reads_in_thread = self.reads_in_loop = 0
+        self.is_in_thread = False
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        file = super().open(path, create=create)
+        (self.tables.add if path.endswith(".table") else self.tables.discard)(file)
+        return file
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        if file in self.tables:
+            self.reads_in_thread += self.is_in_thread
+            self.reads_in_loop += not self.is_in_thread
+        return super().read(file, size, at)
+
+    def run_task(self, task: Callable[[], object]) -> object:
+        self.is_in_thread = True
+        try:
+            return task()
+        finally:
+            self.is_in_thread = False
+
+
+def test_a_takeover_reads_tables_in_a_thread() -> None:
+    async def main(world: World) -> None:
+        owner = await owner_with_table(world)
+        for _ in range(5):
+            await world.cancel()
+            await asyncio.sleep(0.5)
+        assert len(owner.tree.deletions) > 0, "the log has no tombstones yet"
+        owner.kill()
+        world.brokers = []
+        loop, disk = asyncio.get_running_loop(), WatchedDisk()
+        assert isinstance(loop, VirtualLoop)
+        loop.run_task = disk.run_task
+        successor = world.start(disk)
+        assert await world.owner() is successor
+        assert len(successor.tree) == 20 - len(world.cancelled)
+        assert (disk.reads_in_loop, disk.reads_in_thread > 0) == (0, True)
+        await world.check_all()
+
+    in_world(9, main)
 
 
 # -- Many
