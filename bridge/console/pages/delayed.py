@@ -77,7 +77,7 @@ def _chart(histogram: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _calendar(api: PageApi, topic: str | None) -> list[list[dict[str, Any]]]:
-    """Return weeks of days, from today in UTC: begin, date, label, weekday, number of messages, shade from 0 to 4."""
+    """Return weeks of days, from today in UTC: begin, date, day, month, weekday, number, shade from 0 to 4."""
     today_ms = api.now_ms - api.now_ms % DAY_MS
     found = await api.get(
         "/api/timers/histogram", topic=topic, from_ms=today_ms, until_ms=today_ms + DAYS * DAY_MS, bins=DAYS
@@ -89,7 +89,7 @@ async def _calendar(api: PageApi, topic: str | None) -> list[list[dict[str, Any]
         begin_ms = today_ms + number * DAY_MS
         date = moment(begin_ms)[:10]
         days.append({
-            "begin_ms": begin_ms, "date": date, "label": f"{int(date[8:])} {MONTHS[int(date[5:7]) - 1]}",
+            "begin_ms": begin_ms, "date": date, "day": int(date[8:]), "month": MONTHS[int(date[5:7]) - 1],
             "name": WEEKDAYS[(begin_ms // DAY_MS + 3) % 7], "count": count,
             "heat": 0 if not count else 1 + 3 * count // most,
         })  # fmt: skip
