@@ -63,6 +63,14 @@ def moved(data: Path, prefix: Path, capsys: Capture) -> SimulatedBucket:
     return bucket
 
 
+async def owner(clock: ManualClock, bucket: SimulatedBucket) -> SharedCore:
+    """Return a broker with an empty disk that owns the stream."""
+    core = SharedCore(clock, bucket, "a")
+    await core.join()
+    await core.own()
+    return core
+
+
 async def stopped(core: SharedCore) -> None:
     """Stop an owner in order, but let nothing run that writes its local files."""
     await core.replica.end()
@@ -90,9 +98,7 @@ def test_a_moved_log_is_a_stream_that_a_broker_with_an_empty_disk_reads_and_cont
     clock = ManualClock()
 
     async def main() -> None:
-        core = SharedCore(clock, bucket, "a")
-        await core.join()
-        await core.own()
+        core = await owner(clock, bucket)
         assert readable(core) == numbers(0, 60)  # type: ignore[arg-type]
         send(core, 60, 70)
         await asyncio.sleep(1)
@@ -140,9 +146,7 @@ def test_a_stream_becomes_a_data_directory(
     clock = ManualClock()
 
     async def main() -> None:
-        core = SharedCore(clock, bucket, "a")
-        await core.join()
-        await core.own()
+        core = await owner(clock, bucket)
         for number in range(60, 90):
             send(core, number, number + 1)
             await asyncio.sleep(0.2)
@@ -184,9 +188,7 @@ def test_a_log_of_which_retention_has_removed_segments_goes_there_and_back(tmp_p
     clock = ManualClock()
 
     async def main() -> None:
-        shared = SharedCore(clock, bucket, "a")
-        await shared.join()
-        await shared.own()
+        shared = await owner(clock, bucket)
         assert readable(shared) == numbers(50, 60)  # type: ignore[arg-type]
         shared.kill()
 

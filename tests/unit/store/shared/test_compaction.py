@@ -1,5 +1,6 @@
 """Proves that WAL objects go only when segment objects have their units, and that nobody uses a deleted slot again."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,7 @@ from duolog.store.shared.wal.wal_object import (
 )
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
-from tests.kit.shared_nodes import World, stop_all, until
+from tests.kit.shared_nodes import Node, World, stop_all, until
 
 OPTIONS = SharedOptions(
     object_bytes=1 << 13, segment_bytes=1 << 14, compact_slots=10, kept_slots=16, state_interval_ms=200
@@ -54,16 +55,32 @@ def wal(world: World) -> dict[int, WalKind]:
     return {sequence: decode(data, sequence).header.kind for sequence, data in found if sequence is not None}
 
 
+async def serving(world: World, faults: StoreFaults | None = None) -> Node:
+    """Start the broker a, and return it when it serves."""
+    owner = world.start("a", faults)
+    await until(lambda: owner.is_serving, world)
+    return owner
+
+
+def run_in(world: World, main: Callable[[], Awaitable[None]]) -> None:
+    """Run `main`, stop all brokers, and check what the world requires of their histories."""
+
+    async def whole() -> None:
+        await main()
+        await stop_all(world)
+        world.check()
+
+    run(whole(), world.clock)
+
+
 def test_compacted_log_is_read_by_a_broker_with_an_empty_disk_and_fences_stay() -> None:
     world = World(3, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         await world.pass_s(5)
         owner.kill()
-        owner = world.start("a")  # Its second fence is not in the first slot.
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)  # Its second fence is not in the first slot.
         await world.pass_s(5)
         left = wal(world)
         assert sum(kind == WalKind.FENCE for kind in left.values()) == 2
@@ -75,18 +92,15 @@ def test_compacted_log_is_read_by_a_broker_with_an_empty_disk_and_fences_stay() 
         owner.append_ms = 10_000_000
         await world.pass_s(2)
         assert standby.replayer.state == owner.replayer.state == world.state()
-        await stop_all(world)
-        world.check()
 
-    run(main(), world.clock)
+    run_in(world, main)
 
 
 def test_segment_object_with_units_across_its_parts_is_read_by_a_broker_with_an_empty_disk() -> None:
     world = World(4, replace(OPTIONS, object_bytes=1 << 20, segment_bytes=1 << 30))
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         owner.filler_bytes, owner.append_ms = (12 << 10,), 1
         await world.pass_s(1)
         owner.filler_bytes, owner.append_ms = (0,), 20
@@ -97,18 +111,15 @@ def test_segment_object_with_units_across_its_parts_is_read_by_a_broker_with_an_
         assert max(sizes) > RANGE_BYTES, "a segment object has several parts"
         standby = world.start("b")
         await until(lambda: standby.replayer.state == owner.replayer.state == world.state(), world)
-        await stop_all(world)
-        world.check()
 
-    run(main(), world.clock)
+    run_in(world, main)
 
 
 def test_standby_that_was_away_neither_takes_a_deleted_slot_nor_misses_it() -> None:
     world = World(4, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         standby = world.start("b")
         await world.pass_s(1)
         standby.pause(10)
@@ -118,10 +129,8 @@ def test_standby_that_was_away_neither_takes_a_deleted_slot_nor_misses_it() -> N
         owner.append_ms = 10_000_000
         await world.pass_s(2)
         assert standby.replayer.state == owner.replayer.state
-        await stop_all(world)
-        world.check()
 
-    run(main(), world.clock)
+    run_in(world, main)
 
 
 def test_objects_that_a_deposed_owner_creates_in_deleted_slots_hide_nothing() -> None:
@@ -129,8 +138,7 @@ def test_objects_that_a_deposed_owner_creates_in_deleted_slots_hide_nothing() ->
     world = World(6, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         owner.kill()
         owner = world.start("a")  # Its epoch is 2.
         standby = world.start("b")
@@ -148,10 +156,8 @@ def test_objects_that_a_deposed_owner_creates_in_deleted_slots_hide_nothing() ->
         owner.append_ms = 10_000_000
         await world.pass_s(6)
         assert standby.replayer.state == owner.replayer.state == world.state()
-        await stop_all(world)
-        world.check()
 
-    run(main(), world.clock)
+    run_in(world, main)
 
 
 def test_segments_without_live_records_go_from_the_bucket_and_an_empty_disk_starts_from_a_snapshot() -> None:
@@ -172,27 +178,22 @@ def test_segments_without_live_records_go_from_the_bucket_and_an_empty_disk_star
         owner.append_ms = 10_000_000
         await world.pass_s(2)
         assert standby.replayer.state == owner.replayer.state
-        await stop_all(world)
-        world.check()
 
-    run(main(), world.clock)
+    run_in(world, main)
 
 
 def test_an_owner_that_always_has_to_look_for_orphans_compacts_as_well() -> None:
     world = World(11, replace(OPTIONS, compact_slots=1, cleanup_interval_ms=1))
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        await serving(world)
         await world.pass_s(20)
         numbers = [key for key in world.bucket.objects if key.startswith("manifest/")]
         assert len(numbers) > 5
         lists = [each for each in world.bucket.history if each.operation == "list" and each.kind == "effect"]
         assert len(lists) > 5 * 3, "a search for orphans lists three folders"
-        await stop_all(world)
-        world.check()
 
-    run(main(), world.clock)
+    run_in(world, main)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +203,9 @@ def test_objects_that_nobody_reads_any_more_go_and_all_others_stay(faults: Store
     world = World(7, replace(OPTIONS, cleanup_interval_ms=2_000))
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         owner.kill()
-        owner = world.start("a", faults)  # Its epoch is 2.
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world, faults)  # Its epoch is 2.
         await until(lambda: manifest_key(1) in world.bucket.objects, world)
         assert owner.replica is not None
         manifests = owner.replica.joined.manifests
@@ -230,7 +229,5 @@ def test_objects_that_nobody_reads_any_more_go_and_all_others_stay(faults: Store
         await world.pass_s(5)
         assert (others.keys() | fences) <= world.bucket.objects.keys()
         assert {each.key for each in manifests.segments} <= world.bucket.objects.keys()
-        await stop_all(world)
-        world.check()
 
-    run(main(), world.clock)
+    run_in(world, main)
