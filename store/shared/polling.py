@@ -43,7 +43,6 @@ class Polling:
         self._asked_mono_ms: int | None = None  # When slots were asked for last.
         self._is_fast_owner = False  # It writes more slots than its beats.
         self._is_busy = False  # The last slot had units, or this follower is behind, so that more may be there.
-        self._is_behind = True  # No slot was empty since this follower may have fallen behind.
         self._is_small = True  # The last slot that was there was small.
         self.is_doubtful = True  # This follower was away: an empty slot may have had an object.
         self.restart(sequence)
@@ -51,6 +50,7 @@ class Polling:
     def restart(self, sequence: int) -> None:
         """Go on with this slot. Answers to requests that are under way must not be given any more."""
         self._first = self._next = sequence  # Slots below the first were found; from the next on, none was asked for.
+        self._is_behind = True  # No slot was empty since this follower may have fallen behind.
         self._due: dict[int, int] = {}  # Slots that are to be asked for again, and when.
         self._found: set[int] = set()  # Slots above the first one that were found.
         self._empty: set[int] = set()  # Slots that were empty, and no doubt came after that.
