@@ -3,15 +3,20 @@
     python -m benchmarks.shared --quick
     python -m benchmarks.shared --json shared.json
 
-The store is `benchmarks/slow_store.py`, whose every answer takes 5, 50 or 200 ms. One run, one table:
+The store is `benchmarks/slow_store.py`, whose every answer takes 5, 50 or 200 ms. Where Go is installed, one row has
+versitygw, a real S3 server, with its files on this machine's disk. One run, one table:
 
+- the store alone: what one client without a broker gets out of it;
 - producing under `flush.mode=shared`: MB/s of librdkafka, and the time to the answer of one record at a time;
-- producing under `flush.mode=sync`, with and without a shared log;
-- a takeover: from the kill of the owner to the next acknowledged record of a producer that knows both brokers;
+- producing under `flush.mode=sync`, with and without a shared log, in turns; the median of the ratios counts;
+- a takeover: from the kill of the owner to the next acknowledged record of a producer that knows both brokers; and in
+  virtual time with as many segment objects as 1 GiB and 100 GiB have (`simulated_history.py`);
 - a start on an empty disk, which reads the whole log from the store, and then reading its oldest records;
 - memory, and requests of an idle owner and an idle standby.
 
-The first rows say how fast this machine is at the moment, because other programs change every figure of the table.
+Clients, brokers and store share the cores of one machine, and other programs change every figure. So the first rows say
+how fast the machine is at the moment, and each load says how much CPU the broker used for 1 GB, and for which part of
+the time its loop waited for a core that others had.
 """
 
 from __future__ import annotations
@@ -20,12 +25,11 @@ import argparse
 import json
 import math
 import os
+import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,16 +40,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import librdkafka
-from tests.kit.broker import Broker, free_ports
+from benchmarks import librdkafka, simulated_history
+from benchmarks.broker_process import anonymous_mb, requests, used_cpu_s, waited_for_cores_s
+from benchmarks.stores import WITHIN_S, alone_mb_s, answer_of, slow_store
+from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
+from tests.kit.object_servers import versity
 
 LATENCIES_MS = (5, 50, 200)
 USUAL_LATENCY_MS = 50  # Of the rows that are measured with one latency.
 FLUSH_INTERVAL_MS = 100  # The default of `shared.flush_interval_ms`.
 BODY_BYTES = 1024
 PARTITIONS = 4
-WITHIN_S = 60.0
 HOUR_S = 3600
 MB = 1e6
 PIPED_WIDTH = 120
@@ -58,9 +64,12 @@ class Scale(NamedTuple):
     seconds: float  # Of a load.
     sends: int  # One at a time.
     idle_s: float
+    rounds: int  # Of loads that are compared.
 
 
-FULL, QUICK = Scale(10.0, 100, 60.0), Scale(3.0, 20, 15.0)
+FULL, QUICK = Scale(10.0, 100, 60.0, 5), Scale(3.0, 20, 15.0, 3)
+LOG_BYTES = 1 << 30  # At a takeover, and of a start on an empty disk.
+HISTORIES_GIB = (1, 100)  # Of which only the list is there.
 
 
 class Figure(NamedTuple):
@@ -91,15 +100,24 @@ def main() -> int:
 def run(folder: Path, scale: Scale) -> Iterator[Figure]:
     """Measure all figures, one after the other."""
     yield from machine(folder)
-    with running(Broker(folder / "plain", {"store.flush": "sync"})) as broker:
-        plain_mb_s = produced_mb_s(broker, "sync", scale)
-    yield Figure("produce, sync, without a shared log", plain_mb_s, "MB/s")
-    for latency_ms in LATENCIES_MS:
-        with slow_store(latency_ms) as endpoint:
-            rows = producing(folder / f"store-{latency_ms}", endpoint, latency_ms, plain_mb_s, scale)
-            yield from _tried(f"store of {latency_ms} ms", rows)
+    with running(Broker(folder / "plain", {"store.flush": "sync"})) as plain:
+        for latency_ms in LATENCIES_MS:
+            with slow_store(latency_ms) as endpoint:
+                name = f"store of {latency_ms} ms"
+                rows = producing(folder / f"store-{latency_ms}", endpoint, latency_ms, plain, scale)
+                yield from _tried(name, rows)
+        if shutil.which("go"):
+            with versity() as store:
+                store.make_bucket("bench")
+                os.environ.update(store.environment)
+                yield from _tried("versitygw", a_real_store(folder / "versitygw", store.endpoint, scale))
     with slow_store(USUAL_LATENCY_MS) as endpoint:
         yield from _tried("two brokers", two_brokers(folder / "pair", endpoint, scale))
+    for gib in HISTORIES_GIB:
+        done = simulated_history.takeover(gib, USUAL_LATENCY_MS)
+        what = f"takeover in virtual time with {done.objects} segment objects, as {gib} GiB have"
+        yield Figure(what, done.waited_s, "s", "< 5", done.waited_s < 5)
+        yield Figure("the same: CPU of both brokers, store and client", done.cpu_s, "s")
 
 
 def _tried(what: str, rows: Iterator[Figure]) -> Iterator[Figure]:
@@ -128,24 +146,21 @@ def machine(folder: Path) -> Iterator[Figure]:
             os.fdatasync(file.fileno())
             times.append(time.perf_counter() - begun_s)
     yield Figure("machine: fdatasync after 4 KiB, median", statistics.median(times) * 1000, "ms")
+    yield Figure("machine: write of a new file, not synced", written_mb_s(folder / "written"), "MB/s")
     yield Figure(f"machine: load average, {os.cpu_count()} cores", os.getloadavg()[0], "")
 
 
+def written_mb_s(path: Path) -> float:
+    """Return how fast the page cache takes a new file. A machine that gives memory late is slow here."""
+    block, count = bytes(1 << 20), 256
+    begun_s = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(count):
+            file.write(block)
+    return count * len(block) / MB / (time.perf_counter() - begun_s)
+
+
 # -- Brokers and the store
-
-
-@contextmanager
-def slow_store(latency_ms: float) -> Iterator[str]:
-    """Run a store; yields its endpoint."""
-    (port,) = free_ports(1)
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.slow_store", str(port), str(latency_ms)])
-    endpoint = f"http://127.0.0.1:{port}"
-    try:
-        eventually("the store", lambda: answer_of(f"{endpoint}/bench?list-type=2"), bool, WITHIN_S)
-        yield endpoint
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextmanager
@@ -159,16 +174,6 @@ def running(broker: Broker) -> Iterator[Broker]:
 
 def shared_broker(data: Path, endpoint: str) -> Broker:
     return Broker(data, {"store.flush": "shared", "shared.url": "s3://bench/log", "shared.endpoint": endpoint})
-
-
-def answer_of(url: str) -> bytes:
-    """Return what a GET is answered with; empty without an answer."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            found: bytes = answer.read()
-            return found
-    except OSError:
-        return b""
 
 
 def status(broker: Broker) -> dict[str, object]:
@@ -188,13 +193,37 @@ def create_topic(broker: Broker, topic: str, flush: str) -> None:
 # -- Producing
 
 
-def produced_mb_s(broker: Broker, flush: str, scale: Scale) -> float:
-    """Return the MB/s of librdkafka on a new topic. A first short load does not count."""
+class Load(NamedTuple):
+    """What librdkafka and a broker did together."""
+
+    mb_s: float
+    cpu_s_per_gb: float  # Of the broker.
+    waited_share: float  # Of the time: the broker's loop could run, and others had the cores.
+
+    def figures(self, what: str, goal_mb_s: int = 0) -> Iterator[Figure]:
+        if goal_mb_s:
+            yield Figure(what, self.mb_s, "MB/s", f">= {goal_mb_s}", self.mb_s >= goal_mb_s)
+        else:
+            yield Figure(what, self.mb_s, "MB/s")
+        yield Figure("  CPU of the broker for 1 GB", self.cpu_s_per_gb, "s")
+        yield Figure("  its loop waited for a core, of the time", self.waited_share, "")
+
+
+def produced(broker: Broker, topic: str, seconds: float) -> Load:
+    """Load a topic. A first short load must have come before."""
+    cpu_s, waited_s = used_cpu_s(broker), waited_for_cores_s(broker)
+    ran = librdkafka.produce(broker.kafka, topic, BODY_BYTES, seconds=seconds)
+    mb = ran.messages * BODY_BYTES / MB
+    waited_share = (waited_for_cores_s(broker) - waited_s) / ran.seconds
+    return Load(mb / ran.seconds, (used_cpu_s(broker) - cpu_s) * 1000 / mb, waited_share)
+
+
+def new_topic(broker: Broker, flush: str, scale: Scale) -> str:
+    """Return a topic that had a first short load."""
     topic = f"throughput-{flush}"
     create_topic(broker, topic, flush)
     librdkafka.produce(broker.kafka, topic, BODY_BYTES, seconds=scale.seconds / 3)
-    ran = librdkafka.produce(broker.kafka, topic, BODY_BYTES, seconds=scale.seconds)
-    return ran.messages * BODY_BYTES / MB / ran.seconds
+    return topic
 
 
 def answer_times_ms(broker: Broker, flush: str, count: int) -> list[float]:
@@ -211,9 +240,16 @@ def answer_times_ms(broker: Broker, flush: str, count: int) -> list[float]:
     return times[1:]
 
 
-def producing(folder: Path, endpoint: str, latency_ms: int, plain_mb_s: float, scale: Scale) -> Iterator[Figure]:
+def alone(name: str, endpoint: str) -> Iterator[Figure]:
+    stored_mb_s, read_mb_s = alone_mb_s(endpoint)
+    yield Figure(f"{name}: put, by a client without a broker", stored_mb_s, "MB/s")
+    yield Figure(f"{name}: get, by a client without a broker", read_mb_s, "MB/s")
+
+
+def producing(folder: Path, endpoint: str, latency_ms: int, plain: Broker, scale: Scale) -> Iterator[Figure]:
     """Measure one broker with a store of this latency."""
     name = f"store of {latency_ms} ms"
+    yield from alone(name, endpoint)
     with running(shared_broker(folder, endpoint)) as broker:
         wait_for_role(broker, "owner")
         times = answer_times_ms(broker, "shared", scale.sends)
@@ -221,13 +257,35 @@ def producing(folder: Path, endpoint: str, latency_ms: int, plain_mb_s: float, s
         p50_ms, p99_ms = statistics.median(times), statistics.quantiles(times, n=100)[98]
         yield Figure(f"{name}: answer under shared, p50", p50_ms, "ms", f"<= {limit_ms:.0f}", p50_ms <= limit_ms)
         yield Figure(f"{name}: answer under shared, p99", p99_ms, "ms")
-        shared_mb_s = produced_mb_s(broker, "shared", scale)
-        yield Figure(f"{name}: produce, shared", shared_mb_s, "MB/s", ">= 80", shared_mb_s >= 80)
-        yield Figure(f"{name}: produce, shared, of sync without a shared log", shared_mb_s / plain_mb_s, "")
+        topic = new_topic(broker, "shared", scale)
+        yield from produced(broker, topic, scale.seconds).figures(f"{name}: produce, shared", 80)
         if latency_ms == USUAL_LATENCY_MS:
-            ratio = produced_mb_s(broker, "sync", scale) / plain_mb_s
-            yield Figure(f"{name}: produce, sync, of sync without a shared log", ratio, "", ">= 0.9", ratio >= 0.9)
+            yield from compared(plain, broker, scale)
         yield Figure(f"{name}: memory of the owner after that", anonymous_mb(broker), "MB")
+
+
+def compared(plain: Broker, shared: Broker, scale: Scale) -> Iterator[Figure]:
+    """Compare synchronous topics of a broker without a shared log with those of one with it, in turns."""
+    topics = new_topic(plain, "sync", scale), new_topic(shared, "sync", scale)
+    both = [*zip((plain, shared), topics, strict=True)]
+    loads = [[produced(*each, scale.seconds / 2) for each in both] for _ in range(scale.rounds)]
+    for what, column in (("without", 0), ("with", 1)):
+        parts = zip(*(each[column] for each in loads), strict=True)
+        yield from Load(*map(statistics.median, parts)).figures(f"produce, sync, {what} a shared log")
+    ratio = statistics.median(shared.mb_s / plain.mb_s for plain, shared in loads)
+    yield Figure("produce, sync: with of without a shared log", ratio, "", ">= 0.9", ratio >= 0.9)
+    cpu = statistics.median(shared.cpu_s_per_gb / plain.cpu_s_per_gb for plain, shared in loads)
+    yield Figure("  the same of the broker's CPU for 1 GB", cpu, "")
+
+
+def a_real_store(folder: Path, endpoint: str, scale: Scale) -> Iterator[Figure]:
+    """Measure one broker with a real S3 server, which has no latency but its own."""
+    yield from alone("versitygw", endpoint)
+    with running(shared_broker(folder, endpoint)) as broker:
+        wait_for_role(broker, "owner")
+        yield from produced(broker, new_topic(broker, "shared", scale), scale.seconds).figures(
+            "versitygw: produce, shared"
+        )
 
 
 # -- Two brokers
@@ -240,7 +298,7 @@ def two_brokers(folder: Path, endpoint: str, scale: Scale) -> Iterator[Figure]:
         wait_for_role(owner, "owner")
         with running(standby):
             create_topic(owner, "filled", "shared")
-            ran = librdkafka.produce(owner.kafka, "filled", BODY_BYTES, seconds=scale.seconds)
+            ran = librdkafka.produce(owner.kafka, "filled", BODY_BYTES, count=LOG_BYTES // BODY_BYTES)
             filled_mb = ran.messages * BODY_BYTES / MB
             yield Figure("two brokers: produce, shared", filled_mb / ran.seconds, "MB/s")
             yield from idle(owner, standby, scale)
@@ -277,12 +335,16 @@ def start_on_empty_disk(empty: Broker, owner: Broker, filled_mb: float, count: i
     """Start a standby without a disk, let it take over, and read its oldest records."""
     begun_s = time.monotonic()
     empty.start()
+    ready_s = time.monotonic()
     end = status(owner)["log"]
     eventually("the whole log", lambda: status(empty).get("log"), lambda found: position(found) >= position(end), 600)
     took_s = time.monotonic() - begun_s
-    yield Figure("start on an empty disk, until it follows", took_s, "s")
-    read_mb_s = filled_mb / took_s
-    yield Figure("the same as a rate: read from the store and replayed", read_mb_s, "MB/s", ">= 100", read_mb_s >= 100)
+    yield Figure(f"start on an empty disk with {filled_mb:.0f} MB of log, until it follows", took_s, "s")
+    read_mb_s = filled_mb / (took_s - (ready_s - begun_s))
+    yield Figure(
+        "the same after the ready line: read from the store and replayed", read_mb_s, "MB/s", ">= 100", read_mb_s >= 100
+    )
+    yield Figure("memory of this broker after that", anonymous_mb(empty), "MB")
     owner.stop()
     wait_for_role(empty, "owner")
     ran = librdkafka.consume(empty.kafka, "filled", PARTITIONS, count)
@@ -292,21 +354,6 @@ def start_on_empty_disk(empty: Broker, owner: Broker, filled_mb: float, count: i
 
 def position(log: object) -> int:
     return int(log["next_position"]) if isinstance(log, Mapping) else -1
-
-
-# -- Figures of a process
-
-
-def requests(broker: Broker) -> float:
-    """Return how many requests to the store a broker has sent."""
-    lines = answer_of(f"http://{broker.http}/metrics").decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("duolog_object_requests_total"))
-
-
-def anonymous_mb(broker: Broker) -> float:
-    """Return the anonymous resident memory of a broker."""
-    lines = Path(f"/proc/{broker.pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) * 1024 / MB
 
 
 # -- The table
