@@ -67,7 +67,7 @@ class Scale(NamedTuple):
     rounds: int  # Of loads that are compared.
 
 
-FULL, QUICK = Scale(10.0, 100, 60.0, 5), Scale(3.0, 20, 15.0, 3)
+FULL, QUICK = Scale(10.0, 100, 60.0, 5), Scale(3.0, 20, 15.0, 5)
 LOG_BYTES = 1 << 30  # At a takeover, and of a start on an empty disk.
 HISTORIES_GIB = (1, 100)  # Of which only the list is there.
 
@@ -102,7 +102,7 @@ def run(folder: Path, scale: Scale) -> Iterator[Figure]:
     yield from machine(folder)
     with running(Broker(folder / "plain", {"store.flush": "sync"})) as plain:
         for latency_ms in LATENCIES_MS:
-            with slow_store(latency_ms) as endpoint:
+            with slow_store(latency_ms, forgets=True) as endpoint:
                 name = f"store of {latency_ms} ms"
                 rows = producing(folder / f"store-{latency_ms}", endpoint, latency_ms, plain, scale)
                 yield from _tried(name, rows)

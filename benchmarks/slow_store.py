@@ -1,7 +1,9 @@
-"""An S3 server whose every answer takes a given time: `python -m benchmarks.slow_store PORT LATENCY_MS`.
+"""An S3 server whose every answer takes a given time: `python -m benchmarks.slow_store PORT LATENCY_MS [--forget]`.
 
 It keeps the objects of all buckets in memory until it ends, and knows what a broker asks for: PUT with `If-None-Match`,
-GET with and without `Range`, HEAD, lists, and deletes of one or many objects. Signatures are not verified. Other stores
+GET with and without `Range`, HEAD, lists, and deletes of one or many objects. Signatures are not verified. With
+`--forget`, objects above 64 KiB have any bytes: the store takes no memory from the page cache of a broker beside
+it, as a store elsewhere takes none. Other stores
 that run on one machine (moto, a proxy before it) would take more CPU than the broker that is measured.
 """
 
@@ -24,6 +26,8 @@ DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
 LIST_MAX = 1000
 
 Body = bytes | bytearray | memoryview
+KEPT_BYTES = 64 << 10
+FORGOTTEN = memoryview(bytearray(128 << 20))  # All bodies that are not kept are received here, one over the other.
 
 
 class Answer(NamedTuple):
@@ -38,8 +42,8 @@ class Answer(NamedTuple):
 class SlowStore:
     """The objects, and the server. Bodies go between the socket and the object, without a buffer between them."""
 
-    def __init__(self, latency_ms: float) -> None:
-        self._latency_s = latency_ms / 1000
+    def __init__(self, latency_ms: float, *, forgets: bool = False) -> None:
+        self._latency_s, self._forgets = latency_ms / 1000, forgets
         self._objects: dict[str, Body] = {}  # By bucket and key, as in the path of a request.
 
     async def serve(self, port: int) -> None:
@@ -61,7 +65,8 @@ class SlowStore:
         with connection, suppress(ConnectionError):
             while (head := await _head(connection, received)) is not None:
                 method, target, fields = head
-                body = await _body(connection, received, int(fields.get("content-length", "0")))
+                size = int(fields.get("content-length", "0"))
+                body = await _body(connection, received, self._buffer(size))
                 if body is None:
                     return
                 await asyncio.sleep(self._latency_s)
@@ -72,6 +77,12 @@ class SlowStore:
                 await loop.sock_sendall(connection, "\r\n".join(lines).encode() + b"\r\n\r\n")
                 if answer.body:
                     await loop.sock_sendall(connection, answer.body)
+
+    def _buffer(self, size: int) -> memoryview:
+        """Return the place for a body of this size."""
+        return (
+            FORGOTTEN[:size] if self._forgets and KEPT_BYTES < size <= len(FORGOTTEN) else memoryview(bytearray(size))
+        )
 
     def answer(self, method: str, target: str, fields: Mapping[str, str], body: Body) -> Answer:
         """Do one request."""
@@ -139,18 +150,16 @@ async def _head(connection: socket.socket, received: bytearray) -> tuple[str, st
     )
 
 
-async def _body(connection: socket.socket, received: bytearray, size: int) -> Body | None:
-    """Receive the body of a request. Return None at the end of the connection."""
-    body = bytearray(size)
-    count = min(size, len(received))
+async def _body(connection: socket.socket, received: bytearray, body: memoryview) -> Body | None:
+    """Receive the body of a request, and return it. Return None at the end of the connection."""
+    count = min(len(body), len(received))
     body[:count] = received[:count]
     del received[:count]
-    with memoryview(body) as view:
-        while count < size:
-            found = await asyncio.get_running_loop().sock_recv_into(connection, view[count:])
-            if not found:
-                return None
-            count += found
+    while count < len(body):
+        found = await asyncio.get_running_loop().sock_recv_into(connection, body[count:])
+        if not found:
+            return None
+        count += found
     return body
 
 
@@ -167,4 +176,5 @@ def _read(data: Body, wanted: str) -> Answer:
 
 
 if __name__ == "__main__":
-    asyncio.run(SlowStore(float(sys.argv[2])).serve(int(sys.argv[1])))
+    store = SlowStore(float(sys.argv[2]), forgets="--forget" in sys.argv)
+    asyncio.run(store.serve(int(sys.argv[1])))

@@ -22,10 +22,12 @@ WITHIN_S = 60.0
 
 
 @contextmanager
-def slow_store(latency_ms: float) -> Iterator[str]:
-    """Run a store; yields its endpoint."""
+def slow_store(latency_ms: float, *, forgets: bool = False) -> Iterator[str]:
+    """Run a store; yields its endpoint. With `forgets` it is only for brokers that read nothing back."""
     (port,) = free_ports(1)
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.slow_store", str(port), str(latency_ms)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.slow_store", str(port), str(latency_ms), *["--forget"] * forgets]
+    )
     endpoint = f"http://127.0.0.1:{port}"
     try:
         eventually("the store", lambda: answer_of(f"{endpoint}/bench?list-type=2"), bool, WITHIN_S)
