@@ -13,13 +13,20 @@ row of its timer (`delay/rows.py`), so it needs no memory of its own; here are o
 Whoever appends a unit that removes pending messages adds what `credits_of` returns to it. So the sums need no search in
 sorted tables, live or at a start. Topics are counted apart, because the messages of a deleted topic are subtracted at
 once, and removed from the log much later. A number without messages is free.
+
+A client chooses its client id, and each time another one if it wants. So entities with a client id have at most half of
+the numbers, and those of one user CLIENT_IDS_OF_USER_MAX: quotas of users always have numbers left.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from heapq import nlargest
+from typing import Final, NamedTuple
 
 from duolog.delay.rows import ENTITIES_MAX, NAME_SIZE, TOPIC_SHIFT, Timer, entity_of
+
+CLIENT_IDS_MAX: Final = ENTITIES_MAX // 2
+CLIENT_IDS_OF_USER_MAX: Final = 1000
 
 
 class QuotaEntity(NamedTuple):
@@ -45,6 +52,7 @@ class QuotaEntities:
         self._numbers: dict[QuotaEntity, int] = {}
         self._counts: dict[int, int] = {}  # By number; none is 0.
         self._by_topic: dict[int, dict[int, int]] = {}  # By topic and number; none is 0.
+        self._client_ids = Counter[str | None]()  # By user, the entities that have a client id.
         self._last = 0  # The number that was given last.
 
     # -- Reading
@@ -62,14 +70,24 @@ class QuotaEntities:
         """Return the number of a quota entity; None: it has no pending messages."""
         return self._numbers.get(entity)
 
-    def free_number(self) -> int | None:
-        """Return a number for another entity; None: there is none left."""
-        if len(self._counts) >= ENTITIES_MAX:
+    def free_number(self, entity: QuotaEntity) -> int | None:
+        """Return a number for another entity; None: there is none left for it."""
+        if len(self._counts) >= ENTITIES_MAX or (entity.client_id is not None and self._is_full(entity.user)):
             return None
         number = self._last % ENTITIES_MAX + 1
         while number in self._counts:
             number = number % ENTITIES_MAX + 1
         return number
+
+    def _is_full(self, user: str | None) -> bool:
+        """Whether no further client id of a user can have messages; None: of quotas for client ids only."""
+        of_user = 0 if user is None else self._client_ids[user]
+        return of_user >= CLIENT_IDS_OF_USER_MAX or self._client_ids.total() >= CLIENT_IDS_MAX
+
+    def largest(self, count: int) -> list[tuple[QuotaEntity, int]]:
+        """Return the entities with the most pending messages, and these numbers."""
+        numbers = nlargest(count, self._counts, key=self._counts.__getitem__)
+        return [(self._names[number], self._counts[number]) for number in numbers if number in self._names]
 
     def credits_of(self, timers: Iterable[Timer]) -> list[TimerCredit]:
         """Return what the removal of these timers credits to their quota entities."""
@@ -88,6 +106,8 @@ class QuotaEntities:
         """Note whose number this is."""
         self._forget(number)
         self._names[number], self._numbers[entity], self._last = entity, number, number
+        if entity.client_id is not None:
+            self._client_ids[entity.user] += 1
 
     def add(self, topic: int, number: int, count: int = 1) -> None:
         """Count pending messages of a quota entity."""
@@ -119,8 +139,14 @@ class QuotaEntities:
     def _forget(self, number: int) -> None:
         """Forget whose number this is. It may be unknown, or have had no messages, if an entry was set aside."""
         entity = self._names.pop(number, None)
-        if entity is not None and self._numbers.get(entity) == number:
+        if entity is None:
+            return
+        if self._numbers.get(entity) == number:
             del self._numbers[entity]
+        if entity.client_id is not None:
+            self._client_ids[entity.user] -= 1
+            if not self._client_ids[entity.user]:
+                del self._client_ids[entity.user]
 
     def snapshot(self) -> Iterator[tuple[int, QuotaEntity, list[tuple[int, int]]]]:
         """Return (number, entity, a part of its messages by topic), for `named` and `add`; made as it is read."""

@@ -61,7 +61,7 @@ class PendingQuota:
         if refuses:
             self._check(client, entity, limit, count - _credited(records, number))
         if number is None:
-            number = self._entities.free_number()
+            number = self._entities.free_number(entity)
             if number is None and refuses:  # Nothing can be counted for this client, which must be no advantage.
                 raise self._refusal(client, f"{len(self._entities)} other clients have pending messages")
             if number is None:

@@ -1,7 +1,7 @@
-"""The metrics whose number of series is fixed, because their labels are names from tables of the broker."""
+"""The metrics whose number of series is bounded: most labels are names from tables of the broker."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -19,6 +19,8 @@ from duolog.bridge.http.metrics.topic_families import NODE_LABELS
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE
+
+QUOTA_ENTITIES_MAX: Final = 20  # Those with the most pending messages have a series.
 
 
 class Buckets(Protocol):
@@ -65,6 +67,14 @@ def _security(context: HttpContext) -> Iterator[Metric]:
         ("protocol", "quota"),
         context.security.quotas.throttled,
     )
+    pending = GaugeMetricFamily(
+        "duolog_quota_delayed_messages_pending",
+        f"Delayed messages pending under a quota, of the {QUOTA_ENTITIES_MAX} users and client ids with the most.",
+        labels=("user", "client_id"),
+    )
+    for entity, count in context.delayed.delays.timers.quota_entities.largest(QUOTA_ENTITIES_MAX):
+        pending.add_metric((entity.user or "", entity.client_id or ""), count)
+    yield pending
 
 
 def _requests(context: HttpContext) -> Iterator[Metric]:

@@ -17,7 +17,7 @@ from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.delay import quota_entities
 from duolog.delay.cancellations import TimerOutcome
-from duolog.delay.quota_entities import QuotaEntity
+from duolog.delay.quota_entities import QuotaEntities, QuotaEntity
 from duolog.delay.requested_delay import RequestedDelay
 from duolog.delay.rows import ENTITIES_MAX, entity_of, marks_of
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
@@ -230,7 +230,7 @@ def test_half_message_of_a_kafka_producer_is_refused_when_it_is_sent() -> None:
     core.publisher.publish_batch(topic, 0, batch([b"x"], headers=headers[:1]), core.clock.now_ms(), origin)
 
 
-def test_numbers_of_owners_fit_beside_the_size_of_the_name_and_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_quota_entities_fit_beside_the_size_of_the_name_and_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for entity in (0, 1, 7, 8, 9, 4095, ENTITIES_MAX):
         for name_size in (0, 8):
             assert (entity_of(marks_of(entity, name_size)), marks_of(entity, name_size) & 8) == (entity, name_size)
@@ -250,6 +250,38 @@ def test_numbers_of_owners_fit_beside_the_size_of_the_name_and_run_out(monkeypat
         add(user)
     with pytest.raises(PendingQuotaReached, match="2 other clients have pending messages"):
         add("c")
+
+
+def test_client_ids_leave_numbers_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_entities, "CLIENT_IDS_MAX", 5)
+    monkeypatch.setattr(quota_entities, "CLIENT_IDS_OF_USER_MAX", 2)
+    table = QuotaEntities()
+
+    def add(user: str | None, client_id: str | None) -> int | None:
+        entity = QuotaEntity(user, client_id)
+        number = table.free_number(entity)
+        if number is not None:
+            table.named(number, entity)
+            table.add(7, number)
+        return number
+
+    assert [add("alice", str(each)) is not None for each in range(3)] == [True, True, False]
+    assert [add(None, str(each)) is not None for each in range(4)] == [True, True, True, False]
+    assert add("bob", "app") is None
+    assert add("bob", None) is not None
+    table.credit(7, 1, 1)
+    assert add("alice", "2") is not None, "the number of its first client id is free again"
+    table.topic_deleted(7)
+    assert [add(None, str(each)) is not None for each in range(6)] == [True] * 5 + [False]
+
+
+def test_metric_has_the_quota_entities_with_the_most_pending_messages() -> None:
+    table = QuotaEntities()
+    for number, (entity, count) in enumerate({("alice", None): 3, (None, "app"): 5, ("bob", "app"): 1}.items(), 1):
+        table.named(number, QuotaEntity(*entity))
+        table.add(7, number, count)
+    assert table.largest(2) == [(QuotaEntity(None, "app"), 5), (QuotaEntity("alice", None), 3)]
+    assert len(table.largest(20)) == 3
 
 
 # -- Random histories
