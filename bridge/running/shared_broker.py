@@ -55,6 +55,7 @@ class SharedBroker(Broker):
     _tables: StreamTables
     _standby_http: StandbyHttpPort
     _following: asyncio.Task[None]
+    _has_served = False  # It serves, or has served before it was deposed.
     _aborted_mono_ms = 0  # When the lease was last checked; connections are not aborted before this time.
 
     # -- Starting
@@ -157,8 +158,11 @@ class SharedBroker(Broker):
         await self.listen(bound, {name: self._by_role(name, factory) for name, factory in as_standby.items()})
 
     def _by_role(self, name: str, standby: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.BaseProtocol]:
-        """Return a factory of the connections of a port: those of a standby until this broker serves."""
-        return lambda: self.factories[name]() if self._is_serving else standby()
+        """Return a factory of the connections of a port: those of a standby until this broker serves.
+
+        A deposed broker makes those of an owner until the process begins again: nothing is answered on them.
+        """
+        return lambda: self.factories[name]() if self._has_served else standby()
 
     def _start_standby_time(self) -> None:
         replica, connections = self.membership.replica, self.server.connections
@@ -213,7 +217,7 @@ class SharedBroker(Broker):
         await self.serve_clients()
         self.membership.update_nodes()
         self.server.may_answer = self.http.may_answer = self.may_answer
-        self._is_serving = True
+        self._is_serving = self._has_served = True
         for connection in [*self.server.connections]:
             if isinstance(connection, StandbyRocketMQConnection):
                 connection.close("this broker is the owner now")

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from duolog.bridge.cluster.membership import OwnershipLost
 from duolog.bridge.config import DelayOptions, Options, SecurityOptions
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.rocketmq.messages.message import Message
@@ -51,6 +52,26 @@ def test_standby_owns_the_stream_after_a_kill_and_a_paused_owner_follows() -> No
         assert first.is_owner
         await asyncio.sleep(10)
         assert (first.is_owner, second.is_owner, second.deposed) == (True, False, 1)
+
+    run_machines(main)
+
+
+def test_a_deposed_broker_accepts_connections_on_all_ports_until_it_begins_again() -> None:
+    """Its standby's HTTP port was stopped when it became the owner, and cannot accept any."""
+
+    def accept_as_standby() -> asyncio.BaseProtocol:
+        raise AssertionError("the parts of a standby have ended")
+
+    async def main(first: Machine, second: Machine) -> None:
+        first.start()
+        await asyncio.sleep(5)
+        assert first.is_owner
+        assert first.broker is not None
+        first.broker._deposed(OwnershipLost("asked by a test"))
+        for name in PORTS:
+            assert isinstance(first.broker._by_role(name, accept_as_standby)(), asyncio.BaseProtocol)
+        assert not first.broker.server.may_answer()
+        assert not first.broker.is_owner
 
     run_machines(main)
 
