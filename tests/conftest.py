@@ -20,7 +20,7 @@ import pytest
 
 from tests.kit.lacking import IN_CI, MAY_BE_SKIPPED_IN_CI
 
-FEW_EXAMPLES = 25
+FEW_EXAMPLES = 15
 SEED = int(os.environ.get("DUOLOG_SEED") or random.SystemRandom().randrange(1 << 32))
 
 if not IN_CI:  # There hypothesis has a profile of its own, also without a deadline: a busy machine is no failure.
@@ -47,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )  # kafka-python
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+    # With Python's threshold of 700 objects, collections take a sixth of the unit tests' processor time.
+    gc.set_threshold(10_000)
     os.environ["DUOLOG_SEED"] = str(SEED)  # For the workers of `-n 2`.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A job in a shell's background ignores SIGINT, and so would each child process that a test interrupts.
@@ -54,12 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector run less often, and not go through what stays until the end of the run.
-
-    With Python's threshold of 700 objects, collections take a sixth of the unit tests' processor time.
-    """
+    """Let the garbage collector not go through what stays until the end of the run."""
     gc.freeze()
-    gc.set_threshold(10_000)
 
 
 @pytest.fixture

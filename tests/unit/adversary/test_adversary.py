@@ -21,6 +21,7 @@ from duolog.protocol.kafka.api_messages import ApiKey
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.kit.loop import run
+from tests.kit.rows import first_in_unit
 from tests.unit.adversary import http_requests, rocketmq_requests, scenes
 from tests.unit.adversary.http_side import HttpSide
 from tests.unit.adversary.world import Attacker, World
@@ -32,7 +33,7 @@ import_module("duolog.bridge.http.openapi.document")
 KAFKA = [pytest.param(api.key, id=api.key.name) for api in kafka.TABLE.values()]
 ROCKETMQ = [pytest.param(RequestCode(code), id=RequestCode(code).name) for code in request_table.TABLE]
 PAIRS = 2  # Pairs of connections for each row; each connection sends one request.
-HTTP_PAIRS = 1  # Because there are twice as many routes as requests of a client protocol.
+HTTP_PAIRS = 1  # There are twice as many routes as requests of a client protocol. `make unit` sends no pairs.
 SOAK_REQUESTS = int(os.environ.get("DUOLOG_SOAK_REQUESTS", "3000000"))
 WORLD_REQUESTS = 3_000  # After so many requests the soak makes a new world, because state grows.
 MUTATIONS = (1, 1, 1, 2, 3)
@@ -133,14 +134,15 @@ def _decide(world: World, stranger: Attacker, named: list[dict[str, str]]) -> No
         stranger.send(request.encode(), "END_TRANSACTION", is_answered=False)
 
 
-def test_http_requests(world: World) -> None:
+@pytest.mark.parametrize("pairs", first_in_unit([0, HTTP_PAIRS], 1))
+def test_http_requests(world: World, pairs: int) -> None:
     async def attack() -> None:
         async with HttpSide(world) as side:
             for method, path in side.rows:
                 has_body = method in ("POST", "PATCH", "PUT")
                 assert not has_body or (method, path) in http_requests.BODIES, f"no valid body of {method} {path}"
                 assert await side.attack(method, path, mutations=0), f"{method} {path} is not answered"
-                for _ in range(HTTP_PAIRS):
+                for _ in range(pairs):
                     pair = [side.attack(method, path, world.rng.choice(MUTATIONS)) for _ in range(2)]
                     await asyncio.gather(*pair)
                 world.pass_ms(1_000)
