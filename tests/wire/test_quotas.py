@@ -15,6 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
+from tests.wire.clients.agent import AgentError
+from tests.wire.clients.jvm import Agents
+from tests.wire.clients.message import Message
 from tests.wire.test_security import PASSWORDS, add_user, duolog, settings
 
 NOISY_RATE = 2_000_000
@@ -136,6 +139,39 @@ def test_delayed_message_above_the_quota_is_reported_at_once(broker: Broker) -> 
         )
         assert producer.flush(10) == 0
     assert codes == [None, KafkaError.POLICY_VIOLATION, None]
+
+
+def test_java_application_sees_a_policy_violation_and_its_producer_goes_on(broker: Broker, agents: Agents) -> None:
+    """`docs/operating/audit-and-quotas.md` says what the client does: no retry, and no end of the producer."""
+    new_topic(broker, "orders")
+    duolog("quota", "set", "--user", "<default>", "delayed_messages_pending=1", DUOLOG_HTTP=broker.http)
+    java, delayed = agents.kafka("4.3"), Message(b"x", headers=(("TIMER_DELAY_MS", b"600000"),)).as_kafka_json()
+    refused = "PolicyViolationException: .*quota delayed_messages_pending of ANONYMOUS: 1 delayed messages are pending"
+    for name, config in (("plain", {}), ("transactional", {"transactional.id": "id"})):
+        java.call("open_producer", name=name, bootstrap=broker.kafka, config=config)
+
+    def do(name: str, what: str, *messages: object) -> Any:
+        return java.call("producer", name=name, topic="orders", do=what, messages=messages)
+
+    do("plain", "send", delayed)
+    with pytest.raises(AgentError, match=refused):
+        do("plain", "send", delayed)
+    do("plain", "send", Message(b"x").as_kafka_json())
+    metrics = do("plain", "metrics")
+    assert (metrics["record-error-total"], metrics["record-retry-total"]) == (1, 0)
+
+    do("transactional", "init")
+    do("transactional", "begin")
+    with pytest.raises(AgentError, match=refused):
+        do("transactional", "send", delayed)
+    with pytest.raises(AgentError, match="KafkaException"):
+        do("transactional", "commit")
+    do("transactional", "abort")
+    do("transactional", "begin")
+    do("transactional", "send", Message(b"x").as_kafka_json())
+    do("transactional", "commit")
+    for name in ("plain", "transactional"):
+        do(name, "close")
 
 
 def test_audit_file_tells_who_did_what_and_is_rotated(tmp_path: Path) -> None:
