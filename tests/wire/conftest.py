@@ -21,10 +21,11 @@ from tests.wire.clients.spark import Spark
 # The files that take longest, in the order in which they start: two workers that take whole files (`--dist loadfile
 # --no-loadscope-reorder`) then end at about the same time. All other files follow.
 LONGEST_FIRST = (
-    "test_pipeline.py", "test_guides.py", "test_consumers.py", "test_official_examples.py", "test_kill.py",
-    "test_matrix.py", "test_rocketmq_consuming.py", "test_guide_streams.py", "test_delay_jobs.py",
-    "test_kafka_transactions.py", "test_grpc_proxy.py", "test_command.py", "test_go_client.py", "test_log_source.py",
-    "test_delay.py", "test_half.py", "test_fleet.py",
+    "test_pipeline.py", "test_guides.py", "test_consumers.py", "test_official_examples.py",
+    "test_shared_log_source.py", "test_kill.py", "test_half_histories.py", "test_matrix.py",
+    "test_rocketmq_consuming.py", "test_guide_streams.py", "test_delay_jobs.py", "test_kafka_transactions.py",
+    "test_grpc_proxy.py", "test_command.py", "test_go_client.py", "test_log_source.py", "test_delay.py",
+    "test_half.py", "test_fleet.py",
 )  # fmt: skip
 HERE = Path(__file__).parent
 
