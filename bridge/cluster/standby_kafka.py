@@ -2,6 +2,7 @@
 
 ApiVersions, SaslHandshake, SaslAuthenticate              answered: the standby knows the users, too
 Metadata, FindCoordinator, DescribeCluster                answered under the client's rights; they name the owner
+DescribeTopicPartitions                                   answered, too: Java's admin client repeats no refused one
 Produce, Fetch and what else needs a leader               NOT_LEADER_OR_FOLLOWER
 groups and transactions                                   NOT_COORDINATOR
 all others                                                NOT_CONTROLLER
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from duolog.bridge.cluster.standby_context import StandbyContext
-from duolog.bridge.kafka import TABLE, metadata
+from duolog.bridge.kafka import TABLE, metadata, topic_pages
 from duolog.bridge.kafka import requirements as needs
 from duolog.bridge.kafka.cluster import api_versions, sasl
 from duolog.bridge.kafka.context import KafkaContext
@@ -44,7 +45,6 @@ OF_CONTROLLERS: Final = frozenset(
     }
     | {ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.LIST_CONFIG_RESOURCES}
     | {ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_QUORUM, ApiKey.LIST_PARTITION_REASSIGNMENTS}
-    | {ApiKey.DESCRIBE_TOPIC_PARTITIONS}
 )
 
 
@@ -126,6 +126,10 @@ def _described(context: StandbyContext, request: KafkaRequest) -> Steps:
     return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
+def _topic_pages(context: StandbyContext, connection: StandbyKafkaConnection, request: KafkaRequest) -> Steps:
+    return make_answer(request, (yield from topic_pages.describe(context, request)), None)
+
+
 def _creates_topics(context: StandbyContext, request: KafkaRequest) -> bool:
     """Whether an owner creates topics for this Metadata request, and the client may ask for all that it names."""
     topics = context.topics
@@ -152,6 +156,7 @@ _HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.SASL_HANDSHAKE: sasl.sasl_handshake,
     ApiKey.SASL_AUTHENTICATE: sasl.sasl_authenticate,
     ApiKey.METADATA: _metadata,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _topic_pages,
     ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,

@@ -7,12 +7,12 @@ Java's admin client describes topics with it, and so does kafka-python 3. The ru
 (DescribeTopicPartitionsRequestHandler.java).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from heapq import heapify, heappop
 from typing import Any, Final, NamedTuple
 
-from duolog.bridge.kafka.context import KafkaContext
-from duolog.bridge.kafka.metadata import TOPIC_OPERATIONS, error_of_missing
+from duolog.bridge.kafka.context import Describing, KafkaContext
+from duolog.bridge.kafka.metadata import NO_NODE, TOPIC_OPERATIONS, error_of_missing
 from duolog.bridge.kafka.requests.encoding import encode_in_steps, make_answer
 from duolog.bridge.kafka.requests.errors import InvalidRequest
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
@@ -40,7 +40,7 @@ class _Page:
         self.parts: list[_Part] = []
         self.next: tuple[str, int] | None = None  # A topic and its first partition that no page has described.
 
-    def collect(self, context: KafkaContext, names: list[str], start: tuple[str, int], limit: int) -> Iterator[None]:
+    def collect(self, context: Describing, names: list[str], start: tuple[str, int], limit: int) -> Iterator[None]:
         """Take up to `limit` partitions of the named topics, in any order of names; each topic is one step."""
         heapify(names)  # A heap sorts only the names that the page needs.
         left = limit
@@ -62,7 +62,12 @@ class _Page:
 
 
 def describe_topic_partitions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
-    """Describe topics from the cursor on. A cursor that names no requested topic is an error for each of them."""
+    """Describe topics from the cursor on."""
+    return make_answer(request, (yield from describe(context, request)), context.barrier())
+
+
+def describe(context: Describing, request: KafkaRequest) -> Generator[int | None, None, list[bytes]]:
+    """Return the body of the answer. A cursor that names no requested topic is an error for each of them."""
     types = request.types
     asked = unique(topic.name for topic in request.body.topics)
     page = _Page()
@@ -80,10 +85,10 @@ def describe_topic_partitions(context: KafkaContext, connection: OrderedConnecti
     entity = types.DescribeTopicPartitionsResponse(
         throttle_time=NO_THROTTLE, topics=Elements(topics), next_cursor=next_cursor
     )
-    return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
+    return (yield from encode_in_steps(context, request, entity))
 
 
-def _from_cursor(context: KafkaContext, request: KafkaRequest, asked: list[str]) -> tuple[list[str], tuple[str, int]]:
+def _from_cursor(context: Describing, request: KafkaRequest, asked: list[str]) -> tuple[list[str], tuple[str, int]]:
     """Return the names that are not before the cursor, and the cursor itself."""
     cursor = request.body.cursor
     start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
@@ -96,13 +101,15 @@ def _from_cursor(context: KafkaContext, request: KafkaRequest, asked: list[str])
     return [name for name in asked if name >= start[0]], start
 
 
-def _all_names(context: KafkaContext, request: KafkaRequest) -> Iterable[str]:
+def _all_names(context: Describing, request: KafkaRequest) -> Iterable[str]:
     names = (topic.kafka_name for topic in context.topics.all() if topic.is_listed)
     return filter(request.sees_topic, names)
 
 
-def _described(context: KafkaContext, types: ResponseTypes, part: _Part) -> Any:
-    topic, leader = part.topic, context.nodes.own.id
+def _described(context: Describing, types: ResponseTypes, part: _Part) -> Any:
+    topic, owner = part.topic, context.nodes.owner
+    leader = owner.id if owner is not None else NO_NODE
+    error, replicas = (ErrorCode.none, (leader,)) if owner is not None else (ErrorCode.leader_not_available, ())
     if topic is None:
         return _without_partitions(types, part.name, error_of_missing(part.name), TOPIC_OPERATIONS)
     return types.DescribeTopicPartitionsResponseTopic(
@@ -112,12 +119,12 @@ def _described(context: KafkaContext, types: ResponseTypes, part: _Part) -> Any:
         is_internal=False,
         partitions=Elements(
             types.DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.none,
+                error_code=error,
                 partition_index=partition,
                 leader_id=leader,
                 leader_epoch=topic.leader_epoch(partition),
-                replica_nodes=(leader,),
-                isr_nodes=(leader,),
+                replica_nodes=replicas,
+                isr_nodes=replicas,
                 # Never null: Java's admin client would fail on it.
                 eligible_leader_replicas=(),
                 last_known_elr=(),

@@ -127,6 +127,20 @@ def test_metadata_shows_what_the_client_may_see_and_names_the_owner() -> None:
     assert (refused.error_code, refused.partitions) == (ErrorCode.topic_authorization_failed, ())
 
 
+def test_pages_of_topics_show_what_metadata_shows() -> None:
+    """Java's admin client, which Spark asks for partitions, repeats no such request that was refused for a topic."""
+    standby = KafkaStandby()
+    for name in ("orders", "payments"):
+        standby.topics.create(name, 1, {}, standby.clock.now_ms())
+    standby.allow("topic", "orders", "describe")
+    alice = standby.logged_in("alice")
+    asked = {"response_partition_limit": 2000, "cursor": None}
+    (found,) = alice.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[], **asked).topics
+    assert (found.name, found.error_code, found.partitions[0].leader_id) == ("orders", ErrorCode.none, 0)
+    (refused,) = alice.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "payments"}], **asked).topics
+    assert (refused.error_code, refused.partitions) == (ErrorCode.topic_authorization_failed, ())
+
+
 @pytest.mark.parametrize(
     ("rights", "sent_on"),
     [((), 0), (("describe",), 0), (("describe", "create"), 1)],
@@ -203,7 +217,7 @@ def test_only_what_a_standby_answers_is_decided_by_rules() -> None:
     answered = {key for key, row in STANDBY_TABLE.items() if row.handler.__name__ != "_refused"}
     assert answered == {
         *(ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA),
-        *(ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER, ApiKey.INIT_PRODUCER_ID),
+        *(ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.INIT_PRODUCER_ID),
     }
 
 

@@ -1,0 +1,82 @@
+"""Network namespaces for brokers and a store, on one bridge: machines whose cables can be pulled.
+
+    with Network(["a", "b", "store"]) as network:
+        Broker(data, host=network.address("a"), prefix=network.prefix("a"))
+        network.unplug("a")        # packets vanish, and no connection is closed; until `plug`
+
+Tests and their clients are on the host, at `network.host`. It takes the rights of root, and `ip` (iproute2).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from tests.kit.lacking import skip_or_fail
+
+SUBNET = "10.213.77"
+
+
+class Network:
+    """A bridge, and a namespace for each name. A context manager; skips the test by name where it cannot be made."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.host = f"{SUBNET}.1"
+        self._numbers = {name: number for number, name in enumerate(names, 11)}
+        self._id = f"dl{os.getpid() % 100_000}"
+        self._made = ExitStack()
+
+    def address(self, name: str) -> str:
+        return f"{SUBNET}.{self._numbers[name]}"
+
+    def prefix(self, name: str) -> list[str]:
+        """Return the beginning of a command that runs in a namespace; it keeps its process id."""
+        return ["ip", "netns", "exec", self._space(name)]
+
+    def unplug(self, name: str) -> None:
+        _ip("link", "set", self._cable(name), "down")
+
+    def plug(self, name: str) -> None:
+        _ip("link", "set", self._cable(name), "up")
+
+    def _space(self, name: str) -> str:
+        return f"{self._id}-{name}"
+
+    def _cable(self, name: str) -> str:
+        """Return the name of the host's end of a cable: 15 letters at most."""
+        return f"{self._id}c{self._numbers[name]}"
+
+    def __enter__(self) -> Self:
+        try:
+            self._make()
+        except (OSError, subprocess.CalledProcessError) as error:
+            self._made.close()
+            said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+            skip_or_fail(f"no network namespaces: {said}")
+        return self
+
+    def _make(self) -> None:
+        _ip("link", "add", self._id, "type", "bridge")
+        self._made.callback(_ip, "link", "del", self._id)
+        _ip("addr", "add", f"{self.host}/24", "dev", self._id)
+        _ip("link", "set", self._id, "up")
+        for name in self._numbers:
+            space, cable = self._space(name), self._cable(name)
+            _ip("netns", "add", space)
+            self._made.callback(_ip, "netns", "del", space)
+            _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", cable, "master", self._id, "up")
+            _ip("-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+            _ip("-n", space, "link", "set", "eth0", "up")
+            _ip("-n", space, "link", "set", "lo", "up")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._made.close()
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
