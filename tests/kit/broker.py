@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -56,8 +56,12 @@ class Broker:
         settings: Mapping[str, object] | None = None,
         ports: Mapping[str, int] | None = None,
         python: str = sys.executable,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
     ) -> None:
+        """`prefix` begins the command and keeps the process id: `ip netns exec NAME`, where `host` is an address."""
         self.data = data
+        self._host, self._prefix = host, prefix
         self._python = python  # Another interpreter for tests that install packages beside the broker.
         self.log = data.with_name(data.name + ".log")
         self.settings = dict(settings or {})
@@ -176,7 +180,8 @@ class Broker:
 
     def _command(self, settings: Mapping[str, object]) -> list[str]:
         ports = self._ports()
-        command = [self._python, "-I", "-m", "duolog.bridge", "serve", "--data", str(self.data), "--host", "127.0.0.1"]
+        command = [*self._prefix, self._python, "-I", "-m", "duolog.bridge", "serve", "--data", str(self.data)]
+        command += ["--host", self._host]
         for option, port in ports.items():
             command += [f"--{option}-port", str(port)]
         for name, value in settings.items():

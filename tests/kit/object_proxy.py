@@ -5,8 +5,8 @@
         proxy.faults.latency_ms = 2_000
         proxy.faults.is_cut = True
 
-The proxy runs in a thread with an event loop of its own, and listens on loopback. Each request goes to the store over a
-connection of its own. With several upstream endpoints, one after the other gets a request.
+The proxy runs in a thread with an event loop of its own, and listens on loopback, or on `host`. Each request goes to
+the store over a connection of its own. With several upstream endpoints, one after the other gets a request.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class _Message(NamedTuple):
 class ObjectProxy:
     """The proxy, a context manager. `seen` counts requests by method and status; status 0 is an answer not given."""
 
-    def __init__(self, *upstreams: str, seed: int = 0) -> None:
+    def __init__(self, *upstreams: str, seed: int = 0, host: str = "127.0.0.1") -> None:
         self.faults = ProxyFaults()
+        self._host = host
         self.seen: Counter[tuple[str, int]] = Counter()
         self.endpoint = ""  # Set when the proxy is started
         self._upstreams = itertools.cycle([urlsplit(each) for each in upstreams])
@@ -95,8 +96,8 @@ class ObjectProxy:
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-        server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
-        self.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = await asyncio.start_server(accept, self._host, 0, limit=HEAD_BYTES_MAX)
+        self.endpoint = f"http://{self._host}:{server.sockets[0].getsockname()[1]}"
         self._started.set()
         await self._stop.wait()
         server.close()

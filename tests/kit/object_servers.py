@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -98,8 +99,11 @@ def moto() -> ObjectServer:
     return ObjectServer([command], [f"http://127.0.0.1:{port}"], folder)
 
 
-def versity() -> ObjectServer:
-    """Return two gateways of versitygw over one directory. Skips the test by name where it cannot be built."""
+def versity(host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> ObjectServer:
+    """Return two gateways of versitygw over one directory. Skips the test by name where it cannot be built.
+
+    `prefix` begins their commands: `ip netns exec NAME`, where `host` is an address.
+    """
     folder = Path(tempfile.mkdtemp(prefix="duolog-versity-"))
     (folder / "objects").mkdir()
     (folder / "metadata").mkdir()
@@ -107,12 +111,12 @@ def versity() -> ObjectServer:
     binary = str(_versitygw())
     commands = [
         [
-            binary, "--port", f"127.0.0.1:{port}", "--access", KEYS[0], "--secret", KEYS[1], "--quiet",
+            *prefix, binary, "--port", f"{host}:{port}", "--access", KEYS[0], "--secret", KEYS[1], "--quiet",
             "posix", "--sidecar", str(folder / "metadata"), str(folder / "objects"),
         ]
         for port in ports
     ]  # fmt: skip
-    return ObjectServer(commands, [f"http://127.0.0.1:{port}" for port in ports], folder)
+    return ObjectServer(commands, [f"http://{host}:{port}" for port in ports], folder)
 
 
 @cache

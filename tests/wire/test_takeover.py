@@ -65,7 +65,6 @@ ROUTES_WITHIN_S = 30.0 + 3.0
 GOES_ON_WITHIN_S = 75.0
 INPUTS_A_SECOND = 10  # Of the pipeline, whose transactions take five times as long as a send under `shared`.
 LOOK_S = 0.2  # Between two looks at what has come, so that the clients in this process can work meanwhile.
-TAKEOVERS = 100
 BEFORE, AFTER = 20, 10  # Records of each writer before the fault, and after the takeover.
 IN_MAKE_TEST = ("killed",)  # `test_shared.py` has takeovers with librdkafka alone for the other faults.
 
@@ -345,32 +344,3 @@ def test_all_clients_go_on(pair: Pair, agents: Agents, tmp_path: Path, name: str
     for writer, waited_s in silent_s.items():
         limit_s = fault.within_s + (ROUTES_WITHIN_S if writer == RocketmqJavaWriter.name else 0.0)
         assert waited_s < limit_s, f"{writer} waited {waited_s} s"
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", ["killed"])
-def test_all_clients_go_on_over_a_hundred_takeovers(
-    pair: Pair, agents: Agents, tmp_path: Path, name: str, fault: Fault
-) -> None:
-    everyone = Everyone(pair, agents, tmp_path)
-    try:
-        for number in range(TAKEOVERS):
-            everyone.send_timers(30)
-            everyone.wait_for_records(AFTER, of_kafka_alone=True)
-            fault.begin(pair)
-            wait_for_role(pair.standby, "owner")
-            fault.end(pair)
-            pair.wait_until_followed()
-            pair.swap()
-            everyone.commit_transaction()
-            print(f"{name}: {number + 1} takeovers", flush=True)
-        everyone.wait_for_records(AFTER)
-        before, fault_ms = everyone.commit(), now_ms()
-        everyone.check(everyone.stop(), before, fault_ms, int(GOES_ON_WITHIN_S * 1000))
-        everyone.stop_consumers()
-    except BaseException:
-        print(pair.log_tails())
-        raise
-    finally:
-        everyone.kill_children()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests.kit.eventually import eventually
-from tests.kit.object_servers import moto
+from tests.kit.object_servers import versity
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.namespaces import Network
 from tests.wire.clients.shared_pair import BUCKET, Pair, wait_for_role
@@ -55,7 +55,7 @@ class Happened(NamedTuple):
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     with (
         Network(["a", "b", "store"]) as network,
-        moto(network.address("store"), network.prefix("store")) as store,
+        versity(network.address("store"), network.prefix("store")) as store,
     ):
         store.make_bucket(BUCKET)
         for name, value in store.environment.items():

@@ -19,6 +19,7 @@ from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.kit.object_proxy import ObjectProxy
 from tests.kit.object_servers import ObjectServer
+from tests.wire.clients.namespaces import Network
 
 WITHIN_S = 20.0
 BUCKET = "duolog"
@@ -34,7 +35,9 @@ class Pair:
         settings: Mapping[str, object] | None = None,
         *,
         is_proxied: bool = True,
+        network: Network | None = None,
     ) -> None:
+        """With a network, the brokers are in its namespaces `a` and `b`."""
         shared = {
             "shared.url": f"s3://{BUCKET}/{folder.name}",
             "store.flush": "shared",
@@ -42,15 +45,23 @@ class Pair:
             **(settings or {}),
         }
         self._proxies = ExitStack()
-        self.proxies = [ObjectProxy(store.endpoint, seed=number) for number in range(2 if is_proxied else 0)]
+        self._network = network
+        host = "127.0.0.1" if network is None else network.host
+        count = 2 if is_proxied else 0
+        self.proxies = [ObjectProxy(store.endpoint, seed=number, host=host) for number in range(count)]
         endpoints = [self._proxies.enter_context(each).endpoint for each in self.proxies] or 2 * [store.endpoint]
         self.owner, self.standby = (
-            Broker(folder / name, shared | {"shared.endpoint": endpoint})
+            self._broker(folder, name, shared | {"shared.endpoint": endpoint})
             for name, endpoint in zip("ab", endpoints, strict=True)
         )
         self.owner.start()
         wait_for_role(self.owner, "owner")
         self.standby.start()
+
+    def _broker(self, folder: Path, name: str, settings: Mapping[str, object]) -> Broker:
+        if self._network is None:
+            return Broker(folder / name, settings)
+        return Broker(folder / name, settings, host=self._network.address(name), prefix=self._network.prefix(name))
 
     @property
     def bootstrap(self) -> str:
@@ -78,6 +89,14 @@ class Pair:
 
     def wake_owner(self) -> None:
         os.kill(self.owner.pid, signal.SIGCONT)
+
+    def unplug_owner(self) -> None:
+        assert self._network is not None, "the pair has no network"
+        self._network.unplug(self.owner.data.name)
+
+    def plug_owner(self) -> None:
+        assert self._network is not None, "the pair has no network"
+        self._network.plug(self.owner.data.name)
 
     def log_tails(self) -> str:
         return f"{self.owner.log_tail()}\n{self.standby.log_tail()}"

@@ -92,3 +92,5 @@ FAULTS = {
     "repeated requests": with_a_bad_store(repeated=0.3),
     "stale lists": with_a_bad_store(stale_list=1.0),
 }
+# A machine that is cut off from its clients, the store and the other broker; for brokers in network namespaces.
+UNPLUGGED = Fault(Pair.unplug_owner, Pair.plug_owner, CUT_OFF_WITHIN_S)
