@@ -11,11 +11,12 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from duolog.store.entry import Buffer
+from duolog.store.errors import StoreError
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -24,6 +25,24 @@ _IOV_MAX = 1024  # Number of buffers that one pwritev accepts (Linux UIO_MAXIOV)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 log = logging.getLogger("store")
+
+
+class RangeInStore(Protocol):
+    """A range of the log that is in the object store only."""
+
+    def fetch(self, done: Callable[[StoreError | OSError | None], None]) -> None:
+        """Read the range back, and call `done` once it is on the disk, or with the error; in the loop's thread."""
+
+    def release(self) -> None:
+        """Allow that the range is removed from the disk again. To be called after `done` and the read."""
+
+
+class NotOnDisk(StoreError):
+    """A read needs bytes that are in the object store only: the caller fetches the range, and reads again."""
+
+    def __init__(self, where: RangeInStore) -> None:
+        super().__init__("the bytes are in the object store only")
+        self.range = where
 
 
 class ReadableFiles(Protocol):
@@ -59,6 +78,9 @@ class Files(ReadableFiles, Protocol):
 
         None is also returned instead of an OSError; the `read` that follows raises the error.
         """
+
+    def read_on_disk(self, file: int, size: int, at: int) -> Buffer:
+        """Read as `read` does, but raise NotOnDisk where `read` would wait for the object store."""
 
     def sync(self, file: int) -> None:
         """Make the content and length of the file durable (fdatasync). May block."""
@@ -148,6 +170,9 @@ class RealFiles:
             return buffer if os.preadv(file, [buffer], at, _NOWAIT) == size else None
         except OSError:
             return None  # Mostly EAGAIN. If the disk has failed, the blocking read raises the error.
+
+    def read_on_disk(self, file: int, size: int, at: int) -> bytes:
+        return _read(file, size, at)
 
     # -- Durability
 

@@ -45,6 +45,7 @@ from duolog.store.recovery.recovery import Recovered, RecoveryReport, recover
 from duolog.store.recovery.replay import Replayer
 from duolog.store.retention.dead_segments import DeadSegments
 from duolog.store.retention.retention import Retention
+from duolog.store.shared.cache.dropping import LocalSegments
 from duolog.store.shared.segments.local_ranges import LocalRanges
 from duolog.store.workers import Executors, Inline
 from duolog.store.write_state import WriteState
@@ -100,6 +101,7 @@ class Store:
             dead_segments,
             position=max(recovered.report.checkpoint_position, 0),
             snapshot_position=recovered.snapshot_position,
+            read_from=recovered.read_from,
         )
         self._checkpoint_run = CheckpointRun(
             self._checkpoints,
@@ -166,6 +168,10 @@ class Store:
     def local_ranges(self) -> LocalRanges:
         """Return what reads ranges of this log, and says which were removed, for a compaction of the shared log."""
         return LocalRanges(self._files, self._log.segments, self.unit_source())
+
+    def local_segments(self) -> LocalSegments:
+        """Return which segments of this log are on the disk, and may be dropped because the shared log has them."""
+        return LocalSegments(self._log.segments, self.retention.dead_segments, lambda: self._checkpoints.needed_from)
 
     def release(self) -> None:
         """Close the files and release the lock without writing anything."""

@@ -15,6 +15,7 @@ from duolog.store.objects.errors import StoreRefused
 from duolog.store.objects.options import parse_location
 
 ALL_FIELDS: Final = "*"
+CACHED_SEGMENTS_MIN: Final = 4
 DELAY_LEVELS_MAX = 128  # Each level is a queue of `SCHEDULE_TOPIC_XXXX`.
 
 
@@ -33,6 +34,7 @@ def check_together(options: Options) -> None:
     _check_zone(options.delay.time_zone)
     store, groups, topics = options.store, options.groups, options.topics
     _check_shared(options.shared, store.flush)
+    _check_cache(options.shared.cache_bytes, store.segment_bytes)
     for low, high, low_name, high_name in (
         (store.disk_resume_ratio, store.disk_full_ratio, "store.disk_resume_ratio", "store.disk_full_ratio"),
         (
@@ -57,6 +59,15 @@ def _check_shared(shared: SharedSection, flush: str) -> None:
             raise ConfigError(f"shared.url: {error}") from None
     if shared.endpoint and re.fullmatch(r"https?://[^/@\s?#]+/?", shared.endpoint) is None:
         raise ConfigError("shared.endpoint: expected https://host:port without user, path and query")
+
+
+def _check_cache(cache_bytes: int, segment_bytes: int) -> None:
+    """Segments are dropped whole, and the one that is written and the next ones to be uploaded stay on the disk."""
+    if cache_bytes and cache_bytes < CACHED_SEGMENTS_MIN * segment_bytes:
+        raise ConfigError(
+            f"shared.cache_bytes: {cache_bytes} is less than {CACHED_SEGMENTS_MIN} times store.segment_bytes, "
+            f"{segment_bytes}: raise it, or set it to 0 for no limit"
+        )
 
 
 @lru_cache(maxsize=4)

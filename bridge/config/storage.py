@@ -125,6 +125,15 @@ class SharedSection(Section, frozen=True):
             ge=MIB,
         ),
     ] = 256 * MIB
+    cache_bytes: Annotated[
+        int,
+        setting(
+            "bytes of the log that this broker keeps on its disk; beyond, sealed segments that the object store has are "
+            "dropped, oldest first, and read back when somebody reads there. 0: no limit; otherwise at least four times "
+            "`store.segment_bytes`",
+            ge=0,
+        ),
+    ] = 0
     connect_timeout_ms: Annotated[
         int, setting("longest time in which a connection to the object store opens", ge=1, le=60_000)
     ] = SECOND_MS

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from duolog.bridge.monitoring.histogram import FSYNC_BOUNDS_S, LATENESS_BOUNDS_S, RPC_BOUNDS_MS, Histogram
 from duolog.bridge.monitoring.rates import Totals
+from duolog.store.shared.cache.dropping import CacheCounts
 
 WIRES = ("kafka", "rocketmq")
 SIZES = 64
@@ -52,6 +53,7 @@ class Metrics:
         self.object_requests: Counter[tuple[str, str]] = Counter()
         self.shared_lost_entries = 0  # Of the local log, which the start of a shared broker has cut.
         self.object_bytes: Counter[str] = Counter()
+        self.shared_cache: Callable[[], CacheCounts] = CacheCounts  # A broker of a stream replaces it.
         self.check_backs = CheckCounts()
         self.gc_pauses = GcPauses()
 

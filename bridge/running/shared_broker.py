@@ -123,6 +123,7 @@ class SharedBroker(Broker):
             self.nodes = self.membership.nodes
             self._tables = StreamTables(self.delays.timers, files, self.membership.replica.named_files)
             self.store = self.membership.replica.open(store_options(section, is_shared=True), self.state_log)
+            self.metrics.shared_cache = self.membership.replica.cache_counts
         except (DataDirectoryInUse, UnknownFormat) as error:
             raise StartError(f"store.directory: {section.directory}: {error}") from error
         except StoreError as error:

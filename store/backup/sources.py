@@ -1,6 +1,6 @@
 """The files of a serving broker's data directory, as far as they belong to a backup."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
@@ -8,8 +8,10 @@ from duolog.store.backup.manifest import BackupFailed, BackupManifest, CopiedFil
 from duolog.store.errors import StoreError
 from duolog.store.files import ReadableFiles, ReadOnlyFiles
 from duolog.store.recovery.checkpoint import snapshot_path, snapshot_positions
+from duolog.store.objects.interface import ObjectStore
 from duolog.store.recovery.damage import Verification
 from duolog.store.recovery.format_version import FORMAT_VERSION, format_of
+from duolog.store.shared.cache.remote_files import RemoteFiles
 
 COPY_BYTES: Final = 8 << 20  # Size of one read and write.
 
@@ -33,10 +35,13 @@ class Sources:
     `copied_files` are the files of the data directory as the copy will have them.
     """
 
-    def __init__(self, plan: BackupPlan) -> None:
-        """Open the tables and the snapshots. Raises FilesChanged and OSError."""
+    def __init__(self, plan: BackupPlan, objects: Callable[[], ObjectStore | None] = lambda: None) -> None:
+        """Open the tables and the snapshots. Raises FilesChanged and OSError.
+
+        `objects` returns the object store that has the segments which a broker with `shared.cache_bytes` has dropped.
+        """
         self._plan = plan
-        self._files = ReadOnlyFiles(plan.directory)
+        self._files = RemoteFiles(plan.directory, objects)
         self._closing = ExitStack()
         self._opened: dict[str, int] = {}
         try:

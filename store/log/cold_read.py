@@ -1,9 +1,14 @@
-"""Cold reads: reads that must wait for the disk. `EntryReader` returns one instead of blocking the loop."""
+"""Cold reads: reads that must wait for the disk. `EntryReader` returns one instead of blocking the loop.
+
+No thread waits for the object store: what a read lacks on the disk is fetched in the loop, and the read is run again.
+"""
 
 from collections.abc import Callable
+from functools import partial
 
 from duolog.store.entry import Stored
 from duolog.store.errors import OffsetOutOfRange, StoreError
+from duolog.store.files import NotOnDisk
 from duolog.store.index.queue import Queue
 from duolog.store.index.rows import Row
 from duolog.store.log.frames import Frames
@@ -39,21 +44,22 @@ class ColdRead:
             else:
                 done(found)
 
-        self._executor.submit(self._run, finish)
+        _run_with_fetches(self._executor, self._run, finish)
 
     def _run(self) -> list[Stored]:
-        return self._frames.from_disk(self._find_rows())
+        return self._frames.on_disk(self._find_rows())
 
 
 class ColdEntries:
     """A read of entries by their locations that must wait for the disk. It is used like a ColdRead."""
 
-    __slots__ = ("_executor", "_frames", "_in_memory", "_rows")
+    __slots__ = ("_executor", "_found", "_frames", "_in_memory", "_rows")
 
     def __init__(self, executor: Executor, frames: Frames, rows: list[Row], in_memory: list[Stored]) -> None:
         self._executor = executor
         self._frames = frames
         self._rows = rows
+        self._found: list[Stored] = []  # Entries of the first rows, which were read.
         self._in_memory = in_memory  # Entries from the write buffer, to be returned after those of `rows`.
 
     def start(self, done: Callable[[list[Stored] | StoreError], None]) -> None:
@@ -66,7 +72,38 @@ class ColdEntries:
             else:
                 done(found + self._in_memory)
 
-        self._executor.submit(self._run, finish)
+        _run_with_fetches(self._executor, self._run, finish)
 
     def _run(self) -> list[Stored]:
-        return self._frames.from_disk(self._rows)
+        while len(self._found) < len(self._rows):
+            self._found += self._frames.on_disk(self._rows[len(self._found) :])
+        return self._found
+
+
+def _run_with_fetches(
+    executor: Executor,
+    run: Callable[[], list[Stored]],
+    finish: Callable[[list[Stored] | Failure], None],
+    fetched: NotOnDisk | None = None,
+) -> None:
+    """Run a read in a thread until it lacks nothing on the disk, or has failed, and pass the outcome to `finish`.
+
+    `fetched` is what the last run lacked. Each run gets further than the one before.
+    """
+
+    def again(lacking: NotOnDisk, error: Failure | None) -> None:
+        if error is None:
+            _run_with_fetches(executor, run, finish, lacking)
+        else:
+            lacking.range.release()
+            finish(error)
+
+    def ended(outcome: list[Stored] | Failure) -> None:
+        if fetched is not None:
+            fetched.range.release()
+        if isinstance(outcome, NotOnDisk):
+            outcome.range.fetch(partial(again, outcome))
+        else:
+            finish(outcome)
+
+    executor.submit(run, ended)

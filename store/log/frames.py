@@ -5,10 +5,11 @@ call, because reading a small gap costs less than another call.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from duolog.store.entry import Buffer, Stored, new_tuple
 from duolog.store.errors import Corruption
-from duolog.store.files import Files
+from duolog.store.files import Files, NotOnDisk
 from duolog.store.index.rows import Row
 from duolog.store.log.commitlog import CommitLog
 from duolog.store.log.format import ENTRY_HEADER_SIZE
@@ -20,6 +21,7 @@ SPAN_BYTES_MAX = 1 << 20  # Size of one read, unless a single frame is larger.
 
 # read(segment, size, at) reads `size` bytes at byte `at` of the segment's file; it returns None if it would block.
 ReadSegment = Callable[[Segment, int, int], Buffer | None]
+ReadHandle = Callable[[int, int, int], Buffer]  # `Files.read`, or `Files.read_on_disk`
 
 
 class Frames:
@@ -46,9 +48,23 @@ class Frames:
     def from_disk(self, rows: list[Row]) -> list[Stored]:
         """Return the entries of all rows, waiting for the disk. The rows must be of written entries.
 
-        Raises OSError, and StoreError if a segment was removed.
+        Waits for the object store, too, if entries are there only. Raises OSError, and StoreError if a segment was
+        removed.
         """
-        return self._from_files(rows, self._read_blocking, DISK_GAP_BYTES)
+        return self._from_files(rows, partial(self._read_blocking, self._files.read), DISK_GAP_BYTES)
+
+    def on_disk(self, rows: list[Row]) -> list[Stored]:
+        """Return the entries of the first rows, up to the first that is in the object store only.
+
+        Waits for the disk. Raises NotOnDisk if the first row's entry is not on the disk, and what `from_disk` raises.
+        """
+        found: list[Stored] = []
+        try:
+            self._from_files(rows, partial(self._read_blocking, self._files.read_on_disk), DISK_GAP_BYTES, found)
+        except NotOnDisk:
+            if not found:
+                raise
+        return found
 
     # -- The write buffer
 
@@ -73,8 +89,11 @@ class Frames:
 
     # -- Files
 
-    def _from_files(self, rows: list[Row], read: ReadSegment, gap_bytes: int) -> list[Stored]:
-        found: list[Stored] = []
+    def _from_files(
+        self, rows: list[Row], read: ReadSegment, gap_bytes: int, found: list[Stored] | None = None
+    ) -> list[Stored]:
+        """Append the entries of the rows to `found`, and return it."""
+        found = [] if found is None else found
         for segment, span in self._spans(rows, gap_bytes):
             start = span[0][1] + ENTRY_HEADER_SIZE
             size = span[-1][1] + ENTRY_HEADER_SIZE + span[-1][2] - start
@@ -108,11 +127,11 @@ class Frames:
             return None
         return self._files.read_cached(file, size, at)
 
-    def _read_blocking(self, segment: Segment, size: int, at: int) -> Buffer:
+    def _read_blocking(self, read: ReadHandle, segment: Segment, size: int, at: int) -> Buffer:
         # The thread opens its own handle, because the loop's thread may close a shared one during the read.
         handle = self._files.open(segment.path)
         try:
-            return self._files.read(handle, size, at)
+            return read(handle, size, at)
         finally:
             self._files.close(handle)
 

@@ -84,7 +84,8 @@ class LogReader:
             self._file = self._files.open(path)
         except FileNotFoundError:
             raise StoreError(
-                f"{self._directory}/{path} does not exist; retention may have removed it because no lease held it"
+                f"{self._directory}/{path} does not exist; retention may have removed it because no lease held it, "
+                "or only the object store has it, from which Spark reads with the option shared"
             ) from None
         return self._file
 

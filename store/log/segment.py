@@ -21,6 +21,7 @@ from duolog.store.log.format import POSITION_MAX
 from duolog.store.workers import Executor, Failure, Inline
 
 LOG_DIRECTORY = "log"
+REMOTE_SUFFIX = ".remote"  # Of the file that a dropped segment leaves (`store/shared/cache/remote_segment.py`).
 _START = attrgetter("start")
 
 
@@ -28,13 +29,15 @@ class Segment:
     """One segment of the log, or a gap: a range of positions whose segments were removed."""
 
     __slots__ = (
-        "end", "exists", "file", "in_sync", "is_dead", "is_gap", "is_opening", "last_offsets", "reserved", "start"
+        "end", "exists", "file", "in_sync", "is_dead", "is_gap", "is_opening", "is_remote", "last_offsets", "reserved",
+        "start"
     )  # fmt: skip
 
     def __init__(self, start: int, end: int | None = None, *, is_gap: bool = False) -> None:
         self.start = start
         self.end = end  # None for the active segment.
         self.is_gap = is_gap
+        self.is_remote = False  # Only the object store has it, for programs that read the data directory without it.
         self.file: int | None = None  # The handle of the file if it is open.
         self.is_opening = False  # A reader thread is opening the file.
         self.reserved = 0  # Bytes of the file for which blocks are allocated.
@@ -78,12 +81,13 @@ def read_chain(names: Iterable[str]) -> tuple[list[Segment], list[str]]:
     when the process ended, and gap files that a merged gap file contains. Unknown names are ignored.
     """
     names = [*names]
-    gaps = [Segment(start, end, is_gap=True) for start, end in filter(None, map(_gap_range, names))]
+    gaps = [Segment(start, end, is_gap=True) for start, end in filter(None, map(partial(_range, suffix="gap"), names))]
     found, leftovers = list(gaps), list[str]()
-    for start in map(_log_start, names):
-        if start is None:
-            continue
+    on_disk = {start for start in map(_log_start, names) if start is not None}
+    remote = {start for start, _ in filter(None, map(partial(_range, suffix="remote"), names))}
+    for start in on_disk | remote:
         segment = Segment(start)
+        segment.is_remote = start not in on_disk
         segment.exists = True
         if any(gap.start <= start < _end(gap) for gap in gaps):
             leftovers.append(segment.path)
@@ -119,10 +123,10 @@ def _log_start(name: str) -> int | None:
     return int(stem) if suffix == "log" and len(stem) == 20 and stem.isdecimal() else None
 
 
-def _gap_range(name: str) -> tuple[int, int] | None:
-    stem, _, suffix = name.partition(".")
+def _range(name: str, suffix: str) -> tuple[int, int] | None:
+    stem, _, found = name.partition(".")
     start, _, end = stem.partition("-")
-    if suffix != "gap" or not (len(start) == len(end) == 20 and start.isdecimal() and end.isdecimal()):
+    if found != suffix or not (len(start) == len(end) == 20 and start.isdecimal() and end.isdecimal()):
         return None
     return int(start), int(end)
 
@@ -230,6 +234,11 @@ class Segments:
         segment.exists = True
         self._open[segment] = None
         return segment.file
+
+    def close_file(self, segment: Segment) -> None:
+        """Close the file of a sealed segment if it is open and no sync is using it."""
+        if segment.file is not None and not segment.in_sync:
+            self._close_file(segment)
 
     def close(self) -> None:
         """Close all files."""

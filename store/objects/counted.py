@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Sequence
+from threading import Lock
 from typing import TypeVar
 
 from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRetry
@@ -22,11 +23,11 @@ class CountedObjects:
         """`requests` and `content_bytes` are the caller's counters."""
         self.requests, self.content_bytes = requests, content_bytes
         self._objects = objects
+        self._lock = Lock()  # Threads ask for ranges in loops of their own (`store/shared/cache/`).
 
     async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
         created = await self._counted("create", self._objects.create(key, data))
-        self.requests["create", "ok" if created is Creation.CREATED else "exists"] += 1
-        self.content_bytes["create"] += len(data)
+        self._count("create", "ok" if created is Creation.CREATED else "exists", len(data))
         return created
 
     async def get(self, key: str, bytes_max: int) -> bytes | None:
@@ -37,16 +38,15 @@ class CountedObjects:
 
     async def list(self, prefix: str, start_after: str = "", limit: int = LIST_LIMIT) -> Sequence[ObjectEntry]:
         found = await self._counted("list", self._objects.list(prefix, start_after, limit))
-        self.requests["list", "ok"] += max(1, -(-len(found) // LIST_LIMIT))
+        self._count("list", "ok", requests=max(1, -(-len(found) // LIST_LIMIT)))
         return found
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._counted("delete", self._objects.delete(keys))
-        self.requests["delete", "ok"] += 1
+        self._count("delete", "ok")
 
     def _got(self, content: bytes | None) -> bytes | None:
-        self.requests["get", "missing" if content is None else "ok"] += 1
-        self.content_bytes["get"] += len(content or b"")
+        self._count("get", "missing" if content is None else "ok", len(content or b""))
         return content
 
     async def _counted(self, operation: str, request: Awaitable[T]) -> T:
@@ -54,8 +54,14 @@ class CountedObjects:
         try:
             return await request
         except ObjectStoreError as error:
-            self.requests[operation, _outcome(error)] += 1
+            self._count(operation, _outcome(error))
             raise
+
+    def _count(self, operation: str, outcome: str, size: int = 0, requests: int = 1) -> None:
+        with self._lock:
+            self.requests[operation, outcome] += requests
+            if size:
+                self.content_bytes[operation] += size
 
 
 def _outcome(error: ObjectStoreError) -> str:

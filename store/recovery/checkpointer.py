@@ -141,7 +141,9 @@ class Checkpointer:
         *,
         position: int,
         snapshot_position: int,
+        read_from: int,
     ) -> None:
+        self.needed_from = read_from  # A start with the checkpoint in place reads the log from here on.
         self.is_running = False  # At most one checkpoint is in progress.
         self.task: CheckpointTask | None = None  # The checkpoint in progress, once its state is captured.
         self.part_bytes, self.rows_in_entry = PART_BYTES, ROWS_IN_ENTRY
@@ -263,6 +265,6 @@ class Checkpointer:
             return
         task.close()
         if is_in_place:
-            self._position = task.position
+            self._position, self.needed_from = task.position, self._read_from
             if task.has_snapshot:
                 self._snapshot_position = task.position

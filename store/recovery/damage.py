@@ -98,7 +98,8 @@ class Verification:
 
     With `is_served`, a broker is using the directory: only sealed segments are read, and a segment that retention
     removes meanwhile is left out. Otherwise the caller must hold the lock of the directory. `expected_end` is the end
-    of a copy, up to which the log must be whole. `note_state` gets the state records of the newest checkpoint, and
+    of a copy, up to which the log must be whole. Segments that only the object store has are left out, and counted in
+    `remote_count`. `note_state` gets the state records of the newest checkpoint, and
     those above it, in their order.
     """
 
@@ -112,7 +113,9 @@ class Verification:
     ) -> None:
         self._files, self._is_served = files, is_served
         chain, _ = read_chain(files.list(LOG_DIRECTORY))
-        self.segments = [each for each in (chain[:-1] if is_served else chain) if not each.is_gap]
+        read = chain[:-1] if is_served else chain
+        self.segments = [each for each in read if not each.is_gap and not each.is_remote]
+        self.remote_count = sum(each.is_remote for each in read)
         self.checkpoint = read_checkpoint(files)
         self._snapshot, self._snapshot_damage = _read_snapshot(files)
         self._is_complete = is_complete(chain)

@@ -93,6 +93,7 @@ class Recovered:
     end_position: int
     stored_ms: int  # The store time of the last unit; 0 if the log is empty.
     snapshot_position: int  # The position of the newest snapshot; -1 if there is none.
+    read_from: int  # The position from which on a start with the present checkpoint reads the log; 0 without one.
     report: RecoveryReport
 
 
@@ -129,7 +130,8 @@ def recover(
         epoch=verified.epoch + 1,
     )
     snapshot_position = max(snapshot_positions(files), default=-1)
-    return Recovered(segments, verified.end, verified.stored_ms, snapshot_position, report)
+    read_from = checkpoint.read_from if checkpoint else 0
+    return Recovered(segments, verified.end, verified.stored_ms, snapshot_position, read_from, report)
 
 
 def _restore_checkpoint(files: Files, segments: Segments, queues: Queues) -> Checkpoint | None:

@@ -22,4 +22,7 @@ class SharedOptions:
     )
     state_interval_ms: int = 10_000  # Between two writes of the file `shared` of the data directory.
     cleanup_interval_ms: int = 3_600_000  # Between two searches of the owner for objects that nobody reads.
+    # Bytes of the log on the disk, beyond which sealed segments that the store has are dropped; 0 for no limit.
+    cache_bytes: int = 0
+    range_bytes: int = 2 * MIB  # Of a dropped segment, read back by one request.
     takeover_ms: int = 3_000  # A standby takes over when nothing has come for so long.

@@ -22,6 +22,8 @@ from duolog.store.files import Files
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.options import StoreOptions
 from duolog.store.recovery.replay import Replayer
+from duolog.store.shared.cache.cached_files import CachedFiles
+from duolog.store.shared.cache.dropping import RANGES_SHARE, CacheCounts, SegmentDropper
 from duolog.store.shared.copy_state import CopyStateKeeper
 from duolog.store.shared.events import Deposed, Event
 from duolog.store.shared.files.named_files import NamedFiles
@@ -56,7 +58,7 @@ class Replica:
     def __init__(
         self,
         requests: Requests,
-        files: Files,
+        files: CachedFiles,
         lock: int,
         joined: Joined,
         writer: bytes,
@@ -68,6 +70,7 @@ class Replica:
     ) -> None:
         self.joined, self.options = joined, options
         self.store: Store
+        self.dropper: SegmentDropper
         self.follower: Follower
         self.uploader: Uploader | None = None
         self._keeper: CopyStateKeeper
@@ -79,6 +82,7 @@ class Replica:
         self._seen = SlotsSeen()
         self._slots_max = options.kept_slots + 2 * options.compact_slots
         self._compacting: asyncio.Task[None] | None = None
+        self._dropping: asyncio.Task[None] | None = None
         self._cleanup_mono_ms = 0  # When the next search for orphans is due.
         self._is_compaction_next = False  # A search for orphans was last.
         self._upkeep_mono_ms = 0  # When the next upkeep is due: of the copy, or a compaction.
@@ -111,6 +115,7 @@ class Replica:
         Raises WrongStream, DamagedObject, Corruption and OSError.
         """
         requests = Requests(objects, options.takeover_ms, on_event)
+        files = CachedFiles(files, objects, options.cache_bytes // RANGES_SHARE)
         joined = await join(requests, files, writer=writer, new_stream=new_stream, claim=claim, mono_ms=mono_ms)
         return cls(requests, files, lock, joined, writer, claim, options, mono_ms, on_event, on_progress)
 
@@ -127,6 +132,17 @@ class Replica:
         store.durability.shared = position
         self._keeper = CopyStateKeeper(
             self._files, store.executors, lambda: store.durable, joined.state, self.options.state_interval_ms
+        )
+        self.dropper = SegmentDropper(
+            self._requests,
+            self._files,
+            store.local_segments(),
+            store.executors,
+            joined.manifests.copy(self._requests),
+            lambda: self._keeper.saved,
+            lambda: store.next_position,
+            self.options,
+            self._mono_ms,
         )
         if joined.won is None:
             self.follower = Follower(
@@ -265,6 +281,8 @@ class Replica:
         self._keeper.advance(mono_ms)
         if mono_ms >= self._upkeep_mono_ms:
             self._upkeep_mono_ms = mono_ms + UPKEEP_MS
+            if self._dropping is None and self.dropper.is_due:
+                self._dropping = asyncio.create_task(self._drop_segment())
             if self.uploader is None:
                 self._keep_up(mono_ms)
             elif self.is_owner and self._compacting is None and (work := self._next_work(mono_ms)) is not None:
@@ -306,6 +324,23 @@ class Replica:
         finally:
             self._compacting = None
 
+    async def _drop_segment(self) -> None:
+        try:
+            await self.dropper.run()
+        except (StoreError, OSError) as error:
+            log.error("a segment could not be dropped from the disk, it is tried again: %s", error)
+            with suppress(RequestsStopped):
+                await self._requests.pause(COMPACT_RETRY_MS)
+        except RequestsStopped:
+            pass
+        finally:
+            self._dropping = None
+
+    def cache_counts(self) -> CacheCounts:
+        """Return what is on the disk, for the metrics."""
+        cache, dropper = self._files.cache, self.dropper
+        return CacheCounts(dropper.bytes_on_disk, cache.total_bytes, dropper.dropped, cache.hits, cache.misses)
+
     # -- The end
 
     async def end(self) -> None:
@@ -321,5 +356,7 @@ class Replica:
     def stop(self) -> None:
         """Let no request be repeated any more."""
         self._requests.is_stopped = True
-        if self._compacting is not None:
-            self._compacting.cancel()
+        self._files.cache.stop()
+        for task in (self._compacting, self._dropping):
+            if task is not None:
+                task.cancel()

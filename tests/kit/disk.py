@@ -124,6 +124,9 @@ class CrashDisk:
         found = self.read(file, size, at)
         return found if self.cached and len(found) == size else None
 
+    def read_on_disk(self, file: int, size: int, at: int) -> bytes:
+        return self.read(file, size, at)
+
     def sync(self, file: int) -> None:
         self._cut_if(self._count("sync", ""))
         self._file(file).sync()

@@ -22,8 +22,8 @@ LOOP, WORKER = "loop", "worker"
 # `close` use an open file.
 BLOCKING = frozenset(
     {
-        "open", "create", "lock", "read", "list", "usage", "sync", "sync_directory", "truncate", "reserve", "rename",
-        "remove", "remove_directory", "make_directory",
+        "open", "create", "lock", "read", "read_on_disk", "list", "usage", "sync", "sync_directory", "truncate",
+        "reserve", "rename", "remove", "remove_directory", "make_directory",
     }
 )  # fmt: skip
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from duolog.bridge.cli.common import AsJson, ConfigFile, Http, Overrides, Refused, reason_of, show_done, writing
-from duolog.bridge.cli.data_directory.opening import is_url, open_bucket, progress
+from duolog.bridge.cli.data_directory.opening import is_url, open_bucket, open_stream, progress
 
 if TYPE_CHECKING:
     from duolog.bridge.cli.http_client import Api
     from duolog.store.backup.manifest import BackupManifest
     from duolog.store.backup.sources import BackupPlan, Sources
+    from duolog.store.objects.interface import ObjectStore
 
 RENEW_BYTES: Final = 64 << 20  # The lease is renewed whenever so many bytes were copied.
 ATTEMPTS: Final = 10  # The broker may remove a table between its answer and the opening of the file.
@@ -50,21 +51,22 @@ def backup(
     """Copy the data directory of the running broker, on the machine of the broker.
 
     The copy has everything that was acknowledged before the command began. Each unit of the copied log is verified.
-    A URL names a prefix of a bucket; shared.endpoint and shared.region say where it is, by --set or --config.
+    A URL names a prefix of a bucket; shared.endpoint and shared.region say where it is, by --set or --config. With
+    shared.cache_bytes, the broker's disk may lack segments: then shared.url is needed, too.
     """
     from duolog.store.backup.manifest import BackupFailed
-    from duolog.store.objects.errors import ObjectStoreError
+    from duolog.store.errors import StoreError
 
     api = writing(http)
     api.token = token
     lease = ""
     try:
         copy = _to_bucket(target, config, overrides) if is_url(target) else _to_directory(target)
-        lease, plan, sources = _open_sources(api, data)
+        lease, plan, sources = _open_sources(api, data, lambda: open_stream(config, overrides))
         with progress("copying", sources.total_bytes) as note_bytes:
             copy(sources, _renewing(api, lease, note_bytes))
         sources.close()
-    except (BackupFailed, ObjectStoreError, OSError) as error:
+    except (StoreError, OSError) as error:
         raise Refused(f"no backup was made: {reason_of(error)}") from error
     finally:
         _release(api, lease)
@@ -90,7 +92,9 @@ def _to_bucket(url: str, config: Path | None, overrides: list[str] | None) -> Co
     return lambda sources, note_bytes: asyncio.run(made.upload(sources, left_over, note_bytes))
 
 
-def _open_sources(api: "Api", data: Path | None) -> tuple[str, "BackupPlan", "Sources"]:
+def _open_sources(
+    api: "Api", data: Path | None, objects: "Callable[[], ObjectStore | None]"
+) -> tuple[str, "BackupPlan", "Sources"]:
     """Take a lease, and open the files of its plan; again with another lease if one of them was removed meanwhile."""
     from duolog.store.backup.manifest import BackupFailed
     from duolog.store.backup.sources import FilesChanged, Sources
@@ -100,7 +104,7 @@ def _open_sources(api: "Api", data: Path | None) -> tuple[str, "BackupPlan", "So
         answer = api.act("/api/backups")
         plan = _plan_of(answer, data)
         try:
-            return answer["lease"], plan, Sources(plan)
+            return answer["lease"], plan, Sources(plan, objects)
         except FilesChanged as error:
             reason = error
             _release(api, answer["lease"])

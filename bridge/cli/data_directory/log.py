@@ -44,6 +44,8 @@ def verify(data: Data, as_json: AsJson = False) -> int:
         "damaged_tables": [each._asdict() for each in damaged_tables],
         "is_served": is_served,
     }
+    if verification.remote_count:
+        found["segments_in_object_store"] = verification.remote_count
     if as_json:
         show_json(found)
     else:

@@ -102,6 +102,17 @@ def open_bucket(url: str, config: Path | None, overrides: list[str] | None) -> "
         raise BadOption(str(error)) from error
 
 
+def open_stream(config: Path | None, overrides: list[str] | None) -> "RemoteObjects | None":
+    """Open the object store of the setting `shared.url`; return None if it is empty. Raises BadOption."""
+    from duolog.bridge.config import ConfigError, load_with_sources, parse_override
+
+    try:
+        url = load_with_sources(config, dict(map(parse_override, overrides or [])), os.environ).options.shared.url
+    except ConfigError as error:
+        raise BadOption(str(error)) from error
+    return open_bucket(url, config, overrides) if url else None
+
+
 @contextmanager
 def progress(label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal's standard error; yield the function that adds bytes to it."""

@@ -121,6 +121,17 @@ class Manifests:
         self.number = 0  # Of the next manifest.
         self._requests = requests
 
+    def copy(self, requests: Requests) -> "Manifests":
+        """Return the same manifests for another reader, which goes on by itself."""
+        copied = Manifests(requests)
+        copied.floor, copied.segments, copied.snapshot, copied.number = (
+            self.floor,
+            [*self.segments],
+            self.snapshot,
+            self.number,
+        )
+        return copied
+
     @property
     def floor_sequence(self) -> int:
         """The last slot that may have been deleted; -1 for none."""

@@ -1,0 +1,203 @@
+"""The class CachedFiles: the Files of a broker that shares its log, in which dropped segments look like any others.
+
+A dropped segment (`remote_segment.py`) has a marker in the place of its file. `list` gives it the name that it had,
+`open` returns a handle below -1, and the bytes come from the RangeCache. So recovery, comparisons at a start, searches
+and reads of clients know no difference; only `read_on_disk`, by which clients' reads go, does not wait for the store.
+
+    put_marker    the marker is durable; the segment's own file is still the one that is read
+    drop          the segment is read from the store from now on; handles of the file stay valid
+    remove_file   the file is removed
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Final
+
+from duolog.store.entry import Buffer
+from duolog.store.errors import StoreError
+from duolog.store.files import Files, NotOnDisk, read_whole, write_new
+from duolog.store.log.segment import LOG_DIRECTORY, REMOTE_SUFFIX
+from duolog.store.objects.interface import ObjectStore
+from duolog.store.shared.cache.range_cache import RangeCache
+from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_marker, encode_marker
+
+AHEAD: Final = 3  # Chunks that are read ahead for a reader that goes on from one chunk to the next.
+
+
+class CachedFiles:
+    """The files of a data directory. Handles of dropped segments are negative."""
+
+    def __init__(self, files: Files, objects: ObjectStore, cache_bytes_max: int) -> None:
+        """Read the markers, and complete drops that were interrupted. Blocks; raises Corruption and OSError."""
+        self.cache = RangeCache(files, objects, cache_bytes_max)
+        self._files = files
+        self._remote: dict[str, RemoteSegment] = {}  # By the path that the segment had.
+        self._handles: dict[int, RemoteSegment] = {}
+        self._numbers = count(2)
+        names = files.list(LOG_DIRECTORY)
+        for name in names:
+            if name.endswith(REMOTE_SUFFIX):
+                path = f"{LOG_DIRECTORY}/{name}"
+                found = decode_marker(path, read_whole(files, path))
+                self._remote[found.path] = found
+                if _name(found.path) in names:
+                    self.remove_file(found.path)
+
+    def is_remote(self, path: str) -> bool:
+        """Return whether this is the path of a dropped segment."""
+        return path in self._remote
+
+    # -- Dropping
+
+    def put_marker(self, segment: RemoteSegment) -> None:
+        """Write the marker of a segment durably. Blocks; raises OSError."""
+        new = f"{segment.marker_path}.new"
+        if _name(new) in self._files.list(LOG_DIRECTORY):
+            self._files.remove(new)
+        write_new(self._files, new, encode_marker(segment))
+        self._files.rename(new, segment.marker_path)
+        self._files.sync_directory(LOG_DIRECTORY)
+
+    def remove_marker(self, segment: RemoteSegment) -> None:
+        """Undo `put_marker`. Blocks; raises OSError."""
+        self._files.remove(segment.marker_path)
+        self._files.sync_directory(LOG_DIRECTORY)
+
+    def drop(self, segment: RemoteSegment) -> None:
+        """Read the segment from the object store from now on."""
+        self._remote[segment.path] = segment
+
+    def remove_file(self, path: str) -> None:
+        """Remove the file of a dropped segment. Blocks; raises OSError."""
+        with suppress(FileNotFoundError):  # Retention has removed the segment meanwhile.
+            self._files.remove(path)
+            self._files.sync_directory(LOG_DIRECTORY)
+
+    # -- Files: handles
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        segment = self._remote.get(path)
+        if segment is None:
+            return self._files.open(path, create=create)
+        if create:
+            raise FileExistsError(f"{path} is in the object store")
+        handle = -next(self._numbers)
+        self._handles[handle] = segment
+        return handle
+
+    def close(self, file: int) -> None:
+        if file >= 0:
+            self._files.close(file)
+        else:
+            del self._handles[file]
+
+    # -- Files: bytes
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        """Read; waits for the object store, and then raises StoreError, too."""
+        if file >= 0:
+            return self._files.read(file, size, at)
+        return self._handles[file].read(at, size, self.cache.fetched)
+
+    def read_on_disk(self, file: int, size: int, at: int) -> Buffer:
+        if file >= 0:
+            return self._files.read_on_disk(file, size, at)
+        segment = self._handles[file]
+
+        def read(chunk: RemoteChunk, size_here: int, at_here: int) -> bytes:
+            found = self.cache.read(chunk, size_here, at_here)
+            if found is None:
+                raise NotOnDisk(self._range(segment, at, size))
+            return found
+
+        return segment.read(at, size, read)
+
+    def _range(self, segment: RemoteSegment, at: int, size: int) -> "_Range":
+        chunks = segment.between(segment.start + at, min(segment.start + at + size, segment.end))
+        before = segment.before(chunks[0])
+        is_sequential = before is None or before in self.cache
+        return _Range(self.cache, chunks, segment.after(chunks[-1], AHEAD) if is_sequential else ())
+
+    def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
+        return self._files.read_cached(file, size, at) if file >= 0 else None
+
+    def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
+        # Recovery writes bytes again that it has just read. The store has those of a dropped segment.
+        if file >= 0:
+            self._files.write(file, buffers, at)
+
+    def sync(self, file: int) -> None:
+        if file >= 0:
+            self._files.sync(file)
+
+    def size(self, file: int) -> int:
+        if file >= 0:
+            return self._files.size(file)
+        segment = self._handles[file]
+        return segment.end - segment.start
+
+    def truncate(self, file: int, size: int) -> None:
+        if file < 0:
+            raise StoreError(f"{self._handles[file].path} cannot be cut, because it is in the object store")
+        self._files.truncate(file, size)
+
+    def reserve(self, file: int, size: int) -> None:
+        self._files.reserve(file, size)
+
+    # -- Files: names
+
+    def list(self, path: str) -> list[str]:
+        names = self._files.list(path)
+        if path != LOG_DIRECTORY or not self._remote:
+            return names
+        remote = [*self._remote.values()]
+        hidden = {_name(each.marker_path) for each in remote}
+        return sorted({*names, *(_name(each.path) for each in remote)} - hidden)
+
+    def remove(self, path: str) -> None:
+        segment = self._remote.get(path)
+        if segment is None:
+            self._files.remove(path)
+            return
+        with suppress(FileNotFoundError):  # The drop was interrupted, or is not complete.
+            self._files.remove(path)
+        self._files.remove(segment.marker_path)
+        del self._remote[path]
+        self.cache.forget(segment.chunks)
+
+    def rename(self, old: str, new: str) -> None:
+        self._files.rename(old, new)
+
+    def remove_directory(self, path: str) -> None:
+        self._files.remove_directory(path)
+
+    def make_directory(self, path: str) -> None:
+        self._files.make_directory(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._files.sync_directory(path)
+
+    def lock(self, path: str) -> int:
+        return self._files.lock(path)
+
+    def usage(self) -> tuple[int, int]:
+        return self._files.usage()
+
+
+class _Range:
+    """Chunks that a read lacks, and those that are read ahead."""
+
+    def __init__(self, cache: RangeCache, chunks: Sequence[RemoteChunk], ahead: Sequence[RemoteChunk]) -> None:
+        self._cache, self._chunks, self._ahead = cache, chunks, ahead
+
+    def fetch(self, done: Callable[[StoreError | OSError | None], None]) -> None:
+        self._cache.want(self._chunks)
+        self._cache.fetch(self._chunks, self._ahead, done)
+
+    def release(self) -> None:
+        self._cache.release(self._chunks)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,210 @@
+"""The class RangeCache: chunks of dropped segments that were read back from the object store, as files in `cache/`.
+
+    loop's thread     fetch     asks for chunks, at most REQUESTS_AT_ONCE at a time, and calls back
+    any thread        read      bytes of a chunk that is on the disk
+    any thread        fetched   the bytes of a chunk, waiting for the store if it is not on the disk
+
+Each chunk is compared with its CRC when it has come. While the chunks on the disk have more than `bytes_max` bytes, the
+one that was not read for the longest time is removed. A chunk that a read waits for is not removed before that read.
+
+A start removes all chunks: nothing says that the files are whole after a crash, and the store has them.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Final
+
+from duolog.store.errors import Fault, StoreError
+from duolog.store.files import Files
+from duolog.store.objects.interface import ObjectStore
+from duolog.store.shared.cache.chunk_requests import in_time, request_chunk, wait_for_chunk
+from duolog.store.shared.cache.remote_segment import RemoteChunk
+
+CACHE_DIRECTORY: Final = "cache"
+REQUESTS_AT_ONCE: Final = 8  # Of reads that wait in the loop, with the chunks that are read ahead.
+WAITING_MAX: Final = 1024  # Chunks that are asked for or waited for; a further read is refused.
+
+FetchDone = Callable[[StoreError | OSError | None], None]
+
+
+class RangeCache:
+    """The chunks of one data directory."""
+
+    def __init__(self, files: Files, objects: ObjectStore, bytes_max: int) -> None:
+        """Remove the chunks of the last run. Blocks; raises OSError."""
+        self.bytes_max = bytes_max
+        self.total_bytes = 0  # Of the chunks on the disk.
+        self.hits = self.misses = 0  # Reads of chunks that were on the disk, and that were not; metrics.
+        self._files, self._objects = files, objects
+        self._writing = Lock()  # Of threads that write and remove files. Never taken in the loop's thread.
+        self._lock = (
+            Lock()
+        )  # Of the fields above and the two below, which threads change. Nobody waits while holding it.
+        self._sizes: OrderedDict[int, int] = (
+            OrderedDict()
+        )  # Start of a chunk -> its size, the least recently read first.
+        self._wanted: Counter[int] = Counter()  # Start of a chunk -> the reads that wait for it.
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        for name in files.list(CACHE_DIRECTORY):
+            files.remove(f"{CACHE_DIRECTORY}/{name}")
+
+    def __contains__(self, chunk: RemoteChunk) -> bool:
+        with self._lock:
+            return chunk.start in self._sizes
+
+    # -- Reading
+
+    def read(self, chunk: RemoteChunk, size: int, at: int) -> bytes | None:
+        """Return bytes of a chunk from its byte `at` on; None if the chunk is not on the disk. Raises OSError."""
+        with self._lock:
+            is_here = chunk.start in self._sizes
+            if is_here:
+                self._sizes.move_to_end(chunk.start)
+                self.hits += 1
+            else:
+                self.misses += 1
+        if not is_here:
+            return None
+        try:
+            handle = self._files.open(_path(chunk.start))
+        except FileNotFoundError:
+            return None  # Another thread has removed the chunk meanwhile.
+        try:
+            return self._files.read(handle, size, at)
+        finally:
+            self._files.close(handle)
+
+    def fetched(self, chunk: RemoteChunk, size: int, at: int) -> bytes:
+        """Return bytes of a chunk, which is asked for if it is not on the disk. Blocks; raises StoreError, OSError."""
+        found = self.read(chunk, size, at)
+        if found is None:
+            data = wait_for_chunk(self._objects, chunk)
+            self._keep(chunk, data)
+            found = data[at : at + size]
+        return found
+
+    # -- Fetching
+
+    def want(self, chunks: Sequence[RemoteChunk]) -> None:
+        """Keep these chunks on the disk, once they have come, until `release` is called as often."""
+        with self._lock:
+            self._wanted.update(each.start for each in chunks)
+
+    def release(self, chunks: Sequence[RemoteChunk]) -> None:
+        with self._lock:
+            self._wanted.subtract(each.start for each in chunks)
+            for each in chunks:
+                if self._wanted[each.start] <= 0:
+                    del self._wanted[each.start]
+
+    def fetch(self, chunks: Sequence[RemoteChunk], ahead: Sequence[RemoteChunk], done: FetchDone) -> None:
+        """Read chunks back, and call `done` once all of them are on the disk, or with the first error.
+
+        Those of `ahead` are asked for, too, if no other read would wait for that. Must be called in the loop's thread.
+        """
+        if len(self._under_way) + len(chunks) > WAITING_MAX:
+            refusal = StoreError(f"{WAITING_MAX} reads wait for the object store already")
+            asyncio.get_running_loop().call_soon(done, refusal)
+            return
+        tasks = [self._begin(each) for each in chunks if each not in self]
+        for each in ahead:
+            if each not in self and len(self._under_way) < REQUESTS_AT_ONCE:
+                self._begin(each)
+        asyncio.create_task(_all_of(tasks)).add_done_callback(lambda task: _report(task, done))
+
+    def _begin(self, chunk: RemoteChunk) -> "asyncio.Task[None]":
+        task = self._under_way.get(chunk.start)
+        if task is None:
+            task = self._under_way[chunk.start] = asyncio.create_task(self._fetch_one(chunk))
+            task.add_done_callback(lambda ended: self._ended(chunk, ended))
+        return task
+
+    def _ended(self, chunk: RemoteChunk, task: "asyncio.Task[None]") -> None:
+        del self._under_way[chunk.start]
+        if not task.cancelled():
+            task.exception()  # Whoever waits for the chunk reports it; nobody waits for one that is read ahead.
+
+    async def _fetch_one(self, chunk: RemoteChunk) -> None:
+        data = await in_time(chunk, self._in_turn(chunk))
+        await asyncio.to_thread(self._keep, chunk, data)
+
+    async def _in_turn(self, chunk: RemoteChunk) -> bytes:
+        async with self._slots:
+            return await request_chunk(self._objects, chunk)
+
+    # -- Files
+
+    def _keep(self, chunk: RemoteChunk, data: bytes) -> None:
+        """Write a chunk to the disk, and remove others beyond `bytes_max`. Blocks; raises OSError."""
+        with self._writing:
+            if chunk in self:
+                return
+            if CACHE_DIRECTORY not in self._files.list("."):
+                self._files.make_directory(CACHE_DIRECTORY)
+            path = _path(chunk.start)
+            with suppress(FileNotFoundError):
+                self._files.remove(path)  # A write that has failed has left it.
+            handle = self._files.open(path, create=True)
+            try:
+                self._files.write(handle, [data], 0)
+            finally:
+                self._files.close(handle)
+            with self._lock:
+                self._sizes[chunk.start] = len(data)
+                self.total_bytes += len(data)
+                removed = self._take_out_oldest()
+            self._remove(removed)
+
+    def _take_out_oldest(self) -> list[int]:
+        """Take the least recently read chunks out of the list; return their starts."""
+        newest, removed = next(reversed(self._sizes)), list[int]()
+        for start in [*self._sizes]:
+            if self.total_bytes <= self.bytes_max:
+                break
+            if start not in self._wanted and start != newest:
+                self.total_bytes -= self._sizes.pop(start)
+                removed.append(start)
+        return removed
+
+    def forget(self, chunks: Sequence[RemoteChunk]) -> None:
+        """Remove chunks of a segment that is removed. Blocks; raises OSError."""
+        with self._writing:
+            with self._lock:
+                removed = [each.start for each in chunks if each.start in self._sizes]
+                self.total_bytes -= sum(self._sizes.pop(start) for start in removed)
+            self._remove(removed)
+
+    def _remove(self, starts: Sequence[int]) -> None:
+        for start in starts:
+            with suppress(FileNotFoundError):
+                self._files.remove(_path(start))
+
+    def stop(self) -> None:
+        """End the requests under way. Must be called in the loop's thread."""
+        for task in self._under_way.values():
+            task.cancel()
+
+
+async def _all_of(tasks: "Sequence[asyncio.Task[None]]") -> None:
+    for task in tasks:
+        await task
+
+
+def _report(task: "asyncio.Task[None]", done: FetchDone) -> None:
+    """Call `done`, unless the broker stops. A bug is raised in the loop, too."""
+    if task.cancelled():
+        return
+    error = task.exception()
+    if error is None or isinstance(error, StoreError | OSError):
+        done(error)
+        return
+    done(Fault(f"a range could not be read back because of {error!r}"))
+    raise error
+
+
+def _path(start: int) -> str:
+    return f"{CACHE_DIRECTORY}/{start:020}"
