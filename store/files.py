@@ -114,7 +114,10 @@ class Files(ReadableFiles, Protocol):
 
 
 class RealFiles:
-    """The files of the operating system below one directory."""
+    """The files of the operating system below one directory.
+
+    The class has more than 20 methods, because the store uses so many operations.
+    """
 
     def __init__(self, root: str) -> None:
         """Create the directory, or remove the access of other users to an existing one. Raises OSError."""

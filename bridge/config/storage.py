@@ -128,9 +128,9 @@ class SharedSection(Section, frozen=True):
     cache_bytes: Annotated[
         int,
         setting(
-            "bytes of the log that this broker keeps on its disk; beyond, sealed segments that the object store has are "
-            "dropped, oldest first, and read back when somebody reads there. 0: no limit; otherwise at least four times "
-            "`store.segment_bytes`",
+            "bytes of the log that this broker keeps on its disk; beyond, sealed segments that the object store has "
+            "are dropped, oldest first, and read back when somebody reads there; at least four times "
+            "`store.segment_bytes`, or 0 for no limit",
             ge=0,
         ),
     ] = 0

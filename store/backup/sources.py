@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from duolog.store.backup.manifest import BackupFailed, BackupManifest, CopiedFile
 from duolog.store.errors import StoreError
 from duolog.store.files import ReadableFiles, ReadOnlyFiles
-from duolog.store.recovery.checkpoint import snapshot_path, snapshot_positions
 from duolog.store.objects.interface import ObjectStore
+from duolog.store.recovery.checkpoint import snapshot_path, snapshot_positions
 from duolog.store.recovery.damage import Verification
 from duolog.store.recovery.format_version import FORMAT_VERSION, format_of
 from duolog.store.shared.cache.remote_files import RemoteFiles

@@ -5,6 +5,7 @@
     wal/log_cursor.py    which objects count: the reader's side
     wal/fencing.py       how a broker takes over
     wal/lost_slots.py    whether an empty slot is the end of the log
+    cache/               the local disk as a cache: segments that only the store has
     segments/            compaction: segment objects, manifests
     moving/              a data directory becomes a stream, and a stream a data directory
     joining.py           a start: which stream, what the local log lacks, what it has too much

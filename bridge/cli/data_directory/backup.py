@@ -54,7 +54,6 @@ def backup(
     A URL names a prefix of a bucket; shared.endpoint and shared.region say where it is, by --set or --config. With
     shared.cache_bytes, the broker's disk may lack segments: then shared.url is needed, too.
     """
-    from duolog.store.backup.manifest import BackupFailed
     from duolog.store.errors import StoreError
 
     api = writing(http)

@@ -26,7 +26,10 @@ AHEAD: Final = 3  # Chunks that are read ahead for a reader that goes on from on
 
 
 class CachedFiles:
-    """The files of a data directory. Handles of dropped segments are negative."""
+    """The files of a data directory. Handles of dropped segments are negative.
+
+    The class has more than 20 methods, because Files has so many.
+    """
 
     def __init__(self, files: Files, objects: ObjectStore, cache_bytes_max: int) -> None:
         """Read the markers, and complete drops that were interrupted. Blocks; raises Corruption and OSError."""
