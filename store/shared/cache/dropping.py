@@ -28,7 +28,7 @@ from duolog.store.shared.wal.slots import Tail
 from duolog.store.shared.wal.wal_object import damaged
 from duolog.store.workers import Executors, Failure
 
-REFRESH_MS: Final = 60_000  # Between two looks for manifests.
+REFRESH_MS: Final = 10_000  # Between two looks for manifests.
 PAUSE_MS: Final = 10  # After each chunk that was measured, so that other threads get the processor.
 RANGES_SHARE: Final = 4  # This part of `cache_bytes` is for ranges that were read back.
 
