@@ -328,7 +328,7 @@ class Replica:
         try:
             await self.dropper.run()
         except (StoreError, OSError) as error:
-            log.error("a segment could not be dropped from the disk, it is tried again: %s", error)
+            log.error("a segment could not be dropped, it is tried again: %s", error)
             with suppress(RequestsStopped):
                 await self._requests.pause(COMPACT_RETRY_MS)
         except RequestsStopped:
