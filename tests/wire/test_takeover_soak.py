@@ -110,7 +110,9 @@ def silences_s(places: list[Acknowledged], faults: list[Happened]) -> list[float
     ends = [*(each.at_ms for each in faults[1:]), times[-1] + 1]
     found = []
     for fault, end_ms in zip(faults, ends, strict=True):
-        seen = [fault.at_ms, *(each for each in times if fault.at_ms < each < end_ms)]
+        later = [each for each in times if each > fault.at_ms]
+        # A client that looks for routes every 30 s may have had none until the next fault.
+        seen = [fault.at_ms, *([each for each in later if each < end_ms] or later[:1])]
         longest = max(range(1, len(seen)), key=lambda at: seen[at] - seen[at - 1])
         found.append((seen[longest] - fault.at_ms) / 1000)
     return found
