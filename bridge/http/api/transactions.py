@@ -1,12 +1,13 @@
 """/api/transactions: the transactions of both client protocols, and the abort of a Kafka transaction.
 
 There is a row for each transactional id of a Kafka producer, then one for each open half message of either client
-protocol; at most the ROWS_MAX oldest of them. The id of a half message is its topic and the id that its producer chose.
-A RocketMQ half message that is not in memory is named by its offset in the half topic. `age_ms` counts from the begin
-of the transaction; -1: no transaction is open.
+protocol; at most the ROWS_MAX oldest of them. The id of a half message is its topic and the id that its producer chose,
+which is the unique key of a RocketMQ message. `age_ms` counts from the begin of the transaction; -1: no transaction is
+open.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
@@ -16,18 +17,22 @@ from aiohttp import web
 
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.http.access.quota_check import quota_client
-from duolog.bridge.http.answers import Json, Listing, answer, array
+from duolog.bridge.http.answers import SLICE_MS, Json, Listing, answer, array
 from duolog.bridge.http.api.verdicts import decide_by_id, decide_by_offset
-from duolog.bridge.http.api_part import ApiPart
+from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
+from duolog.bridge.net.futures import awaited
+from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transaction
 from duolog.protocol.rocketmq.messages import message, properties
-from duolog.store.entry import Promise
+from duolog.store.entry import Promise, Stored
+from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 from duolog.txn.coordinator import State
-from duolog.txn.half import Half
+from duolog.txn.half import Half, UnknownHalf
 
 ROWS_MAX: Final = 1000
+ID_CHARACTERS_MAX: Final = 300  # Of a RocketMQ id, which is kept in memory. The unique key of a stock client has 32.
 
 
 class UnknownTransaction(Exception):
@@ -36,6 +41,10 @@ class UnknownTransaction(Exception):
 
 class TransactionApi(ApiPart):
     """The routes."""
+
+    def __init__(self, context: HttpContext, io: RequestIo) -> None:
+        super().__init__(context, io)
+        self._rocketmq_ids = RocketMQHalfIds(context)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -48,7 +57,8 @@ class TransactionApi(ApiPart):
 
     async def _transactions(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._context.state_log.barrier())
-        return Listing(array(transactions(self._context)))
+        ids = await self._rocketmq_ids.read()
+        return Listing(array(transactions(self._context, ids)))
 
     async def _transaction(self, request: web.Request) -> web.Response:
         await self._kept(self._context.state_log.barrier())
@@ -75,8 +85,51 @@ class TransactionApi(ApiPart):
         return answer(decided)
 
 
-def transactions(context: HttpContext) -> Iterator[Json | None]:
-    """Yield the open ones of both client protocols, the oldest first, then transactional ids without a transaction."""
+class RocketMQHalfIds:
+    """The ids of the half messages of RocketMQ producers, TOPIC/UNIQUE-KEY, which only the half messages contain.
+
+    An id never changes. So the ids of the last listing are kept, and a page that is shown again reads only new ones.
+    """
+
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._known: Mapping[int, str] = {}  # By offset in the half topic. Invariant: at most ROWS_MAX.
+
+    async def read(self) -> Mapping[int, str]:
+        """Return the ids of the oldest ROWS_MAX half messages by their offsets, without those of Kafka producers.
+
+        The id of a half message that cannot be read is its offset. The loop runs after each SLICE_MS.
+        """
+        halves, clock = self._context.transactions.halves, self._context.clock
+        known, found = self._known, dict[int, str]()
+        until_mono_ms = clock.mono_ms() + SLICE_MS
+        for half in list(islice(halves.state.open(), ROWS_MAX)):
+            if halves.ids.id_of(half.offset) is None:
+                found[half.offset] = known.get(half.offset) or await _rocketmq_id(halves, half.offset)
+            if clock.mono_ms() >= until_mono_ms:
+                await asyncio.sleep(0)
+                until_mono_ms = clock.mono_ms() + SLICE_MS
+        self._known = {offset: id for offset, id in found.items() if id != str(offset)}
+        return found
+
+
+async def _rocketmq_id(halves: HalfMessageLog, offset: int) -> str:
+    try:
+        read = halves.read(offset)
+        stored: Stored = await awaited(read.start) if isinstance(read, Later) else read
+    except (UnknownHalf, StoreError):  # Also if it was decided meanwhile; then no row shows the id.
+        return str(offset)
+    raw = message.properties_of(stored.frame)
+    return f"{properties.get(raw, properties.REAL_TOPIC)}/{properties.get(raw, properties.UNIQ_KEY)}"[
+        :ID_CHARACTERS_MAX
+    ]
+
+
+def transactions(context: HttpContext, rocketmq_ids: Mapping[int, str]) -> Iterator[Json | None]:
+    """Yield the open ones of both client protocols, the oldest first, then transactional ids without a transaction.
+
+    Half messages of RocketMQ producers without an id are left out: they were sent after the ids had been read.
+    """
     now_ms = context.clock.now_ms()
     room = ROWS_MAX
     coordinator = context.transactions.kafka.coordinator
@@ -84,8 +137,13 @@ def transactions(context: HttpContext) -> Iterator[Json | None]:
         yield _kafka_row(each, now_ms)
         room -= 1
     for half in list(islice(context.transactions.halves.state.open(), room)):
-        yield _half_row(context, half, now_ms)
-        room -= 1
+        given = context.transactions.halves.ids.id_of(half.offset)
+        if given is not None:
+            yield _half_row("kafka", "/".join(given), half, now_ms)
+            room -= 1
+        elif half.offset in rocketmq_ids:
+            yield _half_row("rocketmq", rocketmq_ids[half.offset], half, now_ms)
+            room -= 1
     for each in list(coordinator):
         if not room:
             return
@@ -94,12 +152,11 @@ def transactions(context: HttpContext) -> Iterator[Json | None]:
         room -= is_at_rest
 
 
-def _half_row(context: HttpContext, half: Half, now_ms: int) -> Json:
-    given = context.transactions.halves.ids.id_of(half.offset)
+def _half_row(kind: str, id: str, half: Half, now_ms: int) -> Json:
     waits_for = f"its producer's verdict, asked for in {_seconds_until(half.due_ms, now_ms)}"
     return {
-        "kind": "rocketmq" if given is None else "kafka",
-        "id": "/".join(given) if given is not None else _id_of_rocketmq(context, half.offset),
+        "kind": kind,
+        "id": id,
         "half_offset": half.offset,
         "state": "half",
         "age_ms": now_ms - half.stored_ms,
@@ -107,14 +164,6 @@ def _half_row(context: HttpContext, half: Half, now_ms: int) -> Json:
         "checks": half.checks,
         "waits_for": waits_for if half.asker else "a verdict",
     }
-
-
-def _id_of_rocketmq(context: HttpContext, offset: int) -> str:
-    found = context.transactions.halves.read(offset)
-    if isinstance(found, Later):
-        return str(offset)
-    raw = message.properties_of(found.frame)
-    return f"{properties.get(raw, properties.REAL_TOPIC)}/{properties.get(raw, properties.UNIQ_KEY)}"
 
 
 def _kafka_row(transaction: Transaction, now_ms: int) -> Json:
@@ -139,9 +188,9 @@ def transaction(context: HttpContext, transactional_id: str) -> Json:
 
     Raises UnknownTransaction.
     """
-    half = _half_named(context, transactional_id)
-    if half is not None:
-        return _half_row(context, half, context.clock.now_ms())
+    named = _half_named(context, transactional_id)
+    if named is not None:
+        return _half_row("kafka", *named, context.clock.now_ms())
     found = _find(context, transactional_id)
     queues = []
     for key in sorted(found.keys):
@@ -164,14 +213,18 @@ def abort(context: HttpContext, transactional_id: str) -> Promise:
     return context.transactions.kafka.fence(_find(context, transactional_id), context.clock.now_ms())
 
 
-def _half_named(context: HttpContext, name: str) -> Half | None:
-    """Return the open half message with the id of a listed row; None if a transactional id has the same spelling."""
+def _half_named(context: HttpContext, name: str) -> tuple[str, Half] | None:
+    """Return the open half message with the id of a Kafka producer's row, after its id.
+
+    Returns None if there is none, or a transactional id has the same spelling.
+    """
     if context.transactions.kafka.coordinator.get(name) is not None:
         return None
     topic_name, _, id = name.partition("/")  # The name of a topic contains no slash.
     topic = context.topics.get(topic_name)
     offset = None if topic is None else context.transactions.halves.ids.offset_of(topic.name, id)
-    return None if offset is None else context.transactions.halves.state.find(offset)
+    half = None if offset is None else context.transactions.halves.state.find(offset)
+    return None if half is None or topic is None else (f"{topic.name}/{id}", half)
 
 
 def _find(context: HttpContext, transactional_id: str) -> Transaction:

@@ -265,7 +265,7 @@ class DeletedGroup(TypedDict):
 
 class TransactionRow(TypedDict):
     kind: Literal["kafka", "rocketmq"]
-    id: str
+    id: Annotated[str, _is("A transactional id; of a half message TOPIC/ID, with a RocketMQ message's unique key.")]
     state: str
     age_ms: Annotated[int, _is("Since the transaction began; -1: none is open.")]
     producer: str

@@ -236,7 +236,7 @@ def test_listing_shows_whom_it_waits_for() -> None:
     send(made, "a", url=URL)
     send(made, "b")
     made.clock.pass_ms(10)
-    first, second = transactions(made.http_context())
+    first, second = transactions(made.http_context(), {})
     assert (first["kind"], first["id"], first["state"], first["producer"]) == ("kafka", "orders/a", "half", URL)
     assert (first["age_ms"], first["checks"]) == (10, 0)
     assert first["waits_for"] == "its producer's verdict, asked for in 6 s"
