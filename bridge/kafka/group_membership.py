@@ -58,6 +58,8 @@ def send_replies(context: KafkaContext, replies: Sequence[Reply[WaitingRequest]]
     has_time = context.group_work.add(len(replies), replies[0].ticket.connection.server)
     at_once = has_time and len(replies) <= DELIVERED_AT_ONCE
     for (connection, slot, request, group_id), given in replies:
+        if isinstance(given, JoinResponse) and given.error is ErrorCode.none:
+            connection.membership = (group_id, given.member_id)
         decided = _allowed(request, group_id, given)
         steps = _answer(context, request, decided)
         if at_once and (isinstance(decided, SyncResponse) or len(decided.members) <= DELIVERED_AT_ONCE):
@@ -169,6 +171,8 @@ def heartbeat(context: KafkaContext, connection: OrderedConnection, request: Kaf
     error = context.groups.heartbeat(
         body.group_id, body.member_id, instance_id, body.generation_id, context.clock.mono_ms()
     )
+    if error is ErrorCode.none:  # The client may have opened this connection after it had joined over another one.
+        connection.membership = (body.group_id, body.member_id)
     return request.answer(request.types.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error))
 
 

@@ -1,5 +1,7 @@
-"""GET /api/clients: the open connections of clients, with the groups of RocketMQ's clients; ?limit=, the oldest first.
+"""GET /api/clients: the open connections of clients with their consumer groups; ?limit=, the oldest first.
 
+A RocketMQ client names its groups in each heartbeat. A Kafka client has several connections, and its group is shown for
+the one over which its member joined or sends heartbeats.
 `idle_ms` counts from the last byte in either direction.
 """
 
@@ -27,7 +29,7 @@ async def get_clients(context: HttpContext, request: web.Request) -> web.StreamR
     by_channel = _clients_by_channel(context)
     mono_ms = context.clock.mono_ms()
     oldest = nsmallest(limit, found, key=attrgetter("made_mono_ms"))
-    rows = (_row(each, by_channel, mono_ms) for each in oldest)
+    rows = (_row(context, each, by_channel, mono_ms) for each in oldest)
     return Listing(object_with({"count": len(connections)}, "clients", rows))
 
 
@@ -40,9 +42,13 @@ def _clients_by_channel(context: HttpContext) -> dict[Any, tuple[str, str, list[
     return found
 
 
-def _row(connection: Connection, by_channel: dict[Any, tuple[str, str, list[str]]], mono_ms: int) -> Json:
-    named = connection.client_id if isinstance(connection, OrderedConnection) else ""
-    client_id, language, groups = by_channel.get(connection, (named, "", []))
+def _row(
+    context: HttpContext, connection: Connection, by_channel: dict[Any, tuple[str, str, list[str]]], mono_ms: int
+) -> Json:
+    if isinstance(connection, OrderedConnection):
+        client_id, language, groups = connection.client_id, "", _groups_of(context, connection)
+    else:
+        client_id, language, groups = by_channel.get(connection, ("", "", []))
     return {
         "wire": connection.wire,
         "peer": endpoint(*connection.peer[:2]),
@@ -55,3 +61,12 @@ def _row(connection: Connection, by_channel: dict[Any, tuple[str, str, list[str]
         "waiting_requests": len(connection.held),
         "unsent_bytes": connection.answers.pending_bytes,
     }
+
+
+def _groups_of(context: HttpContext, connection: OrderedConnection) -> list[str]:
+    """Return the group of the member that uses a connection of a Kafka client, if it is still a member."""
+    if connection.membership is None:
+        return []
+    name, member_id = connection.membership
+    group = context.groups.kafka_groups.group(name)
+    return [name] if group is not None and member_id in group.members else []

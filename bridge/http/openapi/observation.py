@@ -50,7 +50,7 @@ class ClientAnswer(TypedDict):
     peer: str
     client_id: Annotated[str, _is("As the client names itself; empty if it has not done so.")]
     language: str
-    groups: Annotated[list[str], _is("Consumer groups of a RocketMQ client.")]
+    groups: Annotated[list[str], _is("Consumer groups whose members use this connection.")]
     age_ms: int
     idle_ms: int
     last_request: str

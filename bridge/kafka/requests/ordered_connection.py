@@ -25,13 +25,16 @@ class OrderedConnection(Connection):
 
     wire = "kafka"
 
-    __slots__ = ("_log_directory", "client_id", "login", "meter", "outbox", "rights", "session")
+    __slots__ = ("_log_directory", "client_id", "login", "membership", "meter", "outbox", "rights", "session")
 
     def __init__(self, server: Server, log: Log, log_directory: str) -> None:
         """`log_directory` is what the answer to a failed DescribeLogDirs request names."""
         super().__init__(server, log)
         self.outbox = OrderedOutbox(self)
         self.client_id = ""  # As the client's ApiVersions request names it, which is the first one of most clients.
+        # (group, member id) of the last member that joined or sent a heartbeat over this connection. A stock client has
+        # one member at most for a connection. The member may have left meanwhile.
+        self.membership: tuple[str, str] | None = None
         self._log_directory = log_directory
         self.meter: Meter | None = None  # How much the client may use; None: no quota was set yet.
         self.login: Login | None = None  # None: security is off.

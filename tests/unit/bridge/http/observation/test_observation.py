@@ -7,8 +7,11 @@ from urllib.parse import urlencode
 import pytest
 
 from duolog.bridge.http.observation.members import assignment
+from duolog.protocol.kafka.api_messages import ApiKey
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench
+from tests.unit.bridge.kafka.asking import join
+from tests.unit.bridge.kafka.bench import KafkaBench
 
 MARCH = 1_774_000_000_000  # Friday, 20 March 2026, some days before Berlin's clock is set forward.
 
@@ -109,3 +112,24 @@ def test_groups_of_a_topic_have_their_lag_in_it() -> None:
     assert bench.ask("GET", "/api/topics/audit/groups") == (200, [])
     assert bench.ask("GET", "/api/groups/billing/members") == (200, {"group": "billing", "members": []})
     assert bench.ask("GET", "/api/groups/none/members")[0] == 404
+
+
+def test_the_connection_that_a_kafka_member_uses_shows_its_group() -> None:
+    kafka = KafkaBench()
+    bench = HttpBench(kafka)
+
+    def groups() -> list[list[str]]:
+        return [row["groups"] for row in bench.ask("GET", "/api/clients")[1]["clients"] if row["wire"] == "kafka"]
+
+    first, second = kafka.connect(), kafka.connect()
+    assert groups() == [[], []]
+    member_id = join(first, 3).member_id
+    assert groups() == [["g"], []]
+    me = {"group_id": "g", "generation_id": 1, "member_id": member_id}
+    first.ask(ApiKey.SYNC_GROUP, 3, **me)
+    second.ask(ApiKey.HEARTBEAT, 3, group_id="g", generation_id=1, member_id="another")
+    assert groups() == [["g"], []], "it is not a member"
+    second.ask(ApiKey.HEARTBEAT, 3, **me)
+    assert groups() == [["g"], ["g"]], "the member goes on over a new connection"
+    second.ask(ApiKey.LEAVE_GROUP, 1, group_id="g", member_id=member_id)
+    assert groups() == [[], []]
