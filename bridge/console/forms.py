@@ -1,16 +1,19 @@
 """The fields of a form that a page sends: texts, which become the values that the API expects.
 
-A field that is missing or blank has no value. Raises FormError with the field, what was expected, and what it has.
+A field that is missing or blank has no value. Raises FormError with the label of the field, what was
+expected, and what it has.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from duolog.bridge.config import units
 
 TRUE: Final = frozenset({"true", "on", "1"})
 SHOWN_CHARACTERS: Final = 80
+NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class FormError(Exception):
@@ -20,16 +23,16 @@ class FormError(Exception):
 
 
 class Form:
-    """The fields of one form, which was sent at `now_ms`."""
+    """The fields of one form, which was sent at `now_ms`. Errors name a field by its label, if it has one."""
 
-    def __init__(self, fields: Mapping[str, str], now_ms: int) -> None:
-        self._fields, self.now_ms = fields, now_ms
+    def __init__(self, fields: Mapping[str, str], now_ms: int, labels: Mapping[str, str] = NO_LABELS) -> None:
+        self._fields, self.now_ms, self._labels = fields, now_ms, labels
 
     def text(self, name: str) -> str:
         """Return the text of a field that must have one."""
         found = self.optional(name)
         if found is None:
-            raise FormError(f"{name}: missing")
+            raise FormError(f"{self._shown(name)}: missing")
         return found
 
     def optional(self, name: str) -> str | None:
@@ -95,7 +98,10 @@ class Form:
         return {key.strip(): value.strip() for key, _, value in found}
 
     def _error(self, name: str, expected: str, got: str) -> FormError:
-        return FormError(f"{name}: expected {expected}, got {got[:SHOWN_CHARACTERS]!r}")
+        return FormError(f"{self._shown(name)}: expected {expected}, got {got[:SHOWN_CHARACTERS]!r}")
+
+    def _shown(self, name: str) -> str:
+        return f'"{self._labels[name]}"' if name in self._labels else name
 
 
 def _is_number(text: str) -> bool:

@@ -12,7 +12,8 @@ from duolog.bridge.config.checks import mask_rules
 from duolog.bridge.console import assets, rendering
 from duolog.bridge.console.actions import ACTIONS
 from duolog.bridge.console.commands import commands
-from duolog.bridge.console.forms import Form, FormError
+from duolog.bridge.console.forms import NO_LABELS, Form, FormError
+from duolog.bridge.console.labels import LABELS
 from duolog.bridge.console.masking import Masking
 from duolog.bridge.console.pages import PAGES
 from duolog.bridge.console.pages.page import Display, Page, PageApi, PageRefused, error_of
@@ -60,7 +61,7 @@ class Site:
 
     async def page(self, path: str, request: web.Request) -> web.StreamResponse:
         """Answer a request for the page at this path of `PAGES`."""
-        api = PageApi(self._local_api, request, self._display, self._clock.now_ms())
+        api = PageApi(self._local_api, request, self._display, self._clock.now_ms(), LABELS.get(path, NO_LABELS))
         status = 200
         try:
             page = await PAGES[path](api)
@@ -87,11 +88,12 @@ class Site:
     # -- Actions
 
     async def act(self, request: web.Request) -> web.StreamResponse:
-        plan = ACTIONS.get(request.match_info["name"])
+        name = request.match_info["name"]
+        plan = ACTIONS.get(name)
         if plan is None:
-            raise web.HTTPNotFound(text=f"there is no action {request.match_info['name'][:80]}")
+            raise web.HTTPNotFound(text=f"there is no action {name[:80]}")
         fields = parsed(await self._read(request), dict[str, str])
-        form = Form(fields, self._clock.now_ms())
+        form = Form(fields, self._clock.now_ms(), LABELS.get(name, NO_LABELS))
         values: dict[str, Any] = {"answer": {}, "error": "", "is_preview": False}
         status = 200
         try:

@@ -44,12 +44,17 @@ def rows_from(rows: Sequence[Any], start: int | None) -> tuple[Sequence[Any], in
 
 
 class PageApi:
-    """The API for one request of a browser. `now_ms` is the time at which the page is made."""
+    """The API for one request of a browser. `now_ms` is the time at which the page is made.
 
-    def __init__(self, local: LocalApi, request: web.Request, display: Display, now_ms: int) -> None:
+    `labels` are those of the fields that the query has.
+    """
+
+    def __init__(
+        self, local: LocalApi, request: web.Request, display: Display, now_ms: int, labels: Mapping[str, str]
+    ) -> None:
         self._local, self._request, self.now_ms = local, request, now_ms
         self.masking, self.schemas_directory = display
-        self.query = Form(request.query, now_ms)
+        self.query = Form(request.query, now_ms, labels)
         self.host = request.host
         self.origin = f"{request.scheme}://{request.host}"
         self.commands: list[Commands] = []  # Those that show the same as the page.
