@@ -30,7 +30,7 @@ def txn_list(http: Http = None, as_json: AsJson = False) -> None:
     if as_json:
         show_json(rows)
         return
-    columns = ("kind", "id", "state", "age_ms", "producer", "checks", "waits_for")
+    columns = ("kind", "id", "state", "age_ms", "producer", "checks", "last_asked", "waits_for")
     show_table(
         tuple(column.replace("_", " ") for column in columns),
         [[_shown(row, column) for column in columns] for row in rows],

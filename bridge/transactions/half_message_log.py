@@ -26,6 +26,7 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.half_messages import HalvesChecked
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
+from duolog.bridge.transactions.asked_clients import AskedClients
 from duolog.bridge.transactions.half_replay import HalfMessageReplay
 from duolog.bridge.transactions.op_messages import HalfDecision, OpMessages, message_frame
 from duolog.bridge.transactions.verdict_counts import VerdictCounts
@@ -57,7 +58,7 @@ class TooManyHalves(Exception):
 class HalfMessageLog:
     """All half messages of a broker. `store_host` is the packed address of the RocketMQ port.
 
-    `unit_bytes_max` limits the bytes of several verdicts in one unit, which must fit into a segment. The class has 19
+    `unit_bytes_max` limits the bytes of several verdicts in one unit, which must fit into a segment. The class has 20
     fields, because `attach` sets the queue and the writer of each of three topics.
     """
 
@@ -77,6 +78,7 @@ class HalfMessageLog:
         self._unit_bytes_max = unit_bytes_max
         self.verdict_counts = VerdictCounts()
         self.ids = HalfIds()
+        self.asked = AskedClients()
         self._ids_max = options.half_ids_max
         self._check_urls = CheckUrls(options.check_urls)
         self._replay = HalfMessageReplay(state_log, self.state, self.ids, options.half_ms)

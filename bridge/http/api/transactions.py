@@ -139,10 +139,10 @@ def transactions(context: HttpContext, rocketmq_ids: Mapping[int, str]) -> Itera
     for half in list(islice(context.transactions.halves.state.open(), room)):
         given = context.transactions.halves.ids.id_of(half.offset)
         if given is not None:
-            yield _half_row("kafka", "/".join(given), half, now_ms)
+            yield _half_row(context, "kafka", "/".join(given), half)
             room -= 1
         elif half.offset in rocketmq_ids:
-            yield _half_row("rocketmq", rocketmq_ids[half.offset], half, now_ms)
+            yield _half_row(context, "rocketmq", rocketmq_ids[half.offset], half)
             room -= 1
     for each in list(coordinator):
         if not room:
@@ -152,7 +152,8 @@ def transactions(context: HttpContext, rocketmq_ids: Mapping[int, str]) -> Itera
         room -= is_at_rest
 
 
-def _half_row(kind: str, id: str, half: Half, now_ms: int) -> Json:
+def _half_row(context: HttpContext, kind: str, id: str, half: Half) -> Json:
+    now_ms = context.clock.now_ms()
     waits_for = f"its producer's verdict, asked for in {_seconds_until(half.due_ms, now_ms)}"
     return {
         "kind": kind,
@@ -162,6 +163,7 @@ def _half_row(kind: str, id: str, half: Half, now_ms: int) -> Json:
         "age_ms": now_ms - half.stored_ms,
         "producer": half.asker,
         "checks": half.checks,
+        "last_asked": context.transactions.halves.asked.of(half.offset),
         "waits_for": waits_for if half.asker else "a verdict",
     }
 
@@ -175,6 +177,7 @@ def _kafka_row(transaction: Transaction, now_ms: int) -> Json:
         "age_ms": now_ms - transaction.started_ms if is_open else -1,
         "producer": f"{transaction.producer.id} epoch {transaction.producer.epoch}",
         "checks": 0,  # There are no check-backs for Kafka transactions.
+        "last_asked": "",
         "waits_for": f"the end, for {_seconds_until(transaction.deadline_ms, now_ms)} at most" if is_open else "",
     }
 
@@ -190,7 +193,7 @@ def transaction(context: HttpContext, transactional_id: str) -> Json:
     """
     named = _half_named(context, transactional_id)
     if named is not None:
-        return _half_row("kafka", *named, context.clock.now_ms())
+        return _half_row(context, "kafka", *named)
     found = _find(context, transactional_id)
     queues = []
     for key in sorted(found.keys):

@@ -270,6 +270,9 @@ class TransactionRow(TypedDict):
     age_ms: Annotated[int, _is("Since the transaction began; -1: none is open.")]
     producer: str
     checks: Annotated[int, _is("Check-backs that were made.")]
+    last_asked: Annotated[
+        str, _is("Client id and address of the RocketMQ producer that was asked last; empty: none since the start.")
+    ]
     waits_for: str
     half_offset: NotRequired[int]
 

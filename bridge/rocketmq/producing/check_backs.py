@@ -22,6 +22,7 @@ from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.monitoring.metrics import CheckCounts
 from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.access.requirements import topic_needs
 from duolog.bridge.rocketmq.context import RocketMQContext
@@ -210,17 +211,19 @@ class ProducerChecks:
     """Sends CHECK_TRANSACTION_STATE to the RocketMQ producers of a group, to another one of them each time.
 
     A check-back contains the message, and any client may name any producer group. `may_decide` returns whether the
-    client of a connection may write to the topic of the message, whose name is in RocketMQ's spelling.
+    client of a connection may write to the topic of the message, whose name is in RocketMQ's spelling. `note` gets each
+    half message with the connection over which its check-back is sent.
     """
 
     def __init__(
         self,
         connections: Callable[[str], Sequence[RocketMQConnection]],
         may_decide: Callable[[RocketMQConnection, str], bool],
+        note: Callable[[Half, RocketMQConnection], None],
         broker_name: str,
         unsent_bytes_max: int,
     ) -> None:
-        self._connections, self._may_decide = connections, may_decide
+        self._connections, self._may_decide, self._note = connections, may_decide, note
         self._broker_name, self._unsent_bytes_max = broker_name, unsent_bytes_max
         self._request_count = 0
 
@@ -248,6 +251,7 @@ class ProducerChecks:
             offset_msg_id=message_id(sent.store_host, stored.position),
             broker_name=self._broker_name,
         )
+        self._note(half, connection)
         connection.calls.notify(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(message.encode(sent)))
         return True
 
@@ -290,6 +294,7 @@ def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callback
         ProducerChecks(
             context.groups.members.producers.channels,
             partial(_may_decide, context),
+            partial(_note_asked, context),
             options.rocketmq.broker,
             options.limits.unsent_bytes_max,
         ),
@@ -309,6 +314,12 @@ def _may_decide(context: RocketMQContext, connection: RocketMQConnection, topic:
         return True
     needs = topic_needs(context, topic, Operation.WRITE)
     return session is not None and first_refused(security.authorizer, session, needs) is None
+
+
+def _note_asked(context: RocketMQContext, half: Half, connection: RocketMQConnection) -> None:
+    """Note the client id and the address to which a check-back is sent."""
+    client = context.groups.members.producers.groups[half.asker][connection]
+    context.messages.halves.asked.note(half.offset, f"{client.client_id} {endpoint(*connection.peer)}".strip())
 
 
 def _is_url(asker: str) -> bool:

@@ -1,15 +1,17 @@
 """The list of transactions names half messages of RocketMQ producers by their unique keys, also when these have to be
-read from the disk after a restart, by a thread and once."""
+read from the disk after a restart, by a thread and once; and it says which client was asked last."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from duolog.bridge.net.addresses import endpoint
+from duolog.bridge.transactions.asked_clients import AskedClients
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
 from tests.kit.http import HEADERS, HttpBench, HttpDialogue, encoded, new_port
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
-from tests.unit.bridge.rocketmq.producing.test_half_messages import CheckBackBroker, send_half
+from tests.unit.bridge.rocketmq.producing.test_half_messages import IMMUNITY, INTERVAL, CheckBackBroker, send_half
 
 T = TypeVar("T")
 
@@ -105,3 +107,28 @@ def test_each_id_is_read_once() -> None:
 
     asyncio.run(listings())
     assert threads.count == 2
+
+
+def test_the_client_that_was_asked_last_is_shown() -> None:
+    broker = CheckBackBroker()
+    bench, first = HttpBench(broker), broker.connect()
+    first.beat(client_id="client-1")
+    send_half(first)
+    broker.settle()
+
+    def asked() -> str:
+        return str(bench.ask("GET", "/api/transactions")[1][0]["last_asked"])
+
+    assert asked() == ""
+    broker.wait(IMMUNITY)
+    assert asked() == f"client-1 {endpoint(*first.connection.peer)}"
+    first.close()
+    broker.wait(INTERVAL)
+    assert asked().startswith("client-1 "), "nobody else was asked"
+
+
+def test_only_the_latest_asked_clients_are_kept() -> None:
+    asked = AskedClients(2)
+    for offset in (1, 2, 1, 3):
+        asked.note(offset, f"client {offset}")
+    assert [asked.of(offset) for offset in (1, 2, 3)] == ["client 1", "", "client 3"]
