@@ -121,7 +121,9 @@ def test_the_connection_that_a_kafka_member_uses_shows_its_group() -> None:
     def groups() -> list[list[str]]:
         return [row["groups"] for row in bench.ask("GET", "/api/clients")[1]["clients"] if row["wire"] == "kafka"]
 
-    first, second = kafka.connect(), kafka.connect()
+    first = kafka.connect()
+    kafka.pass_ms(1)  # The oldest connection comes first.
+    second = kafka.connect()
     assert groups() == [[], []]
     member_id = join(first, 3).member_id
     assert groups() == [["g"], []]
