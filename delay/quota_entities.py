@@ -53,6 +53,7 @@ class QuotaEntities:
         self._counts: dict[int, int] = {}  # By number; none is 0.
         self._by_topic: dict[int, dict[int, int]] = {}  # By topic and number; none is 0.
         self._client_ids = Counter[str | None]()  # By user, the entities that have a client id.
+        self._client_id_count = 0  # Invariant: the sum of _client_ids, which would take long for many users.
         self._last = 0  # The number that was given last.
 
     # -- Reading
@@ -71,18 +72,26 @@ class QuotaEntities:
         return self._numbers.get(entity)
 
     def free_number(self, entity: QuotaEntity) -> int | None:
-        """Return a number for another entity; None: there is none left for it."""
-        if len(self._counts) >= ENTITIES_MAX or (entity.client_id is not None and self._is_full(entity.user)):
+        """Return a number for another entity; None: `limit_reached` says why there is none left for it."""
+        if self.limit_reached(entity):
             return None
         number = self._last % ENTITIES_MAX + 1
         while number in self._counts:
             number = number % ENTITIES_MAX + 1
         return number
 
-    def _is_full(self, user: str | None) -> bool:
-        """Whether no further client id of a user can have messages; None: of quotas for client ids only."""
-        of_user = 0 if user is None else self._client_ids[user]
-        return of_user >= CLIENT_IDS_OF_USER_MAX or self._client_ids.total() >= CLIENT_IDS_MAX
+    def limit_reached(self, entity: QuotaEntity) -> str:
+        """Return which limit leaves no number for another entity, as a sentence; "": none does."""
+        if len(self._counts) >= ENTITIES_MAX:
+            return f"{len(self._counts)} users and client ids have pending messages, and the limit is {ENTITIES_MAX}"
+        if entity.client_id is None:
+            return ""
+        of_user = 0 if entity.user is None else self._client_ids[entity.user]
+        if of_user >= CLIENT_IDS_OF_USER_MAX:
+            return f"{of_user} client ids of this user have pending messages, and the limit is {CLIENT_IDS_OF_USER_MAX}"
+        if self._client_id_count >= CLIENT_IDS_MAX:
+            return f"{self._client_id_count} client ids have pending messages, and the limit is {CLIENT_IDS_MAX}"
+        return ""
 
     def largest(self, count: int) -> list[tuple[QuotaEntity, int]]:
         """Return the entities with the most pending messages, and these numbers."""
@@ -108,6 +117,7 @@ class QuotaEntities:
         self._names[number], self._numbers[entity], self._last = entity, number, number
         if entity.client_id is not None:
             self._client_ids[entity.user] += 1
+            self._client_id_count += 1
 
     def add(self, topic: int, number: int, count: int = 1) -> None:
         """Count pending messages of a quota entity."""
@@ -145,6 +155,7 @@ class QuotaEntities:
             del self._numbers[entity]
         if entity.client_id is not None:
             self._client_ids[entity.user] -= 1
+            self._client_id_count -= 1
             if not self._client_ids[entity.user]:
                 del self._client_ids[entity.user]
 

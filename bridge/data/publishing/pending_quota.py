@@ -41,6 +41,7 @@ class PendingQuota:
         if found is not None:
             assert client is not None, "it has a quota"
             self._check(client, *found, count)
+            self._check_number(client, found[0])
 
     def charge(
         self, frames: Sequence[Frame], records: Sequence[Record], client: QuotaClient | None, *, refuses: bool = True
@@ -48,7 +49,7 @@ class PendingQuota:
         """Return the frames and records of a unit with the entity of its pending messages.
 
         The unit must be appended before the loop turns. Raises PendingQuotaReached if there is no room for them after
-        those that the records cancel; without `refuses` they count nevertheless.
+        those that the records cancel; without `refuses` they count nevertheless, if there is a number for their entity.
         """
         found = None if client is None else self._find(client)
         if client is None or found is None:
@@ -60,10 +61,9 @@ class PendingQuota:
         number = self._entities.number_of(entity)
         if refuses:
             self._check(client, entity, limit, count - _credited(records, number))
+            self._check_number(client, entity)
         if number is None:
             number = self._entities.free_number(entity)
-            if number is None and refuses:  # Nothing can be counted for this client, which must be no advantage.
-                raise self._refusal(client, f"{len(self._entities)} other clients have pending messages")
             if number is None:
                 return frames, records
             records = [*records, QuotaEntityKnown(number, *entity)]
@@ -80,6 +80,11 @@ class PendingQuota:
         pending = self._entities.count_of(entity)
         if count > 0 and pending + count > limit:
             raise self._refusal(client, f"{pending} delayed messages are pending, and the quota is {limit:g}")
+
+    def _check_number(self, client: QuotaClient, entity: QuotaEntity) -> None:
+        """Refuse an entity without a number: its messages cannot be counted, which must be no advantage."""
+        if self._entities.number_of(entity) is None and (reason := self._entities.limit_reached(entity)):
+            raise self._refusal(client, reason)
 
     def _refusal(self, client: QuotaClient, reason: str) -> PendingQuotaReached:
         self._quotas.throttled[client.wire, DELAYED] += 1

@@ -230,6 +230,31 @@ def test_half_message_of_a_kafka_producer_is_refused_when_it_is_sent() -> None:
     core.publisher.publish_batch(topic, 0, batch([b"x"], headers=headers[:1]), core.clock.now_ms(), origin)
 
 
+def test_half_message_is_refused_when_no_number_is_left_for_its_client_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing could be counted when it is committed, and a commit is not refused."""
+    monkeypatch.setattr(quota_entities, "CLIENT_IDS_OF_USER_MAX", 1)
+    core = ManualCore()
+    topic = core.topic()
+    put(core.security.quotas, "", "", **{DELAYED: 9})
+
+    def send(client_id: str, half: bytes = b"") -> None:
+        ids = [("TRAN_MSG_ID", half)] if half else []
+        sent = batch([b"x"], headers=[("TIMER_DELAY_MS", b"1000"), *ids])
+        origin = BatchOrigin(client=QuotaClient("kafka", "alice", client_id))
+        core.publisher.publish_batch(topic, 0, sent, core.clock.now_ms(), origin)
+
+    send("c1", b"one")
+    send("c1")
+    end_position = core.store.next_position
+    reason = "of alice: 1 client ids of this user have pending messages, and the limit is 1"
+    for half in (b"", b"two"):
+        with pytest.raises(PendingQuotaReached, match=reason):
+            send("c2", half)
+    assert core.store.next_position == end_position
+    assert core.security.quotas.throttled == {("kafka", DELAYED): 2}
+    send("c1", b"two")
+
+
 def test_numbers_of_quota_entities_fit_beside_the_size_of_the_name_and_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for entity in (0, 1, 7, 8, 9, 4095, ENTITIES_MAX):
         for name_size in (0, 8):
@@ -248,7 +273,9 @@ def test_numbers_of_quota_entities_fit_beside_the_size_of_the_name_and_run_out(m
 
     for user in ("a" * 300, "b", "a" * 256):
         add(user)
-    with pytest.raises(PendingQuotaReached, match="2 other clients have pending messages"):
+    with pytest.raises(
+        PendingQuotaReached, match="of c: 2 users and client ids have pending messages, and the limit is 2"
+    ):
         add("c")
 
 
@@ -266,13 +293,40 @@ def test_client_ids_leave_numbers_for_users(monkeypatch: pytest.MonkeyPatch) -> 
         return number
 
     assert [add("alice", str(each)) is not None for each in range(3)] == [True, True, False]
+    of_alice = table.limit_reached(QuotaEntity("alice", "2"))
+    assert of_alice == "2 client ids of this user have pending messages, and the limit is 2"
     assert [add(None, str(each)) is not None for each in range(4)] == [True, True, True, False]
+    of_all = table.limit_reached(QuotaEntity("bob", "app"))
+    assert of_all == "5 client ids have pending messages, and the limit is 5"
     assert add("bob", "app") is None
     assert add("bob", None) is not None
     table.credit(7, 1, 1)
     assert add("alice", "2") is not None, "the number of its first client id is free again"
     table.topic_deleted(7)
     assert [add(None, str(each)) is not None for each in range(6)] == [True] * 5 + [False]
+
+
+def test_client_ids_are_counted_in_any_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_entities, "CLIENT_IDS_MAX", 4)
+    rng, table = Random(7), QuotaEntities()
+    names, counts = dict[int, QuotaEntity](), Counter[int]()
+    reached = Counter[bool]()
+    for _ in range(2_000):
+        number = rng.randrange(1, 9)
+        if rng.random() < 0.4:  # A number may be named again, and an entity may have two of them.
+            names[number] = QuotaEntity(rng.choice((None, "alice", "bob")), rng.choice((None, "", "app")))
+            table.named(number, names[number])
+            table.add(7, number)
+            counts[number] += 1
+        elif counts[number]:
+            table.credit(7, number, 1)
+            counts[number] -= 1
+            if not counts[number]:
+                del names[number]
+        is_full = sum(entity.client_id is not None for entity in names.values()) >= 4
+        assert bool(table.limit_reached(QuotaEntity("carol", "app"))) == is_full
+        reached[is_full] += 1
+    assert min(reached[False], reached[True]) > 100
 
 
 def test_metric_has_the_quota_entities_with_the_most_pending_messages() -> None:
