@@ -18,6 +18,7 @@ from duolog.bridge.http.metrics.shared_families import shared_families
 from duolog.bridge.http.metrics.topic_families import NODE_LABELS
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.delay.quota_entities import QuotaEntities, QuotaEntity
 from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE
 
 QUOTA_ENTITIES_MAX: Final = 20  # Those with the most pending messages have a series.
@@ -67,14 +68,23 @@ def _security(context: HttpContext) -> Iterator[Metric]:
         ("protocol", "quota"),
         context.security.quotas.throttled,
     )
+    yield _pending_by_entity(context.delayed.delays.timers.quota_entities)
+
+
+def _pending_by_entity(entities: QuotaEntities) -> Metric:
+    """Return a series for each pair of labels. No client id and an empty one have the same label, and one sum."""
     pending = GaugeMetricFamily(
         "duolog_quota_delayed_messages_pending",
         f"Delayed messages pending under a quota, of the {QUOTA_ENTITIES_MAX} users and client ids with the most.",
         labels=("user", "client_id"),
     )
-    for entity, count in context.delayed.delays.timers.quota_entities.largest(QUOTA_ENTITIES_MAX):
-        pending.add_metric((entity.user or "", entity.client_id or ""), count)
-    yield pending
+    largest = [entity for entity, _ in entities.largest(QUOTA_ENTITIES_MAX)]
+    for user, client_id in dict.fromkeys((entity.user, entity.client_id or "") for entity in largest):
+        count = entities.count_of(QuotaEntity(user, client_id))
+        if not client_id:
+            count += entities.count_of(QuotaEntity(user, None))
+        pending.add_metric((user or "", client_id), count)
+    return pending
 
 
 def _requests(context: HttpContext) -> Iterator[Metric]:

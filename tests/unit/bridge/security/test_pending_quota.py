@@ -37,6 +37,7 @@ from tests.kit.rows import first_in_unit
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.data.test_far_timers import bodies
 from tests.unit.bridge.data.test_timer_races import Late
+from tests.unit.bridge.http.test_metrics import scraped
 from tests.unit.bridge.kafka.bench import KafkaBench
 from tests.unit.bridge.publish_bench import NOW
 from tests.unit.bridge.rocketmq import broker as rocketmq
@@ -327,6 +328,24 @@ def test_client_ids_are_counted_in_any_history(monkeypatch: pytest.MonkeyPatch) 
         assert bool(table.limit_reached(QuotaEntity("carol", "app"))) == is_full
         reached[is_full] += 1
     assert min(reached[False], reached[True]) > 100
+
+
+def test_metric_has_one_series_for_no_client_id_and_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports, anonymous = Ports(), {"user": "ANONYMOUS", "client_id": ""}
+    quotas, core = ports.core.security.quotas, ports.core
+    put(quotas, "", None, **{DELAYED: 9})
+    assert (ports.send("DELAY\x015\x02"), ports.send("DELAY\x015\x02")) == ("", "")
+    put(quotas, "", "", **{DELAYED: 9})
+    put(quotas, None, "", **{DELAYED: 9})
+    assert ports.send("DELAY\x015\x02") == ""
+    origin = BatchOrigin(client=QuotaClient("kafka", "alice", "app"))
+    late = batch([b"x"], headers=[("TIMER_DELAY_MS", b"60000")])
+    core.publisher.publish_batch(ports.topic, 0, late, core.clock.now_ms(), origin)
+    name, alice = "duolog_quota_delayed_messages_pending", {"user": "alice", "client_id": "app"}
+    assert len(core.delays.timers.quota_entities) == 3
+    assert scraped(core)[name] == [(anonymous, 3), (alice, 1)]
+    monkeypatch.setattr("duolog.bridge.http.metrics.broker_families.QUOTA_ENTITIES_MAX", 1)
+    assert scraped(core)[name] == [(anonymous, 3)], "with the messages of both"
 
 
 def test_metric_has_the_quota_entities_with_the_most_pending_messages() -> None:
