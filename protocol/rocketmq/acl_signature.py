@@ -25,7 +25,6 @@ SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
-
 # The sets of names whose order is remembered, and the bound of one of them.
 _SETS_MAX: Final = 256
 _NAMES_MAX: Final = 64
