@@ -1,6 +1,7 @@
-"""Calls that are due at a time: connections that are read from again, and answers to logins that have failed.
+"""Calls that are due at a time: connections that are read from again, requests that wait for a quota, and refusals.
 
-Whoever adds calls bounds their number: a connection has one for its quota, and one for its login. Times are monotonic.
+Whoever adds calls bounds their number: a connection has one for its quota, one for its login, and one for each of its
+unanswered requests that waits. Times are monotonic.
 """
 
 from collections.abc import Callable

@@ -71,7 +71,7 @@ class Gate:
         """
         session = self.authenticator.session_of(connection, command)
         if row.topic_of is None:
-            return self._decide(session, command, row, context)
+            return self.decide_request(session, command, row, context)
         name = row.topic_of(command.ext)
         topic = context.topics.by_rocketmq_name(name)
         if session.generation == self._authorizer.generation:  # No user and no rule has changed.
@@ -79,7 +79,7 @@ class Gate:
             if known is not None and known[0] is topic:
                 found: Granted = known[1]
                 return found
-        granted = self._decide(session, command, row, context)
+        granted = self.decide_request(session, command, row, context)
         # The first message of a topic needs CREATE. What a retry topic needs changes with the messages in it.
         if topic is not None and self.resources.is_plain(topic.kafka_name):
             if len(session.sends) >= VERDICTS_MAX:
@@ -87,7 +87,8 @@ class Gate:
             session.sends[command.code, name] = (topic, granted)
         return granted
 
-    def _decide(self, session: Session, command: RemotingCommand, row: Row, context: Any) -> Granted:
+    def decide_request(self, session: Session, command: RemotingCommand, row: Row, context: Any) -> Granted:
+        """Decide about a request of a session by what it needs now. Raises RequestRefused."""
         needs, request = tuple(row.needs(context, command)), row.counter[1]
         self.decide(session, request, needs)
         if row.kind is Kind.ADMIN:  # All administrative requests are of this kind.

@@ -211,22 +211,24 @@ class RocketMQConnection(Connection):
         return row.handler(context.handlers, self, command)
 
     def _delay(self, command: RemotingCommand, row: Row, until_mono_ms: int) -> None:
-        """Handle a request later, because its client is ahead of its quota; until then no request is received."""
+        """Handle a request later, because its client is ahead of its quota."""
         self.unanswered += 1
-        self.server.timed_calls.call_at(until_mono_ms, partial(self._go_delayed, command, row, self.granted))
-        self.mute(until_mono_ms)
+        self.server.timed_calls.call_at(until_mono_ms, partial(self._go_delayed, command, row, self.session))
+        self.pause_until_mono_ms = max(self.pause_until_mono_ms, until_mono_ms)
 
-    def _go_delayed(self, command: RemotingCommand, row: Row, granted: Granted | None) -> None:
+    def _go_delayed(self, command: RemotingCommand, row: Row, session: Session | None) -> None:
         if not self.closed:
-            self.unanswered -= 1
-            self.granted = granted
+            self.session = session  # Another request of the connection may have come from another user meanwhile.
+            self.answered()
             self.server.touch()
             self._go(command, row, is_delayed=True)
 
     def _handle_delayed(self, command: RemotingCommand, row: Row) -> Answer | None:
-        if self.granted is not None:
-            self.granted.check()  # A right may have been taken away while the request waited.
-        return row.handler(self.context.handlers, self, command)
+        context = self.context
+        if self.session is not None and context.gate is not None:
+            # A right may have been taken away while the request waited, or its topic deleted, so that it needs more.
+            self.granted = context.gate.decide_request(self.session, command, row, context.handlers)
+        return row.handler(context.handlers, self, command)
 
     def _refuse_login(self, asked: RemotingCommand, error: WrongSignature) -> Answer | None:
         """Answer later that a login has failed. Until then no request is received; others that failed come behind."""

@@ -6,12 +6,14 @@
     more than DELAY_MS_MAX            it is refused; so are all pulls above a quota, of which nobody knows the size
 
 Java's client sends again at once when it is refused, and makes an exception each time, which costs both sides more than
-a send. While a send waits, the connection is not read, so that a client whose threads wait for their answers is slowed
-down by that, and is not refused at all. Sends of several connections get different times, because each is counted.
+a send. While sends wait, the connection is not read, so that a client whose threads wait for their answers is slowed
+down by that, and is not refused at all. Each send has a time of its own, because each is counted. DELAY_MS_MAX holds
+for all sends of one read; with the time before the read, a send waits for at most twice as long. Clients give a send up
+after 3 seconds (`sendMsgTimeout`), and would send it again although it is stored later.
 
-After a refusal the connection is not read until the client is within its quota again, for DELAY_MS_MAX at most, and
-until the time of its refusals is over (`Rate.refused`). Its heartbeats and acknowledgements wait as well, so that is
-PAUSE_MS_MAX at most. Requests that came with a refused one are handled before the pause.
+After a refusal the connection is not read until the client is within its quota again, for PAUSE_MS at most, and until
+the time of its refusals is over (`Rate.refused`). Requests that came with a refused or waiting one are handled before
+the pause, so heartbeats and acknowledgements wait for DELAY_MS_MAX at most.
 
 A RocketMQ request names no client id, so only the quotas of users hold, and those of any client id for the empty one.
 What is pulled is counted when it is sent, so a pull is refused because of the pulls before it. Pending delayed messages
@@ -27,7 +29,8 @@ from duolog.bridge.security.quotas.quotas import Meter, Quotas
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 DELAY_MS_MIN: Final = 2
-DELAY_MS_MAX: Final = 100
+DELAY_MS_MAX: Final = 1000
+PAUSE_MS: Final = 100
 _NO_CLIENT_ID: Final = ""
 _KEYS: Final = {Kind.SEND: PRODUCED, Kind.PULL: FETCHED}
 
@@ -54,7 +57,8 @@ def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind
     wait_ms = rate.wait_ms(mono_ms)
     if wait_ms > (DELAY_MS_MAX if kind is Kind.SEND else 0):
         quotas.throttled["rocketmq", key] += 1
-        connection.pause_until_mono_ms = max(mono_ms + min(wait_ms, DELAY_MS_MAX), rate.refused(mono_ms))
+        pause_until_mono_ms = max(mono_ms + min(wait_ms, PAUSE_MS), rate.refused(mono_ms))
+        connection.pause_until_mono_ms = max(connection.pause_until_mono_ms, pause_until_mono_ms)
         raise Busy(f"[OVERLOAD]system busy, start flow control for a while, quota {key} of {user}")
     if kind is Kind.SEND:
         rate.use(len(command.body), mono_ms)

@@ -9,7 +9,7 @@ from duolog.bridge.config import SecurityOptions
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.net.connection import FRAMES_AT_ONCE
 from duolog.bridge.records import codec
-from duolog.bridge.rocketmq.requests.quota_check import DELAY_MS_MAX
+from duolog.bridge.rocketmq.requests.quota_check import DELAY_MS_MAX, PAUSE_MS
 from duolog.bridge.security.quotas.entity import BadQuota, Entity, candidates
 from duolog.bridge.security.quotas.quotas import PAUSE_MS_MAX, REFUSAL_MS, THROTTLE_MS_MAX, WINDOW_MS, Quotas, Rate
 from duolog.bridge.security.quotas.stored_quotas import TooManyQuotas
@@ -363,6 +363,7 @@ def sender(sent_bytes: int) -> tuple[RocketMQBroker, rocketmq.Client]:
     bench.topic("orders")
     put(bench.security.quotas, "", None, producer_byte_rate=1000)
     client = bench.connect()
+    client.connection.bounds = client.connection.bounds._replace(unanswered_max=20_000)
     assert client.send(body=b"x" * sent_bytes).code == ResponseCode.SUCCESS
     return bench, client
 
@@ -387,7 +388,7 @@ def test_connection_is_not_read_after_a_refusal() -> None:
     bench, client = sender(60_000)
     for _ in range(10):
         assert client.send(body=b"x").code == ResponseCode.SYSTEM_BUSY
-        pass_ms(bench, DELAY_MS_MAX - 1)
+        pass_ms(bench, PAUSE_MS - 1)
         assert client.transport.is_paused
         pass_ms(bench, 1)
         assert not client.transport.is_paused
@@ -422,14 +423,31 @@ def test_send_that_is_a_little_ahead_of_its_quota_is_answered_when_its_time_has_
     assert bench.security.quotas.throttled["rocketmq", "producer_byte_rate"] == 1
 
 
-def test_threads_that_wait_for_their_answers_get_their_rate_without_a_refusal() -> None:
+@pytest.mark.parametrize("count", [8, 64])
+def test_threads_that_wait_for_their_answers_get_their_rate_without_a_refusal(count: int) -> None:
     bench, client = sender(1000)
-    threads, count, codes = Threads(client, 8), 8, list[int]()
+    threads, codes = Threads(client, count), list[int]()
     for _ in range(2000):
         codes += threads.step()
         pass_ms(bench, 1)
     assert set(codes) == {ResponseCode.SUCCESS}
     assert 200 - count <= len(codes) <= 200 + count
+
+
+def test_no_send_waits_for_longer_than_its_client_does_and_a_heartbeat_waits_for_one_read() -> None:
+    bench, client = sender(1000)
+    burst = send_frame(b"x" * 90) * 200
+    client.connection.data_received(burst + heartbeat_frame())
+    assert bench.metrics.requests["rocketmq", "HEART_BEAT"] == 1
+    codes, waited_ms = [answer.code for answer in heard(client)], 0
+    while client.transport.is_paused:
+        pass_ms(bench, 1)
+        waited_ms += 1
+        codes += [answer.code for answer in heard(client)]
+    assert waited_ms <= DELAY_MS_MAX
+    sent = [code for code in codes if code == ResponseCode.SUCCESS]
+    assert len(codes) == 201
+    assert len(sent) == 1 + DELAY_MS_MAX // 90, "the first send, and those that have waited"
 
 
 @pytest.mark.parametrize("connections", [1, 10, 25])

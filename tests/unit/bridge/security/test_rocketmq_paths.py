@@ -250,19 +250,39 @@ def test_held_pull_returns_nothing_after_the_right_was_taken(bench: Bench, mallo
     assert (answer.code, len(answer.body)) == (REFUSED, 0)
 
 
-def test_send_that_waits_for_its_quota_is_refused_after_the_right_was_taken(bench: Bench, mallory: Client) -> None:
-    quotas, entity = bench.security.quotas.stored, Entity("mallory")
-    quotas.set(entity, {PRODUCED: 1000}, bench.clock.now_ms())
+@pytest.mark.parametrize("change", ["denied", "topic deleted"])
+def test_send_that_waits_for_its_quota_is_asked_again(bench: Bench, change: str) -> None:
+    bench.allow("carol", "topic", "orders", "write")
+    carol, root = bench.user("carol"), bench.user("root")
+    bench.security.quotas.stored.set(Entity("carol"), {PRODUCED: 1000}, bench.clock.now_ms())
+    assert carol.send(body=b"x" * 1050).code == ResponseCode.SUCCESS
+    assert carol.send() is None
+    if change == "denied":
+        bench.allow("carol", "topic", "orders", "write", "deny")
+    else:
+        assert root.ask(Code.DELETE_TOPIC_IN_BROKER, topic="orders").code == ResponseCode.SUCCESS
+    position = bench.store.next_position
+    bench.clock.pass_ms(50)
+    bench.server.timed_calls.run(bench.clock.mono_ms())
+    bench.loop.turn()
+    answer = carol.last_answer()
+    assert answer is not None
+    assert (answer.code, bench.store.next_position) == (REFUSED, position), "the first message of a topic needs CREATE"
+
+
+def test_send_that_waits_for_its_quota_stays_that_of_its_user(bench: Bench, mallory: Client) -> None:
+    """A proxy sends for several users over one connection."""
+    bench.security.quotas.stored.set(Entity("mallory"), {PRODUCED: 1000}, bench.clock.now_ms())
     assert mallory.send("own", b"x" * 1050).code == ResponseCode.SUCCESS
     assert mallory.send("own") is None
-    end = bench.topic("own").queues[0].end_offset
-    bench.allow("mallory", "topic", "own", "write", "deny")
+    session = mallory.connection.session
+    mallory.connection.session = Session("root", "10.0.0.1")
     bench.clock.pass_ms(50)
     bench.server.timed_calls.run(bench.clock.mono_ms())
     bench.loop.turn()
     answer = mallory.last_answer()
     assert answer is not None
-    assert (answer.code, bench.topic("own").queues[0].end_offset) == (REFUSED, end)
+    assert (answer.code, mallory.connection.session) == (ResponseCode.SUCCESS, session)
 
 
 def test_every_code_is_refused_to_a_user_without_rights(bench: Bench) -> None:
