@@ -1,11 +1,12 @@
 """The last release, from the history of the repository: its source, and an interpreter that runs it.
 
-The release is the newest tag `v*` that names another commit than the one at hand. Before the first release, its place
-has the first commit with the present version of the data format.
+The release is the newest tag `v*` that names a commit before the one at hand, not one of another branch. Before the
+first release, its place has the first commit with the present version of the data format.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -32,7 +33,8 @@ class Release(NamedTuple):
 def last_release(repository: Path, format_version: int) -> Release:
     """Return the last release. Skips the test by the name `no history` where the history does not reach back to it."""
     head = _git(repository, "rev-parse", "HEAD")
-    tags = [found for line in _git(repository, "tag", "--list", "v*").splitlines() if (found := TAG.fullmatch(line))]
+    lines = _git(repository, "tag", "--merged", "HEAD", "--list", "v*").splitlines()
+    tags = [found for line in lines if (found := TAG.fullmatch(line))]
     for tag in sorted(tags, key=lambda found: tuple(map(int, found.groups())), reverse=True):
         commit = _git(repository, "rev-parse", f"{tag[0]}^{{commit}}")
         if commit != head:
@@ -51,8 +53,7 @@ def unpack(repository: Path, release: Release, folder: Path) -> Path:
 
     The interpreter has the packages of this environment beside it.
     """
-    packed = subprocess.run(["git", "-C", repository, "archive", release.commit], capture_output=True, check=True)
-    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
+    with tarfile.open(fileobj=BytesIO(git_output(repository, "archive", release.commit))) as archive:
         archive.extractall(folder / "source", filter="data")
     venv.create(folder / "venv", with_pip=False)
     (packages,) = (folder / "venv").glob("lib/python*/site-packages")
@@ -64,10 +65,21 @@ def unpack(repository: Path, release: Release, folder: Path) -> Path:
     return python
 
 
+def git_output(repository: Path, *words: str) -> bytes:
+    """Return what a command of git prints about this repository, and no other one.
+
+    Within a hook, variables such as GIT_DIR name the repository of the hook, and git prefers it to the folder. Where
+    the folder has no repository, git would take the one around it.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["GIT_CEILING_DIRECTORIES"] = str(repository.resolve().parent)
+    return subprocess.check_output(["git", "-C", repository, *words], env=environment, stderr=subprocess.PIPE)
+
+
 def _git(repository: Path, *words: str) -> str:
     try:
-        return subprocess.check_output(["git", "-C", repository, *words], text=True, stderr=subprocess.PIPE).strip()
+        return git_output(repository, *words).decode().strip()
     except FileNotFoundError:
         skip_or_fail("no history: there is no git")
     except subprocess.CalledProcessError as error:
-        skip_or_fail(f"no history: {error.stderr.strip()}")
+        skip_or_fail(f"no history: {error.stderr.decode().strip()}")

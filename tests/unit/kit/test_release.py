@@ -1,17 +1,16 @@
 """Which commit is the last release: the newest tag, or, without one, the first commit with the present data format."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.kit.release import FORMAT_FILE, ROOT, last_release
+from tests.kit.release import FORMAT_FILE, ROOT, git_output, last_release
 
 AS = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", "-c", "tag.gpgsign=false")
 
 
 def git(folder: Path, *words: str) -> str:
-    return subprocess.check_output(["git", *AS, "-C", folder, *words], text=True, stderr=subprocess.PIPE).strip()
+    return git_output(folder, *AS, *words).decode().strip()
 
 
 def commit(folder: Path, line: str, tag: str = "") -> str:
@@ -45,6 +44,30 @@ def test_the_newest_tag_of_another_commit_is_the_last_release(repository: Path) 
     assert last_release(repository, 1) == ("v0.10.0", git(repository, "rev-parse", "v0.10.0^{commit}"))
 
 
+def test_tag_of_another_branch_is_not_the_last_release(repository: Path) -> None:
+    first = commit(repository, "FORMAT_VERSION: Final = 1  # one", "v0.1.0")
+    git(repository, "checkout", "-q", "-b", "other")
+    commit(repository, "FORMAT_VERSION: Final = 1  # other", "v0.2.0")
+    git(repository, "checkout", "-q", "-")
+    commit(repository, "FORMAT_VERSION: Final = 1  # now")
+    assert last_release(repository, 1) == ("v0.1.0", first)
+
+
+def test_git_hook_that_runs_the_tests_keeps_its_repository(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    git(outer, "init", "-q")
+    head = commit(outer, "FORMAT_VERSION: Final = 1", "v0.1.0")
+    for name, path in (("GIT_DIR", ".git"), ("GIT_WORK_TREE", "."), ("GIT_INDEX_FILE", ".git/index")):
+        monkeypatch.setenv(name, str(outer / path))
+    inner = commit(repository, "FORMAT_VERSION: Final = 1  # inner")
+    commit(repository, "FORMAT_VERSION: Final = 1  # now")
+    assert last_release(repository, 1).commit == inner
+    assert (git(outer, "rev-parse", "HEAD"), git(outer, "status", "--porcelain")) == (head, "")
+
+
 def test_without_a_tag_it_is_the_first_commit_with_the_format(repository: Path) -> None:
     commit(repository, "FORMAT_VERSION: Final = 1")
     second = commit(repository, "FORMAT_VERSION: Final = 2")
@@ -52,7 +75,7 @@ def test_without_a_tag_it_is_the_first_commit_with_the_format(repository: Path) 
     assert last_release(repository, 2).commit == second
 
 
-@pytest.mark.parametrize("lacking", ["repository", "commits", "depth"])
+@pytest.mark.parametrize("lacking", ["repository", "own repository", "commits", "depth"])
 def test_missing_history_is_said_and_never_replaced(
     repository: Path, tmp_path: Path, lacking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +83,10 @@ def test_missing_history_is_said_and_never_replaced(
     commit(repository, "FORMAT_VERSION: Final = 1")
     if lacking == "repository":
         repository = tmp_path
-        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    elif lacking == "own repository":
+        commit(repository, "FORMAT_VERSION: Final = 1  # released", "v0.1.0")
+        commit(repository, "FORMAT_VERSION: Final = 1  # now")
+        repository /= "store"
     elif lacking == "depth":
         commit(repository, "FORMAT_VERSION: Final = 1  # now")
         git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
