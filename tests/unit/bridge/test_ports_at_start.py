@@ -12,13 +12,13 @@ import pytest
 
 from duolog.bridge import broker as broker_module
 from duolog.bridge.broker import Broker
-from duolog.bridge.clock import SystemClock
 from duolog.bridge.config import ConfigError, HttpOptions, KafkaOptions, Options, RocketmqOptions, StoreSection
 from duolog.bridge.net.addresses import StartError, bind
 from duolog.bridge.running.process import ENDING_SIGNALS, end_while_starting
 from duolog.store.entry import Buffer
 from duolog.store.files import RealFiles
 from duolog.store.recovery.format_version import write_format
+from tests.kit.clock import ManualClock
 
 
 def test_bound_port_refuses_connections_until_it_listens_and_then_another_broker() -> None:
@@ -75,7 +75,7 @@ def test_first_start_on_a_full_disk_is_refused(
     )
 
     async def start() -> None:
-        broker = Broker(options, SystemClock(), asyncio.get_running_loop())
+        broker = Broker(options, ManualClock(), asyncio.get_running_loop())
         with pytest.raises(StartError, match=r"store\.directory: .*: the disk is full: .*No space left on device"):
             await broker.start()
         await asyncio.sleep(0)  # The turn ends.
