@@ -98,7 +98,10 @@ def _watermark(context: HttpContext, node: tuple[str, str, str]) -> Metric:
 
 
 def _rpc_latency(context: HttpContext, node: tuple[str, str, str]) -> Iterator[Metric]:
-    doc = "Milliseconds from the arrival of a RocketMQ request to its answer; is_long_polling: a read that waited."
+    doc = (
+        "Milliseconds from the arrival of a RocketMQ request to its answer, for sends with the wait for a quota; "
+        "is_long_polling: a read that waited."
+    )
     labels = (*NODE_LABELS, "protocol_type", "request_code", "is_long_polling")
     metrics = context.monitoring.metrics
     for ending in LATENCY:
