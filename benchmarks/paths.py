@@ -41,7 +41,7 @@ from duolog.protocol.kafka.primitive_types import uvarint
 from duolog.protocol.kafka.record_batch import Record
 from duolog.protocol.kafka.record_reader import FIRST
 from duolog.protocol.rocketmq import remoting
-from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE, signature_of
+from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE
 from duolog.protocol.rocketmq.messages import batch as rocketmq_batch
 from duolog.protocol.rocketmq.messages.batch import Part
 from duolog.protocol.rocketmq.messages.message import NO_HOST
@@ -51,6 +51,7 @@ from duolog.store.index.queue import queue_key
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
 from duolog.store.unit import Frame
+from tests.kit.signing import signature_of
 
 KIB = 1 << 10
 SAMPLES, SAMPLE_S = 8, 0.15

@@ -81,11 +81,6 @@ class SignatureCheck:
         return orders
 
 
-def signature_of(fields: Mapping[str, str], body: Buffer, secret_key: bytes, without: tuple[str, ...] = ()) -> bytes:
-    """Return the signature of a request; `without` are names of fields that it does not cover."""
-    return SecretKey(secret_key).sign(_content(fields, _covered(fields, without)), body)
-
-
 def _content(fields: Mapping[str, str], covered: list[str]) -> bytes:
     # Java encodes half of a surrogate pair as a question mark, and so does "replace".
     return "".join(map(fields.__getitem__, covered)).encode("utf-8", "replace")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from duolog.protocol.rocketmq.acl_signature import signature_of
 from tests.kit.broker import Broker
 from tests.kit.command import DUOLOG, duolog
 from tests.kit.eventually import eventually
+from tests.kit.signing import signature_of
 from tests.wire.clients import remoting
 from tests.wire.clients.agent import Agent, AgentError
 from tests.wire.clients.golang import go_agent

@@ -33,13 +33,13 @@ from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from duolog.bridge.security.users import UserError, Users, check_name
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
-from duolog.protocol.rocketmq.acl_signature import signature_of
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from tests.kit.clock import ManualClock
 from tests.kit.core import ManualCore
 from tests.kit.http import HEADERS, HttpDialogue, encoded, parsed
 from tests.kit.loop import run
 from tests.kit.object_store import SimulatedBucket
+from tests.kit.signing import signature_of
 from tests.unit.bridge.kafka.bench import Client as KafkaClient
 from tests.unit.bridge.rocketmq.broker import Client as RocketMQClient
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker

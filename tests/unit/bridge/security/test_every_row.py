@@ -41,11 +41,12 @@ from duolog.bridge.security.audit.audit_log import CHANGES, WINDOW_MS
 from duolog.bridge.security.needs import AnyOf, Need
 from duolog.bridge.security.rules import ANY, CLUSTER_NAME, Operation, Pattern, Permission, ResourceType, Rule
 from duolog.protocol.kafka.api_messages import ApiKey
-from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE, signature_of
+from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.request_headers import REQUESTS
 from tests.kit.http import new_port
 from tests.kit.loop import run
+from tests.kit.signing import signature_of
 from tests.kit.sockets import connect
 from tests.unit.adversary import http_requests, kafka_requests, rocketmq_requests
 from tests.unit.bridge.kafka.bench import Client

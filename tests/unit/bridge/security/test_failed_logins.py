@@ -8,10 +8,11 @@ import pytest
 from duolog.bridge.config import Options, SecurityOptions
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.rocketmq import remoting
-from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE, signature_of
+from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from tests.kit.core import ManualCore
 from tests.kit.http import HEADERS, HttpDialogue, encoded, parsed
+from tests.kit.signing import signature_of
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 from tests.unit.bridge.security import test_http_paths
 from tests.unit.bridge.security.test_http_paths import as_user

@@ -5,7 +5,8 @@ from base64 import b64encode
 
 import pytest
 
-from duolog.protocol.rocketmq.acl_signature import SecretKey, SignatureCheck, signature_of
+from duolog.protocol.rocketmq.acl_signature import SecretKey, SignatureCheck
+from tests.kit.signing import signature_of
 
 SECRET = b"secret key"
 KEY = SecretKey(SECRET)
@@ -26,13 +27,15 @@ def fits(fields: dict[str, str], body: bytes = b"") -> bool:
 
 def test_content_is_the_values_in_the_order_of_names_and_the_body() -> None:
     """base64(HMAC-SHA1("secret key", "alice" "0" "orders" "body")), as openssl computes it."""
+    assert fits(FIELDS | {"Signature": "TXaSe79oysWrkqwFR6aYyj0H9nI="}, b"body")
     assert signature_of(FIELDS, b"body", SECRET) == b"TXaSe79oysWrkqwFR6aYyj0H9nI="
 
 
 def test_names_are_in_the_order_of_java() -> None:
     """By UTF-16 code units, U+10000 comes before U+FFFF."""
-    high, low = {"\U00010000": "1", "\uffff": "2"}, {"a": "1", "b": "2"}
-    assert signature_of(high, b"", SECRET) == signature_of(low, b"", SECRET)
+    in_order = b64encode(hmac.digest(SECRET, b"12", "sha1")).decode()
+    for names in (("a", "b"), ("\U00010000", "\uffff")):
+        assert fits(dict(zip(reversed(names), "21", strict=True)) | {"Signature": in_order})
 
 
 @pytest.mark.parametrize(
