@@ -45,7 +45,7 @@ from duolog.store.recovery.recovery import Recovered, RecoveryReport, recover
 from duolog.store.recovery.replay import Replayer
 from duolog.store.retention.dead_segments import DeadSegments
 from duolog.store.retention.retention import Retention
-from duolog.store.shared.cache.dropping import LocalSegments
+from duolog.store.shared.cache.local_segments import LocalSegments
 from duolog.store.shared.segments.local_ranges import LocalRanges
 from duolog.store.workers import Executors, Inline
 from duolog.store.write_state import WriteState

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from duolog.bridge.monitoring.histogram import FSYNC_BOUNDS_S, LATENESS_BOUNDS_S, RPC_BOUNDS_MS, Histogram
 from duolog.bridge.monitoring.rates import Totals
-from duolog.store.shared.cache.dropping import CacheCounts
+from duolog.store.shared.cache.local_segments import CacheCounts
 
 WIRES = ("kafka", "rocketmq")
 SIZES = 64

@@ -23,7 +23,8 @@ from duolog.store.objects.interface import ObjectStore
 from duolog.store.options import StoreOptions
 from duolog.store.recovery.replay import Replayer
 from duolog.store.shared.cache.cached_files import CachedFiles
-from duolog.store.shared.cache.dropping import RANGES_SHARE, CacheCounts, SegmentDropper
+from duolog.store.shared.cache.dropping import RANGES_SHARE, SegmentDropper
+from duolog.store.shared.cache.local_segments import CacheCounts
 from duolog.store.shared.copy_state import CopyStateKeeper
 from duolog.store.shared.events import Deposed, Event
 from duolog.store.shared.files.named_files import NamedFiles

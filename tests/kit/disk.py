@@ -127,6 +127,9 @@ class CrashDisk:
     def read_on_disk(self, file: int, size: int, at: int) -> bytes:
         return self.read(file, size, at)
 
+    def is_remote(self, path: str) -> bool:
+        return False
+
     def sync(self, file: int) -> None:
         self._cut_if(self._count("sync", ""))
         self._file(file).sync()

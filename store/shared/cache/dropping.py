@@ -6,20 +6,23 @@ A segment may be dropped when nothing but reads of old messages needs its file:
     a start does not read it              it ends below `read_from` of the checkpoint, and below the file `shared`
     no reader of files has a lease on it  `bridge/state/leases.py`
 
-The oldest one is dropped first: its units are verified, and the CRC of each chunk is computed, a chunk at a time; then
-come the three steps of `cached_files.py`. A crash between them leaves the segment on the disk or in the store.
+The oldest one is dropped first; one that is damaged, or that no objects have, stays, and the next one is dropped. The
+units are verified, and the CRC of each chunk is computed, a chunk at a time; then come the three steps of
+`cached_files.py`. A crash between them leaves the segment on the disk or in the store.
 
 A quarter of `cache_bytes` is left to ranges that were read back.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
 
-from duolog.store.log.segment import Segment, Segments
-from duolog.store.retention.dead_segments import DeadSegments
+from duolog.store.errors import StoreError
+from duolog.store.log.segment import Segment
 from duolog.store.shared.cache.cached_files import CachedFiles
+from duolog.store.shared.cache.local_segments import LocalSegments
 from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, covering, measure
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests
@@ -30,51 +33,12 @@ from duolog.store.workers import Executors, Failure
 
 REFRESH_MS: Final = 10_000  # Between two looks for manifests.
 PAUSE_MS: Final = 10  # After each chunk that was measured, so that other threads get the processor.
+FAILED_MS: Final = 300_000  # A segment that could not be dropped is tried again after this time.
 RANGES_SHARE: Final = 4  # This part of `cache_bytes` is for ranges that were read back.
 
 log = logging.getLogger("store")
 
-
-class CacheCounts(NamedTuple):
-    """What a broker has on its disk, and what it has dropped and read back since its start; metrics."""
-
-    disk_bytes: int = 0  # Of segments.
-    cached_bytes: int = 0  # Of ranges that were read back.
-    dropped_segments: int = 0
-    hits: int = 0  # Reads of dropped segments whose range was on the disk.
-    misses: int = 0
-
-
-class LocalSegments:
-    """The segments of one log: how many bytes of them are on the disk, and which may be dropped."""
-
-    def __init__(self, segments: Segments, dead_segments: DeadSegments, needed_from: Callable[[], int]) -> None:
-        """`needed_from` returns the position from which on a start reads the log."""
-        self._segments, self._dead_segments, self._needed_from = segments, dead_segments, needed_from
-
-    def bytes_on_disk(self, end: int, is_remote: Callable[[str], bool]) -> int:
-        """Return the size of the segments on the disk; `end` is the end of the log."""
-        return sum(
-            min(each.known_end, end) - each.start
-            for each in self._segments
-            if not each.is_gap and not is_remote(each.path)
-        )
-
-    def oldest(self, end: int, is_remote: Callable[[str], bool]) -> Segment | None:
-        """Return the first segment on the disk if it ends at or below `end` and may be dropped."""
-        for each in self._segments:
-            if not each.is_gap and not each.is_dead and not is_remote(each.path):
-                return each if each.known_end <= end and self.may_drop(each) else None
-        return None
-
-    def may_drop(self, segment: Segment) -> bool:
-        """Return whether a start and readers of files need no file of the segment, which may have been removed."""
-        is_free = segment.known_end <= self._needed_from() and bool(self._dead_segments.not_held([segment]))
-        return is_free and not segment.is_dead and segment in self._segments.between(segment.start, segment.known_end)
-
-    def close_file(self, segment: Segment) -> None:
-        """Close the file of a segment, so that its blocks are freed with its name."""
-        self._segments.close_file(segment)
+T = TypeVar("T")
 
 
 class SegmentDropper:
@@ -98,6 +62,9 @@ class SegmentDropper:
         self._manifests, self._saved, self._end = manifests, saved, end
         self._options, self._mono_ms = options, mono_ms
         self._refresh_mono_ms = 0  # When the next look for manifests may come.
+        # Start of a segment that could not be dropped -> when it is tried again. At most one entry for each segment.
+        self._failed: dict[int, int] = {}
+        self._has_warned = False  # About a segment that no objects have.
 
     @property
     def bytes_on_disk(self) -> int:
@@ -110,33 +77,58 @@ class SegmentDropper:
         cache_bytes = self._options.cache_bytes
         if not cache_bytes or self.bytes_on_disk <= cache_bytes - cache_bytes // RANGES_SHARE:
             return False
-        segment = self._oldest
-        return segment is not None and (
-            self._mono_ms() >= self._refresh_mono_ms or self._objects_of(segment) is not None
-        )
+        if self._mono_ms() >= self._refresh_mono_ms:
+            return any(True for _ in self._candidates())
+        return self._next_covered() is not None
 
-    @property
-    def _oldest(self) -> Segment | None:
-        return self._local.oldest(self._saved().position, self._files.is_remote)
+    def _candidates(self) -> Iterator[Segment]:
+        """Yield the segments that may be dropped and have not failed lately."""
+        mono_ms = self._mono_ms()
+        for each in self._local.droppable(self._saved().position, self._files.is_remote):
+            if self._failed.get(each.start, mono_ms) <= mono_ms:
+                yield each
 
-    def _objects_of(self, segment: Segment) -> list[SegmentObject] | None:
-        found = covering(self._manifests.segments, segment.start, segment.known_end)
-        return None if found is None else [*found]
+    def _next_covered(self) -> tuple[Segment, Sequence[SegmentObject]] | None:
+        """Return the first candidate that segment objects have, and these objects."""
+        for each in self._candidates():
+            objects = covering(self._manifests.segments, each.start, each.known_end)
+            if objects is not None:
+                return each, objects
+        return None
 
     async def run(self) -> None:
-        """Drop one segment, if it may be dropped. Raises StoreError, OSError, RequestsStopped."""
-        segment = self._oldest
-        if segment is None:
-            return
-        objects = self._objects_of(segment)
-        if objects is None:
+        """Drop one segment, if one may be dropped. Raises StoreError, OSError, RequestsStopped."""
+        if self._mono_ms() >= self._refresh_mono_ms and self._is_uncovered(next(self._candidates(), None)):
             self._refresh_mono_ms = self._mono_ms() + REFRESH_MS
             await self._manifests.refresh()
-            objects = self._objects_of(segment)
-        if objects is not None:
+        found = self._next_covered()
+        if found is None:
+            return
+        segment, objects = found
+        self._warn_of_one_before(segment)
+        try:
             for each in objects:
                 await self._check(each)
             await self._drop(segment, RemoteSegment(await self._measured(segment, objects)))
+        except (StoreError, OSError):
+            mono_ms = self._mono_ms()
+            self._failed = {start: until for start, until in self._failed.items() if until > mono_ms}
+            self._failed[segment.start] = mono_ms + FAILED_MS
+            raise
+
+    def _is_uncovered(self, segment: Segment | None) -> bool:
+        return segment is not None and covering(self._manifests.segments, segment.start, segment.known_end) is None
+
+    def _warn_of_one_before(self, segment: Segment) -> None:
+        """Warn once if an older segment stays on the disk because no segment objects have all of it."""
+        first = next(self._candidates(), segment)
+        if first is not segment and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "segment not dropped, no objects have all of it; later ones are dropped: start=%d end=%d",
+                first.start,
+                first.known_end,
+            )
 
     async def _check(self, made: SegmentObject) -> None:
         """Raise DamagedObject if the object is missing or has another size."""
@@ -144,11 +136,11 @@ class SegmentDropper:
         if last is None or len(last) != 1:
             raise damaged(made.key, "it does not exist, or has another size than its name says")
 
-    async def _measured(self, segment: Segment, objects: list[SegmentObject]) -> list[RemoteChunk]:
+    async def _measured(self, segment: Segment, objects: Sequence[SegmentObject]) -> list[RemoteChunk]:
         chunks: list[RemoteChunk] = []
         steps = measure(self._files, segment, objects, self._options.range_bytes)
         try:
-            while (chunk := await asyncio.to_thread(next, steps, None)) is not None:
+            while (chunk := await _in_thread(lambda: next(steps, None))) is not None:
                 chunks.append(chunk)
                 await self._requests.pause(PAUSE_MS)
         finally:
@@ -156,6 +148,8 @@ class SegmentDropper:
         return chunks
 
     async def _drop(self, segment: Segment, remote: RemoteSegment) -> None:
+        if not self._local.may_drop(segment):
+            return  # Retention has removed it, or a reader has a lease on it, since it was measured.
         await self._in_background(lambda: self._files.put_marker(remote))
         if not self._local.may_drop(segment):
             await self._in_background(lambda: self._files.remove_marker(remote))
@@ -178,3 +172,14 @@ class SegmentDropper:
         error = await outcome
         if error is not None:
             raise error
+
+
+async def _in_thread(run: Callable[[], T]) -> T:
+    """Await a call in a thread. If this task is cancelled, it ends when the call has ended."""
+    step = asyncio.ensure_future(asyncio.to_thread(run))
+    try:
+        return await asyncio.shield(step)
+    except asyncio.CancelledError:
+        with suppress(StoreError, OSError):
+            await step
+        raise

@@ -265,7 +265,7 @@ def test_damaged_object_fails_the_reads_of_its_positions_alone(damage: str) -> N
     run(main(), world.clock)
 
 
-def test_damaged_local_segment_is_not_dropped() -> None:
+def test_damaged_local_segment_is_not_dropped_and_later_ones_are(caplog: pytest.LogCaptureFixture) -> None:
     world = World(8, replace(OPTIONS, cache_bytes=0))
 
     async def main() -> None:
@@ -279,8 +279,13 @@ def test_damaged_local_segment_is_not_dropped() -> None:
         owner.kill()
         owner = world.start("a")
         await until(lambda: owner.is_serving, world)
-        await world.pass_s(60)
+        owner.append_ms = 10_000_000
+        await until(lambda: is_within(owner), world, 300)
         assert first in owner.disk.paths()
+        assert len(dropped(owner.disk)) > 3
+        errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert len(errors) == 1, "it is not tried again at once"
+        assert f"could not be dropped, it is tried again: {first} is damaged from position" in errors[0]
         await stop_all(world)
 
     run(main(), world.clock)

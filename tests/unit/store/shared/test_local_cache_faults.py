@@ -1,0 +1,168 @@
+"""Proves what the local cache does when a segment cannot be dropped, a file vanishes, or a start must be refused."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from duolog.store.errors import StoreError
+from duolog.store.files import RealFiles
+from duolog.store.log.segment import LOG_DIRECTORY, list_segments
+from duolog.store.recovery.repair import Placeholder, RepairRefused, plan_repair
+from duolog.store.shared.cache.cached_files import CachedFiles
+from duolog.store.shared.cache.dropping import _in_thread
+from duolog.store.shared.cache.range_cache import CACHE_DIRECTORY, RangeCache
+from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, encode_marker
+from tests.kit.disk import CrashDisk
+from tests.kit.loop import run
+from tests.kit.shared_nodes import SHARED_QUEUE, World, stop_all, until
+from tests.unit.store.shared.test_local_cache import (
+    CACHE_BYTES,
+    FAST,
+    OPTIONS,
+    dropped,
+    history,
+    is_within,
+    read,
+    store_of,
+)
+
+
+def test_segment_that_no_objects_have_stays_and_later_ones_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(3, replace(OPTIONS, cache_bytes=0))
+
+    async def main() -> None:
+        owner = world.start("a", FAST)
+        await until(lambda: owner.is_serving, world)
+        await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
+        owner.append_ms = 10_000_000
+        await world.pass_s(30)
+        assert owner.replica is not None
+        dropper = owner.replica.dropper
+        await dropper._manifests.refresh()
+        dropper._manifests.segments = dropper._manifests.segments[1:]
+        dropper._options = OPTIONS
+        await until(lambda: is_within(owner), world, 300)
+        first = f"{LOG_DIRECTORY}/{0:020}.log"
+        assert first in owner.disk.paths()
+        assert len(dropped(owner.disk)) > 3
+        warnings = [each for each in caplog.records if "no objects have all of it" in each.getMessage()]
+        assert len(warnings) == 1
+        await stop_all(world)
+
+    run(main(), world.clock)
+
+
+def test_dropped_segments_end_below_the_position_that_a_start_compares_from() -> None:
+    world = World(3, OPTIONS)
+
+    async def main() -> None:
+        owner = await history(world)
+        assert owner.replica is not None
+        local = owner.replica.dropper._local
+        first, second, *_ = local._segments
+        assert [*local.droppable(second.known_end, lambda _: False)] == [first]
+        assert [*local.droppable(second.known_end + 1, lambda _: False)] == [first, second]
+        saved = owner.replica.dropper._saved().position
+        assert all(each.end < saved for each in owner.replica._files._remote.values())
+        await stop_all(world)
+
+    run(main(), world.clock)
+
+
+def test_range_whose_file_was_removed_is_read_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1, OPTIONS)
+    fetches, fetch = list[object](), RangeCache.fetch
+
+    def counted(self: RangeCache, *arguments: object) -> None:
+        fetches.append(arguments)
+        assert len(fetches) < 100, "the read does not end"
+        fetch(self, *arguments)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        owner = await history(world)
+        store = store_of(owner)
+        queue = store.queue(SHARED_QUEUE)
+        before = [bytes(each.frame) for each in await read(store, queue, 0, 1)]
+        removed = [path for path in owner.disk.paths() if path.startswith(CACHE_DIRECTORY)]
+        assert removed
+        for path in removed:
+            owner.disk.remove(path)
+        monkeypatch.setattr(RangeCache, "fetch", counted)
+        assert [bytes(each.frame) for each in await read(store, queue, 0, 1)] == before
+        assert 1 <= len(fetches) < 5
+        assert owner.replica is not None
+        cache = owner.replica._files.cache
+        assert cache.total_bytes == sum(cache._sizes.values())
+        await stop_all(world)
+
+    run(main(), world.clock)
+
+
+def test_cancelled_step_ends_before_its_generator_is_closed() -> None:
+    begun, may_end = Event(), Event()
+
+    def step() -> int:
+        begun.set()
+        assert may_end.wait(60)
+        return 1
+
+    async def main() -> None:
+        task = asyncio.create_task(_in_thread(step))
+        await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not task.done(), "the step is running in its thread"
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+# -- Refusals
+
+
+def _remote(files: RealFiles | CrashDisk) -> RemoteSegment:
+    """Make a data directory whose first segment was dropped."""
+    segment = RemoteSegment([RemoteChunk(0, 136, 7, 0, 136)])
+    files.make_directory(LOG_DIRECTORY)
+    for path, content in ((segment.marker_path, encode_marker(segment)), (f"{LOG_DIRECTORY}/{136:020}.log", b"")):
+        handle = files.open(path, create=True)
+        files.write(handle, [content], 0)
+        files.close(handle)
+    return segment
+
+
+def test_bytes_of_a_dropped_segment_cannot_be_changed() -> None:
+    disk = CrashDisk()
+    segment = _remote(disk)
+    files = CachedFiles(disk, World(0).bucket.client("x"), 1 << 20)
+    handle = files.open(segment.path)
+    for change in (
+        lambda: files.write(handle, [b"x"], 0),
+        lambda: files.sync(handle),
+        lambda: files.reserve(handle, 200),
+        lambda: files.truncate(handle, 64),
+    ):
+        with pytest.raises(StoreError, match=f"{segment.path} cannot be changed, because it is in the object store"):
+            change()
+
+
+def test_log_with_dropped_segments_is_refused_without_the_object_store() -> None:
+    disk = CrashDisk()
+    segment = _remote(disk)
+    with pytest.raises(StoreError, match=rf"{segment.path} and 0 more segments .* duolog move"):
+        list_segments(disk)
+    cached = CachedFiles(disk, World(0).bucket.client("x"), 1 << 20)
+    assert [each.start for each in list_segments(cached)] == [0, 136]
+
+
+def test_repair_of_a_log_with_dropped_segments_is_refused(tmp_path: Path) -> None:
+    files = RealFiles(str(tmp_path / "data"))
+    _remote(files)
+    with pytest.raises(RepairRefused, match=r"1 of its segments are in the object store only.* duolog move"):
+        plan_repair(files, lambda *_: Placeholder(0, b""))
