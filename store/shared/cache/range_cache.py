@@ -11,13 +11,14 @@ A start removes all chunks: nothing says that the files are whole after a crash,
 """
 
 import asyncio
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Final
 
-from duolog.store.errors import Fault, StoreError
+from duolog.store.errors import NO_SPACE, Fault, StoreError
 from duolog.store.files import Files
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.cache.chunk_requests import in_time, request_chunk, wait_for_chunk
@@ -26,6 +27,8 @@ from duolog.store.shared.cache.remote_segment import RemoteChunk
 CACHE_DIRECTORY: Final = "cache"
 REQUESTS_AT_ONCE: Final = 8  # Of reads that wait in the loop, with the chunks that are read ahead.
 WAITING_MAX: Final = 1024  # Chunks that are asked for or waited for; a further read is refused.
+
+log = logging.getLogger("store")
 
 FetchDone = Callable[[StoreError | OSError | None], None]
 
@@ -72,18 +75,29 @@ class RangeCache:
         try:
             handle = self._files.open(_path(chunk.start))
         except FileNotFoundError:
-            return None  # Another thread has removed the chunk meanwhile.
+            self._forget_missing(chunk.start)
+            return None
         try:
             return self._files.read(handle, size, at)
         finally:
             self._files.close(handle)
+
+    def _forget_missing(self, start: int) -> None:
+        """Note that a chunk has no file: another thread has removed the file meanwhile, or somebody else has."""
+        with self._lock:
+            self.total_bytes -= self._sizes.pop(start, 0)
 
     def fetched(self, chunk: RemoteChunk, size: int, at: int) -> bytes:
         """Return bytes of a chunk, which is asked for if it is not on the disk. Blocks; raises StoreError, OSError."""
         found = self.read(chunk, size, at)
         if found is None:
             data = wait_for_chunk(self._objects, chunk)
-            self._keep(chunk, data)
+            try:
+                self._keep(chunk, data)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                log.warning("range not kept, the disk is full: start=%d bytes=%d", chunk.start, chunk.size)
             found = data[at : at + size]
         return found
 
@@ -129,12 +143,9 @@ class RangeCache:
             task.exception()  # Whoever waits for the chunk reports it; nobody waits for one that is read ahead.
 
     async def _fetch_one(self, chunk: RemoteChunk) -> None:
-        data = await in_time(chunk, self._in_turn(chunk))
-        await asyncio.to_thread(self._keep, chunk, data)
-
-    async def _in_turn(self, chunk: RemoteChunk) -> bytes:
-        async with self._slots:
-            return await request_chunk(self._objects, chunk)
+        async with self._slots:  # Until the chunk is on the disk, so that few of them are in memory.
+            data = await in_time(chunk, request_chunk(self._objects, chunk))
+            await asyncio.to_thread(self._keep, chunk, data)
 
     # -- Files
 
