@@ -82,6 +82,9 @@ class Files(ReadableFiles, Protocol):
     def read_on_disk(self, file: int, size: int, at: int) -> Buffer:
         """Read as `read` does, but raise NotOnDisk where `read` would wait for the object store."""
 
+    def is_remote(self, path: str) -> bool:
+        """Return whether the object store has the content of the file, which cannot be changed."""
+
     def sync(self, file: int) -> None:
         """Make the content and length of the file durable (fdatasync). May block."""
 
@@ -178,6 +181,9 @@ class RealFiles:
         return _read(file, size, at)
 
     # -- Durability
+
+    def is_remote(self, path: str) -> bool:
+        return False
 
     def sync(self, file: int) -> None:
         os.fdatasync(file) if hasattr(os, "fdatasync") else os.fsync(file)

@@ -67,8 +67,17 @@ class Segment:
 
 
 def list_segments(files: Files) -> list[Segment]:
-    """Return the segments and gaps of the log, and remove the files that `read_chain` does not count."""
+    """Return the segments and gaps of the log, and remove the files that `read_chain` does not count.
+
+    Raises StoreError if a segment is in the object store only, and `files` are not those of a broker that shares it.
+    """
     chain, leftovers = read_chain(files.list(LOG_DIRECTORY))
+    remote = [segment.path for segment in chain if segment.is_remote]
+    if remote:
+        raise StoreError(
+            f"{remote[0]} and {len(remote) - 1} more segments are in the object store only: start the broker with "
+            "--shared and the URL of its log, or make a data directory with the whole log: duolog move"
+        )
     for path in leftovers:
         files.remove(path)
     return chain

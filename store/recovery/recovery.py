@@ -291,7 +291,7 @@ def _cut(files: Files, segments: Segments, verified: _Verification) -> None:
     for segment in removed:
         files.remove(segment.path)
     for segment in segments.between(verified.first, POSITION_MAX):
-        if not segment.exists:
+        if not segment.exists or files.is_remote(segment.path):
             continue
         handle = segments.file_of(segment)
         if segment is segments.active and files.size(handle) > verified.end - segment.start:

@@ -100,6 +100,12 @@ def plan_repair(files: RealFiles, make: MakePlaceholder) -> RepairPlan:
     Raises RepairRefused. Blocks.
     """
     verification = Verification(files, is_served=False)
+    if verification.remote_count:
+        raise RepairRefused(
+            f"the log cannot be repaired: {verification.remote_count} of its segments are in the object store only, so "
+            "their offsets would be taken for lost: make a data directory with the whole log, with duolog move, or "
+            "remove this directory and start the broker, which downloads the log again; what was not uploaded is lost"
+        )
     report = verification.run()
     if report.missing_state and verification.state is None:
         raise RepairRefused(f"the log cannot be repaired, restore a backup: {report.missing_state}")

@@ -1,6 +1,7 @@
 """Whether the log of a data directory is its own, or a copy of a stream: then it has the file `shared`.
 
-A broker without an object store asks this at its start, and loads nothing else of `store/shared/`.
+A broker without an object store asks this at its start. Of `store/shared/` it loads only this module, and
+those that tell the store about its own segments: `cache/local_segments.py` and `segments/local_ranges.py`.
 """
 
 from typing import Final
@@ -23,5 +24,6 @@ def check_no_copy(files: Files) -> None:
     if PATH in files.list("."):
         raise CopyOfStream(
             "its log is the copy of a shared log, which another broker may have continued: start it with --shared and "
-            f"the URL of that log. To make the copy a log of its own for good, remove the file '{PATH}'"
+            f"the URL of that log. To make the copy a log of its own for good, remove the file '{PATH}'; if log/ has "
+            "*.remote files, which name segments that only the object store has, use duolog move instead"
         )

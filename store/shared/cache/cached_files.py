@@ -126,13 +126,10 @@ class CachedFiles:
         return self._files.read_cached(file, size, at) if file >= 0 else None
 
     def write(self, file: int, buffers: Sequence[Buffer], at: int) -> None:
-        # Recovery writes bytes again that it has just read. The store has those of a dropped segment.
-        if file >= 0:
-            self._files.write(file, buffers, at)
+        self._files.write(self._on_disk(file), buffers, at)
 
     def sync(self, file: int) -> None:
-        if file >= 0:
-            self._files.sync(file)
+        self._files.sync(self._on_disk(file))
 
     def size(self, file: int) -> int:
         if file >= 0:
@@ -141,12 +138,16 @@ class CachedFiles:
         return segment.end - segment.start
 
     def truncate(self, file: int, size: int) -> None:
-        if file < 0:
-            raise StoreError(f"{self._handles[file].path} cannot be cut, because it is in the object store")
-        self._files.truncate(file, size)
+        self._files.truncate(self._on_disk(file), size)
 
     def reserve(self, file: int, size: int) -> None:
-        self._files.reserve(file, size)
+        self._files.reserve(self._on_disk(file), size)
+
+    def _on_disk(self, file: int) -> int:
+        """Return the handle of a file that can be changed. Raises StoreError if it is that of a dropped segment."""
+        if file < 0:
+            raise StoreError(f"{self._handles[file].path} cannot be changed, because it is in the object store")
+        return file
 
     # -- Files: names
 
