@@ -32,6 +32,7 @@ from duolog.store.flusher import Flusher
 from duolog.store.recovery.format_version import ensure_format
 from duolog.store.shared.events import Event
 from duolog.store.shared.replica import Replica
+from duolog.store.shared.requests import RequestsStopped
 from duolog.store.store import lock_directory
 
 WITHIN_S: Final = 30.0  # The longest wait for the ownership, and then for the uploads.
@@ -52,6 +53,8 @@ def open_on_stream(options: Options) -> Iterator[Core]:
                 yield stream.core
             finally:
                 runner.run(stream.give_back())
+    except RequestsStopped as error:
+        raise StartError(f"{options.shared.url}: a broker has taken over the stream meanwhile: run it again") from error
     except StoreError as error:
         raise StartError(f"{options.shared.url}: {error}") from error
     except OSError as error:

@@ -26,6 +26,7 @@ from duolog.store.shared.cache.remote_segment import RemoteChunk
 
 CACHE_DIRECTORY: Final = "cache"
 REQUESTS_AT_ONCE: Final = 8  # Of reads that wait in the loop, with the chunks that are read ahead.
+AHEAD_CHUNKS_MIN: Final = 8  # With room for fewer, chunks that are read ahead would displace each other unread.
 WAITING_MAX: Final = 1024  # Chunks that are asked for or waited for; a further read is refused.
 
 log = logging.getLogger("store")
@@ -125,7 +126,8 @@ class RangeCache:
             asyncio.get_running_loop().call_soon(done, refusal)
             return
         tasks = [self._begin(each) for each in chunks if each not in self]
-        for each in ahead:
+        has_room = bool(chunks) and self.bytes_max >= AHEAD_CHUNKS_MIN * chunks[0].size
+        for each in ahead if has_room else ():
             if each not in self and len(self._under_way) < REQUESTS_AT_ONCE:
                 self._begin(each)
         asyncio.create_task(_all_of(tasks)).add_done_callback(lambda task: _report(task, done))

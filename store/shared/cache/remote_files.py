@@ -20,7 +20,8 @@ class RemoteFiles(ReadOnlyFiles):
     def __init__(self, root: str, objects: Callable[[], ObjectStore | None]) -> None:
         """`objects` returns the object store of the stream; None if it is not known."""
         super().__init__(root)
-        self._objects = objects
+        self._open_objects = objects
+        self._opened_objects: ObjectStore | None = None
         self._segments: dict[int, RemoteSegment] = {}
         self._numbers = count(2)
         self._last: tuple[RemoteChunk, bytes] | None = None
@@ -37,7 +38,7 @@ class RemoteFiles(ReadOnlyFiles):
             if folder != LOG_DIRECTORY or not markers:
                 raise
         marker = f"{folder}/{markers[0]}"
-        if self._objects() is None:
+        if self._objects is None:
             raise StoreError(f"{path} is in the object store only: add --set shared.url=URL, with the broker's URL")
         handle = -next(self._numbers)
         self._segments[handle] = decode_marker(marker, read_whole(self, marker))
@@ -61,9 +62,15 @@ class RemoteFiles(ReadOnlyFiles):
             return super().read(file, size, at)
         return self._segments[file].read(at, size, self._read_chunk)
 
+    @property
+    def _objects(self) -> ObjectStore | None:
+        """The object store, which is opened once, when it is first needed."""
+        if self._opened_objects is None:
+            self._opened_objects = self._open_objects()
+        return self._opened_objects
+
     def _read_chunk(self, chunk: RemoteChunk, size: int, at: int) -> bytes:
         if self._last is None or self._last[0] != chunk:
-            objects = self._objects()
-            assert objects is not None, "no segment was opened without it"
-            self._last = chunk, wait_for_chunk(objects, chunk)
+            assert self._objects is not None, "no segment was opened without it"
+            self._last = chunk, wait_for_chunk(self._objects, chunk)
         return self._last[1][at : at + size]

@@ -173,11 +173,16 @@ def test_start_without_a_checkpoint_builds_its_state_from_the_object_store() -> 
     async def main() -> None:
         owner = await history(world)
         state = owner.replayer.state
+        assert owner.replica is not None
+        chunks = sum(len(each.chunks) for each in owner.replica._files._remote.values())
         owner.kill()
         disk = owner.disk.after_kill()
         disk.remove("checkpoint")
+        before = len(world.bucket.history)
         again = world.start("a", disk=disk)
         await until(lambda: again.is_serving, world)
+        gets = [each for each in world.bucket.history[before:] if each.key.startswith("seg/") and each.kind == "effect"]
+        assert chunks < len(gets) < 2.2 * chunks, "they are verified and replayed, and not written again"
         again.append_ms = 10_000_000
         await world.pass_s(1)
         assert dropped(again.disk)

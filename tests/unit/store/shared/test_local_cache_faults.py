@@ -6,10 +6,15 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from crc32c import crc32c
 
+from duolog.store.backup.manifest import CopiedFile
+from duolog.store.backup.sources import BackupPlan, Sources, verify_log
 from duolog.store.errors import StoreError
 from duolog.store.files import RealFiles
+from duolog.store.log.format import POSITION_MAX
 from duolog.store.log.segment import LOG_DIRECTORY, list_segments
+from duolog.store.objects.interface import ObjectStore
 from duolog.store.recovery.repair import Placeholder, RepairRefused, plan_repair
 from duolog.store.shared.cache.cached_files import CachedFiles
 from duolog.store.shared.cache.dropping import _in_thread
@@ -121,6 +126,94 @@ def test_cancelled_step_ends_before_its_generator_is_closed() -> None:
             await task
 
     asyncio.run(main())
+
+
+def test_segment_that_a_lease_holds_is_not_dropped() -> None:
+    world = World(3, replace(OPTIONS, cache_bytes=0))
+
+    async def main() -> None:
+        owner = world.start("a", FAST)
+        await until(lambda: owner.is_serving, world)
+        await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
+        owner.append_ms = 10_000_000
+        await world.pass_s(30)
+        assert owner.replica is not None
+        dead_segments, dropper = store_of(owner).retention.dead_segments, owner.replica.dropper
+        _, second, *_ = dropper._local._segments
+        dead_segments.held_from = second.start
+        dropper._options = OPTIONS
+        await until(lambda: bool(dropped(owner.disk)), world)
+        await world.pass_s(60)
+        assert len(dropped(owner.disk)) == 1
+        assert second.path in owner.disk.paths()
+        dead_segments.held_from = POSITION_MAX
+        await until(lambda: is_within(owner), world, 300)
+        assert second.path not in owner.disk.paths()
+        await stop_all(world)
+
+    run(main(), world.clock)
+
+
+def test_backup_reads_dropped_segments_and_opens_the_object_store_once(tmp_path: Path) -> None:
+    world = World(2, OPTIONS)
+    disk = CrashDisk()
+
+    async def main() -> None:
+        nonlocal disk
+        owner = await history(world)
+        await stop_all(world)
+        disk = owner.disk.after_kill()
+
+    run(main(), world.clock)
+    for path, content in disk.contents().items():
+        place = tmp_path / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    opened = list[ObjectStore]()
+
+    def open_objects() -> ObjectStore:
+        opened.append(world.bucket.client("x", FAST))
+        return opened[-1]
+
+    cached, copied = CachedFiles(disk, world.bucket.client("y", FAST), 1 << 20), list[CopiedFile]()
+    sealed = list_segments(cached)[:-1]
+    assert sum(cached.is_remote(each.path) for each in sealed) > 3
+    for each in sealed:
+        assert not each.is_gap
+        copied.append(CopiedFile(each.path, each.known_end - each.start))
+    end = sealed[-1].known_end
+    plan = BackupPlan(str(tmp_path), end, copied, [])
+    sources = Sources(plan, open_objects)
+    verify_log(sources.copied_files, end)
+    for segment, file in zip(sealed, copied, strict=True):
+        handle = cached.open(segment.path)
+        assert b"".join(sources.blocks(file)) == cached.read(handle, file.size, 0)
+        cached.close(handle)
+    sources.close()
+    assert len(opened) == 1
+    with pytest.raises(StoreError, match=r"is in the object store only: add --set shared.url=URL"):
+        verify_log(Sources(plan).copied_files, end)
+
+
+@pytest.mark.parametrize(("room", "asked"), [(8, 4), (7, 1), (0, 1)])
+def test_nothing_is_read_ahead_with_room_for_few_ranges(room: int, asked: int) -> None:
+    world = World(0)
+    chunks = [RemoteChunk(number * 64, 64, crc32c(bytes(64)), 0, 256) for number in range(4)]
+    world.bucket.objects[chunks[0].key] = bytes(256)
+
+    async def main() -> None:
+        cache = RangeCache(CrashDisk(), world.bucket.client("x", FAST), room * 64)
+        outcome: asyncio.Future[StoreError | OSError | None] = asyncio.get_running_loop().create_future()
+        cache.want(chunks[:1])
+        cache.fetch(chunks[:1], chunks[1:], outcome.set_result)
+        assert len(cache._under_way) == asked
+        assert await outcome is None
+        assert cache.read(chunks[0], 64, 0) == bytes(64)
+        cache.release(chunks[:1])
+        while cache._under_way:
+            await asyncio.wait([*cache._under_way.values()])
+
+    run(main(), world.clock)
 
 
 # -- Refusals
