@@ -44,12 +44,10 @@ class RangeCache:
         self.hits = self.misses = 0  # Reads of chunks that were on the disk, and that were not; metrics.
         self._files, self._objects = files, objects
         self._writing = Lock()  # Of threads that write and remove files. Never taken in the loop's thread.
-        self._lock = (
-            Lock()
-        )  # Of the fields above and the two below, which threads change. Nobody waits while holding it.
-        self._sizes: OrderedDict[int, int] = (
-            OrderedDict()
-        )  # Start of a chunk -> its size, the least recently read first.
+        # Of the counts above, and of the two tables below, which threads change. Nobody waits while holding it.
+        self._lock = Lock()
+        # Start of a chunk -> its size, the least recently read first.
+        self._sizes: OrderedDict[int, int] = OrderedDict()
         self._wanted: Counter[int] = Counter()  # Start of a chunk -> the reads that wait for it.
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
