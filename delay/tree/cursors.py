@@ -147,15 +147,19 @@ class Cursors:
 
     # -- Reading
 
-    def skip_to(self, until_ms: int, *, may_join: bool) -> None:
+    def skip_to(self, until_ms: int, *, may_join: bool) -> bool:
         """Move the shared cursor to this due time without a read, because there are no tables.
 
-        `may_join`: no flush is under way, so topics that are not paused share the cursor again.
+        `may_join`: no flush is under way, so topics that are not paused share the cursor again. Return whether a topic
+        may deliver further than before.
         """
-        if until_ms > self.shared_ms:
+        has_moved = until_ms > self.shared_ms
+        if has_moved:
             self._shared.position = (until_ms, 0)
+        count = len(self._own)
         if may_join:
             self._own = {topic: own for topic, own in self._own.items() if own.is_stopped}
+        return has_moved or len(self._own) < count
 
     def next_read(self, now_ms: int, ahead_ms: int, until_ms: int, *, may_read_own: bool) -> Read | None:
         """Return the next read, of timers due by `now_ms + ahead_ms` and before `until_ms`; None if none is wanted.

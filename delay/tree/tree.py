@@ -196,8 +196,9 @@ class TimerTree:
         until_ms = now_ms + self._ahead_ms + 1
         until_ms = until_ms if flush_ms is None else min(until_ms, flush_ms)
         if not self.context.tables.manifest:
-            self.cursors.skip_to(until_ms, may_join=flush_ms is None)
-            self.pending.turns.unblock(None)
+            # A topic that must wait for a flush would be blocked again at once, and this would be called again at once.
+            if self.cursors.skip_to(until_ms, may_join=flush_ms is None):
+                self.pending.turns.unblock(None)
             return
         if self._is_reading or self._tombstones.is_running or len(self.deletions) >= DELETIONS_MAX:
             return

@@ -40,6 +40,35 @@ def with_many(disk: CrashDisk, first_ms: int, step_ms: int) -> Bench:
     return bench
 
 
+def test_messages_that_are_due_before_a_table_is_kept_wait_for_it_without_work() -> None:
+    """The first table may take long to reach the object store. What is due after its messages waits for them."""
+    bench, kept = Bench(), list[Callable[[None], None]]()
+    bench.tree.context.keeper.keep = lambda files, done: kept.append(done)  # type: ignore[method-assign]
+
+    def send(body: bytes, due_ms: int) -> None:
+        one = batch([body], headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])
+        bench.core.publisher.publish_batch(bench.core.topic("orders", 1), 0, one, bench.now_ms())
+        bench.turn_until_idle()
+
+    due_ms = bench.now_ms() + 3 * NEAR_MS
+    send(b"far", due_ms)
+    assert len(kept) == 1
+    bench.core.clock.set_now_ms(due_ms - NEAR_MS // 2)
+    send(b"near", due_ms + 1)
+    bench.core.clock.set_now_ms(due_ms + 1)
+    for _ in range(100):
+        bench.turn()
+        if bench.tree.next_deadline_ms() > bench.core.clock.mono_ms():
+            break
+    else:
+        raise AssertionError("the tree is called again at once")
+    bench.turn_until_idle()
+    assert bench.bodies("orders") == []
+    kept.pop()(None)
+    bench.turn_until_idle()
+    assert bench.bodies("orders") == [b"far", b"near"]
+
+
 def test_a_burst_that_memory_does_not_hold_is_read_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are due in the same millisecond: each slice reads its own messages, not all that are left."""
     monkeypatch.setattr("duolog.delay.tree.cursors.PREFETCH_BYTES", 0)
