@@ -180,10 +180,10 @@ class RealFiles:
     def read_on_disk(self, file: int, size: int, at: int) -> bytes:
         return _read(file, size, at)
 
-    # -- Durability
-
     def is_remote(self, path: str) -> bool:
         return False
+
+    # -- Durability
 
     def sync(self, file: int) -> None:
         os.fdatasync(file) if hasattr(os, "fdatasync") else os.fsync(file)

@@ -2,7 +2,7 @@
 
 ApiVersions, SaslHandshake, SaslAuthenticate              answered: the standby knows the users, too
 Metadata, FindCoordinator, DescribeCluster                answered under the client's rights; they name the owner
-DescribeTopicPartitions                                   answered, too: Java's admin client repeats no refused one
+DescribeTopicPartitions                                   answered: Java's admin client does not repeat a refused one
 Produce, Fetch and what else needs a leader               NOT_LEADER_OR_FOLLOWER
 groups and transactions                                   NOT_COORDINATOR
 all others                                                NOT_CONTROLLER

@@ -1,7 +1,7 @@
 """The fields of a form that a page sends: texts, which become the values that the API expects.
 
-A field that is missing or blank has no value. Raises FormError with the label of the field, what was
-expected, and what it has.
+A field that is missing or blank has no value. Raises FormError with the label of the field, what was expected, and what
+it has.
 """
 
 from collections.abc import Mapping

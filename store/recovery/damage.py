@@ -99,8 +99,7 @@ class Verification:
     With `is_served`, a broker is using the directory: only sealed segments are read, and a segment that retention
     removes meanwhile is left out. Otherwise the caller must hold the lock of the directory. `expected_end` is the end
     of a copy, up to which the log must be whole. Segments that only the object store has are left out, and counted in
-    `remote_count`. `note_state` gets the state records of the newest checkpoint, and
-    those above it, in their order.
+    `remote_count`. `note_state` gets the state records of the newest checkpoint, and those above it, in their order.
     """
 
     def __init__(

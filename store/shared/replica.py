@@ -290,8 +290,9 @@ class Replica:
                 self._compacting = asyncio.create_task(self._compact(work))
 
     def _next_work(self, mono_ms: int) -> Callable[[], Awaitable[None]] | None:
-        """Return what an owner does to its objects now. If a compaction is always due, and so is a search for orphans,
-        they take turns.
+        """Return what an owner does to its objects now; None if nothing is due.
+
+        A compaction and a search for orphans take turns if both are always due.
         """
         is_due = self._compactor.is_due
         if mono_ms >= self._cleanup_mono_ms and not (is_due and self._is_compaction_next):

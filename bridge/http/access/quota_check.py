@@ -2,8 +2,8 @@
 
 What a request has sent or read is counted when it was handled, so a request is refused because of those before it. The
 answer waits until the time of the user's refusals is over (`Rate.refused`), so that a client which does not wait for
-`Retry-After` takes little of the loop, over however many connections. As a
-RocketMQ client, an HTTP client has no client id: quotas of users hold, and those of any client id for the empty one.
+`Retry-After` takes little of the loop, over however many connections. Like a RocketMQ client, an HTTP client has no
+client id: quotas of users hold, and those of any client id for the empty one.
 """
 
 import math

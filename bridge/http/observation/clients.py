@@ -1,8 +1,7 @@
 """GET /api/clients: the open connections of clients with their consumer groups; ?limit=, the oldest first.
 
 A RocketMQ client names its groups in each heartbeat. A Kafka client has several connections, and its group is shown for
-the one over which its member joined or sends heartbeats.
-`idle_ms` counts from the last byte in either direction.
+the one over which its member joined or sends heartbeats. `idle_ms` counts from the last byte in either direction.
 """
 
 from heapq import nsmallest

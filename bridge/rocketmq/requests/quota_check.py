@@ -36,7 +36,7 @@ _KEYS: Final = {Kind.SEND: PRODUCED, Kind.PULL: FETCHED}
 
 
 class Delayed(Exception):
-    """A request waits, because its client is ahead of its quota, and is handled then without a further check."""
+    """A request must wait, because its client is ahead of its quota. It was counted, so it is not checked again."""
 
     def __init__(self, until_mono_ms: int) -> None:
         super().__init__()

@@ -124,12 +124,8 @@ class Manifests:
     def copy(self, requests: Requests) -> "Manifests":
         """Return the same manifests for another reader, which goes on by itself."""
         copied = Manifests(requests)
-        copied.floor, copied.segments, copied.snapshot, copied.number = (
-            self.floor,
-            [*self.segments],
-            self.snapshot,
-            self.number,
-        )
+        copied.floor, copied.snapshot, copied.number = self.floor, self.snapshot, self.number
+        copied.segments = [*self.segments]
         return copied
 
     @property

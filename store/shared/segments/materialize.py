@@ -38,8 +38,7 @@ async def missing(manifests: Manifests, key: str) -> StoreError:
 async def materialize(requests: Requests, files: Files, manifests: Manifests) -> None:
     """Replace the local log by the segment objects and the snapshot, if any, of the manifests.
 
-    Raises FellBehind, after which it can be called again, and DamagedObject, OSError,
-    RequestsStopped.
+    Raises FellBehind, after which it can be called again, and DamagedObject, OSError, RequestsStopped.
     """
     files.make_directory(LOG_DIRECTORY)
     remove_log(files)
