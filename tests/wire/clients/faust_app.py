@@ -5,6 +5,7 @@
     faust_app.py ID BOOTSTRAP count TOPIC OUTPUT     counts keys in a table with a changelog; prints the table once it
                                                      is recovered, then each new count; sends them to OUTPUT
     faust_app.py ID BOOTSTRAP count_once TOPIC OUTPUT  the same, exactly once
+    faust_app.py ID BOOTSTRAP count_in_one_transaction TOPIC OUTPUT  the same, and it never commits
 
 State is in memory only, so that a restart recovers all of it from the changelog.
 """
@@ -22,6 +23,9 @@ import faust
 from faust.types import EventT, StreamT
 
 REQUEST_BYTES_MAX = 8 << 20
+COMMIT_INTERVAL_S = 0.5
+NEVER_S = 3600.0
+EXACTLY_ONCE = ("count_once", "count_in_one_transaction")
 
 
 def main() -> None:
@@ -36,14 +40,14 @@ def main() -> None:
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=REQUEST_BYTES_MAX,
         producer_max_request_size=REQUEST_BYTES_MAX,
-        broker_commit_interval=0.5,
+        broker_commit_interval=NEVER_S if role == "count_in_one_transaction" else COMMIT_INTERVAL_S,
         broker_session_timeout=6.0,  # A worker that was killed is not waited for much longer.
         broker_rebalance_timeout=6.0,
         broker_heartbeat_interval=1.0,
         web_enabled=False,
-        processing_guarantee="exactly_once" if role == "count_once" else "at_least_once",
+        processing_guarantee="exactly_once" if role in EXACTLY_ONCE else "at_least_once",
     )
-    {"read": read, "write": write, "count": count, "count_once": count}[role](app, *arguments)
+    {"read": read, "write": write}.get(role, count)(app, *arguments)
     sys.argv = [sys.argv[0], "worker", "-l", "warn", "--without-web"]
     app.main()
 
