@@ -5,6 +5,7 @@ python packaging/release.py checksums   write dist/SHA256SUMS, which `sha256sum 
 """
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SUMS = ROOT / "dist" / "SHA256SUMS"
 MANIFESTS = ROOT / "packaging" / "kubernetes" / "duolog.yaml"
+GIT_ENVIRONMENT = ("PATH", "HOME", "XDG_CONFIG_HOME")  # Where git and its user's configuration are.
 
 
 def unprepared(version: str) -> Iterator[str]:
@@ -55,7 +57,14 @@ def write_checksums() -> None:
 
 
 def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    """Return what a command of git prints about this repository.
+
+    Git gets only GIT_ENVIRONMENT: within a hook, variables such as GIT_DIR name the repository of the hook, and git
+    would prefer it to the folder.
+    """
+    environment = {name: os.environ[name] for name in GIT_ENVIRONMENT if name in os.environ}
+    done = subprocess.run(["git", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def main(arguments: list[str]) -> int:

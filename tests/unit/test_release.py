@@ -31,3 +31,12 @@ def test_a_version_that_is_not_prepared_is_refused_with_each_reason(release: Mod
         "CHANGELOG.md: no section '## 99.next' with text",
         "packaging/kubernetes/duolog.yaml: the image has not the tag 99.next",
     ]
+
+
+def test_git_sees_no_variable_that_names_another_repository_or_configuration(
+    release: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "duolog.seen")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "yes")
+    assert release.git("config", "--default", "no", "--get", "duolog.seen") == "no"
