@@ -1,6 +1,7 @@
 """`duolog dashboard`: a Grafana dashboard and Prometheus rules for the metrics of a broker."""
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -229,10 +230,12 @@ def grafana(
 @dashboard_app.command()
 def alerts(as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML")] = False) -> None:
     """Print alerting rules for Prometheus as YAML; name the file under `rule_files` of its configuration."""
+    rules = [_rule(alert) for alert in ALERTS]
     if as_json:
-        show_json({"groups": [{"name": "duolog", "rules": [_rule(alert) for alert in ALERTS]}]})
+        show_json({"groups": [{"name": "duolog", "rules": rules}]})
     else:
-        typer.echo("\n".join(_rules()))
+        lines = (line for rule in rules for line in _lines_of(rule))
+        typer.echo("\n".join(["groups:", "  - name: duolog", "    rules:", *lines]))
 
 
 def dashboard() -> dict[str, Any]:
@@ -301,22 +304,16 @@ def _rule(alert: Alert) -> dict[str, Any]:
     }
 
 
-def _rules() -> list[str]:
-    lines = ["groups:", "  - name: duolog", "    rules:"]
-    for alert in ALERTS:
-        lines += [f"      - alert: {alert.name}", f"        expr: {_quoted(alert.expr)}"]
-        if alert.lasts:
-            lines.append(f"        for: {alert.lasts}")
-        lines += [
-            "        labels:",
-            f"          severity: {alert.severity}",
-            "        annotations:",
-            f"          summary: {_quoted(alert.summary)}",
-            f"          description: {_quoted(alert.description)}",
-        ]
-    return lines
+def _lines_of(rule: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a rule, an item of the list `rules`, as lines of YAML."""
+    margin = "      - "
+    for name, value in rule.items():
+        yield f"{margin}{name}:" if isinstance(value, dict) else f"{margin}{name}: {_scalar(value)}"
+        margin = " " * len(margin)
+        if isinstance(value, dict):
+            yield from (f"{margin}  {inner}: {_scalar(text)}" for inner, text in value.items())
 
 
-def _quoted(text: str) -> str:
-    """Return a text as a quoted scalar of YAML, whose escapes are those of JSON."""
-    return json.dumps(text)
+def _scalar(text: str) -> str:
+    """Return a text as a scalar of YAML: a name or a duration as it is, others in quotes, with the escapes of JSON."""
+    return text if text.isalnum() else json.dumps(text)
