@@ -3,7 +3,6 @@
 The name says what is wrong. A bug that many seeds do not find shows what the checkers do not see.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from duolog.store.objects.errors import StoreUnknown
@@ -13,13 +12,13 @@ from duolog.store.shared.lease import OwnerLease
 from duolog.store.shared.local_copy import LocalCopy
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.local_ranges import LocalRanges
-from duolog.store.shared.segments.manifest import Manifest, Manifests
+from duolog.store.shared.segments.manifest import Manifests
 from duolog.store.shared.uploader import Uploader
 from duolog.store.shared.wal import fencing, log_cursor
 from duolog.store.shared.wal.slots import Slots, Upload, UploadStep
 from duolog.store.shared.wal.wal_object import encode
 from duolog.store.store import Store
-from tests.simulation.replacing import Replacement
+from tests.simulation.replacing import Replacement, always, by_name
 
 
 def fence_not_checked() -> list[Replacement]:
@@ -93,7 +92,7 @@ def object_that_exists_taken_for_ones_own() -> list[Replacement]:
 
 
 def stale_read_after_a_takeover() -> list[Replacement]:
-    return [(OwnerLease, "is_valid", lambda self, mono_ms: True)]
+    return always(OwnerLease, "is_valid", value=True)
 
 
 def lease_renewed_by_the_answer() -> list[Replacement]:
@@ -117,7 +116,7 @@ def no_caution_behind_the_fence() -> list[Replacement]:
 
 
 def what_was_not_uploaded_is_kept() -> list[Replacement]:
-    return [(LocalCopy, "cut", lambda self, position: None)]
+    return always(LocalCopy, "cut", value=None)
 
 
 def old_epoch_counts() -> list[Replacement]:
@@ -160,10 +159,7 @@ def units_not_replayed_at_the_end_of_a_slice() -> list[Replacement]:
 
 
 def wal_objects_deleted_before_a_manifest_names_their_segments() -> list[Replacement]:
-    async def add(self: Manifests, manifest: Manifest) -> bool:
-        return True
-
-    return [(Manifests, "add", add)]
+    return always(Manifests, "add", value=True)
 
 
 def deleted_slot_taken_for_the_end_of_the_log() -> list[Replacement]:
@@ -186,23 +182,20 @@ def segment_without_its_last_unit() -> list[Replacement]:
     return [(LocalRanges, "__init__", init)]
 
 
-LOG_BUGS: dict[str, Callable[[], list[Replacement]]] = {
-    each.__name__: each
-    for each in (
-        fence_not_checked,
-        acknowledged_before_the_slot_counts,
-        time_out_taken_for_success,
-        time_out_taken_for_a_failure,
-        object_that_exists_taken_for_ones_own,
-        stale_read_after_a_takeover,
-        lease_renewed_by_the_answer,
-        fence_behind_a_slot_that_was_not_read,
-        no_caution_behind_the_fence,
-        what_was_not_uploaded_is_kept,
-        old_epoch_counts,
-        units_not_replayed_at_the_end_of_a_slice,
-        wal_objects_deleted_before_a_manifest_names_their_segments,
-        deleted_slot_taken_for_the_end_of_the_log,
-        segment_without_its_last_unit,
-    )
-}
+LOG_BUGS = by_name(
+    fence_not_checked,
+    acknowledged_before_the_slot_counts,
+    time_out_taken_for_success,
+    time_out_taken_for_a_failure,
+    object_that_exists_taken_for_ones_own,
+    stale_read_after_a_takeover,
+    lease_renewed_by_the_answer,
+    fence_behind_a_slot_that_was_not_read,
+    no_caution_behind_the_fence,
+    what_was_not_uploaded_is_kept,
+    old_epoch_counts,
+    units_not_replayed_at_the_end_of_a_slice,
+    wal_objects_deleted_before_a_manifest_names_their_segments,
+    deleted_slot_taken_for_the_end_of_the_log,
+    segment_without_its_last_unit,
+)

@@ -1,8 +1,7 @@
 """Bugs of what is beside the log: objects that nobody reads, and tables of delayed messages; see `planted_bugs.py`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 from duolog.bridge.cluster.stream_tables import StreamTables
 from duolog.delay.tables.logged_tombstones import LoggedTombstones
@@ -12,7 +11,7 @@ from duolog.store.shared.replica import Replica
 from duolog.store.shared.segments import orphans
 from duolog.store.shared.segments.orphans import Orphans
 from duolog.store.workers import Failure
-from tests.simulation.replacing import Replacement
+from tests.simulation.replacing import Replacement, always, by_name
 
 # -- Objects that nobody reads
 
@@ -34,10 +33,7 @@ def orphans_deleted_during_a_compaction() -> list[Replacement]:
 
 
 def fence_taken_for_an_orphan() -> list[Replacement]:
-    async def is_no_fence(self: Orphans, key: str) -> bool:
-        return True
-
-    return [(Orphans, "_is_no_fence", is_no_fence)]
+    return always(Orphans, "_is_no_fence", value=True)
 
 
 def slots_above_the_floor_taken_for_orphans() -> list[Replacement]:
@@ -86,46 +82,38 @@ def new_tables_taken_for_those_of_earlier_owners() -> list[Replacement]:
 
 
 def tables_not_looked_for_at_a_takeover() -> list[Replacement]:
-    async def complete(self: StreamTables, entry: object) -> None:
-        pass
-
-    return [(StreamTables, "_complete", complete)]
+    return always(StreamTables, "_complete", value=None)
 
 
 def tombstones_forgotten_at_a_takeover() -> list[Replacement]:
-    def of(self: LoggedTombstones, number: int) -> Iterator[Any]:
-        return iter(())
-
-    return [(LoggedTombstones, "of", of)]
+    return always(LoggedTombstones, "of", value=iter(()))
 
 
 def tombstones_counted_and_not_logged() -> list[Replacement]:
-    right = Context.commit
-    return [(Context, "commit", lambda self, change: right(self, change._replace(tombstones=b"")))]
+    return _manifests_without("tombstones")
 
 
 def deletion_lost_while_its_table_is_written() -> list[Replacement]:
+    return _manifests_without("deleted")
+
+
+def _manifests_without(field: str) -> list[Replacement]:
+    """Commit each change of a manifest without the bytes of one field."""
     right = Context.commit
-    return [(Context, "commit", lambda self, change: right(self, change._replace(deleted=b"")))]
+    return [(Context, "commit", lambda self, change: right(self, change._replace(**{field: b""})))]
 
 
-ORPHAN_BUGS: dict[str, Callable[[], list[Replacement]]] = {
-    each.__name__: each
-    for each in (
-        orphans_deleted_during_a_compaction,
-        fence_taken_for_an_orphan,
-        slots_above_the_floor_taken_for_orphans,
-    )
-}
-TABLE_BUGS: dict[str, Callable[[], list[Replacement]]] = {
-    each.__name__: each
-    for each in (
-        table_named_before_it_is_uploaded,
-        table_deleted_before_a_manifest_without_it_counts,
-        new_tables_taken_for_those_of_earlier_owners,
-        tables_not_looked_for_at_a_takeover,
-        tombstones_forgotten_at_a_takeover,
-        tombstones_counted_and_not_logged,
-        deletion_lost_while_its_table_is_written,
-    )
-}
+ORPHAN_BUGS = by_name(
+    orphans_deleted_during_a_compaction,
+    fence_taken_for_an_orphan,
+    slots_above_the_floor_taken_for_orphans,
+)
+TABLE_BUGS = by_name(
+    table_named_before_it_is_uploaded,
+    table_deleted_before_a_manifest_without_it_counts,
+    new_tables_taken_for_those_of_earlier_owners,
+    tables_not_looked_for_at_a_takeover,
+    tombstones_forgotten_at_a_takeover,
+    tombstones_counted_and_not_logged,
+    deletion_lost_while_its_table_is_written,
+)
