@@ -22,6 +22,7 @@ from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.cache.range_cache import RangeCache
 from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_marker, encode_marker
 
+NEW_SUFFIX: Final = ".new"  # Of a marker that is being written.
 AHEAD: Final = 3  # Chunks that are read ahead for a reader that goes on from one chunk to the next.
 
 
@@ -36,11 +37,14 @@ class CachedFiles:
         self.cache = RangeCache(files, objects, cache_bytes_max)
         self._files = files
         self._remote: dict[str, RemoteSegment] = {}  # By the path that the segment had.
+        self._marked: dict[str, RemoteSegment] = {}  # By path, too: those whose file is still the one that is read.
         self._handles: dict[int, RemoteSegment] = {}
         self._numbers = count(2)
         names = files.list(LOG_DIRECTORY)
         for name in names:
-            if name.endswith(REMOTE_SUFFIX):
+            if name.endswith(REMOTE_SUFFIX + NEW_SUFFIX):
+                files.remove(f"{LOG_DIRECTORY}/{name}")
+            elif name.endswith(REMOTE_SUFFIX):
                 path = f"{LOG_DIRECTORY}/{name}"
                 found = decode_marker(path, read_whole(files, path))
                 self._remote[found.path] = found
@@ -55,7 +59,8 @@ class CachedFiles:
 
     def put_marker(self, segment: RemoteSegment) -> None:
         """Write the marker of a segment durably. Blocks; raises OSError."""
-        new = f"{segment.marker_path}.new"
+        self._marked[segment.path] = segment
+        new = segment.marker_path + NEW_SUFFIX
         if _name(new) in self._files.list(LOG_DIRECTORY):
             self._files.remove(new)
         write_new(self._files, new, encode_marker(segment))
@@ -64,12 +69,15 @@ class CachedFiles:
 
     def remove_marker(self, segment: RemoteSegment) -> None:
         """Undo `put_marker`. Blocks; raises OSError."""
-        self._files.remove(segment.marker_path)
+        with suppress(FileNotFoundError):  # Retention has removed the segment meanwhile, and the marker with it.
+            self._files.remove(segment.marker_path)
         self._files.sync_directory(LOG_DIRECTORY)
+        self._marked.pop(segment.path, None)
 
     def drop(self, segment: RemoteSegment) -> None:
         """Read the segment from the object store from now on."""
         self._remote[segment.path] = segment
+        self._marked.pop(segment.path, None)
 
     def remove_file(self, path: str) -> None:
         """Remove the file of a dropped segment. Blocks; raises OSError."""
@@ -160,14 +168,20 @@ class CachedFiles:
         return sorted({*names, *(_name(each.path) for each in remote)} - hidden)
 
     def remove(self, path: str) -> None:
-        segment = self._remote.get(path)
+        """Remove a file. That of a segment is removed with its marker, also while the segment is being dropped.
+
+        The marker goes last and before the directory is synced: a marker that outlives the next segment would say that
+        this one was lost.
+        """
+        segment = self._remote.get(path) or self._marked.get(path)
         if segment is None:
             self._files.remove(path)
             return
-        with suppress(FileNotFoundError):  # The drop was interrupted, or is not complete.
-            self._files.remove(path)
-        self._files.remove(segment.marker_path)
-        del self._remote[path]
+        for each in (path, segment.marker_path):
+            with suppress(FileNotFoundError):  # The drop was interrupted, or is not complete.
+                self._files.remove(each)
+        self._remote.pop(path, None)
+        self._marked.pop(path, None)
         self.cache.forget(segment.chunks)
 
     def rename(self, old: str, new: str) -> None:

@@ -13,14 +13,14 @@ from duolog.store.backup.sources import BackupPlan, Sources, verify_log
 from duolog.store.errors import StoreError
 from duolog.store.files import RealFiles
 from duolog.store.log.format import POSITION_MAX
-from duolog.store.log.segment import LOG_DIRECTORY, list_segments
+from duolog.store.log.segment import LOG_DIRECTORY, Segments, list_segments
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.recovery.repair import Placeholder, RepairRefused, plan_repair
 from duolog.store.shared.cache.cached_files import CachedFiles
 from duolog.store.shared.cache.dropping import _in_thread
 from duolog.store.shared.cache.range_cache import CACHE_DIRECTORY, RangeCache
 from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, encode_marker
-from tests.kit.disk import CrashDisk
+from tests.kit.disk import CrashDisk, PowerCut
 from tests.kit.loop import run
 from tests.kit.shared_nodes import SHARED_QUEUE, World, stop_all, until
 from tests.unit.store.shared.test_local_cache import (
@@ -214,6 +214,62 @@ def test_nothing_is_read_ahead_with_room_for_few_ranges(room: int, asked: int) -
             await asyncio.wait([*cache._under_way.values()])
 
     run(main(), world.clock)
+
+
+# -- Removal by retention
+
+
+def _three_segments(cut_at: int | None = None) -> CrashDisk:
+    disk = CrashDisk()
+    disk.make_directory(LOG_DIRECTORY)
+    for start in (0, 136, 272):
+        handle = disk.open(f"{LOG_DIRECTORY}/{start:020}.log", create=True)
+        disk.write(handle, [b"u" * 136], 0)
+        disk.sync(handle)
+        disk.close(handle)
+    disk.sync_directory(LOG_DIRECTORY)
+    disk.sync_directory(".")
+    disk.cut_at = None if cut_at is None else disk.operations + cut_at
+    return disk
+
+
+def _remove_while_it_is_dropped(disk: CrashDisk, step: str) -> None:
+    """Remove the first two segments after a step of the drop of the first one."""
+    files = CachedFiles(disk, World(0).bucket.client("x"), 1 << 20)
+    chain = list_segments(files)
+    segments, first = Segments(files, chain, 8), RemoteSegment([RemoteChunk(0, 136, 7, 0, 136)])
+    files.put_marker(first)
+    if step != "marker":
+        files.drop(first)
+    if step == "file":
+        files.remove_file(first.path)
+    segments.take_out(chain[:2]).run()
+    if step == "marker":
+        files.remove_marker(first)
+    elif step == "drop":
+        files.remove_file(first.path)
+
+
+@pytest.mark.parametrize("step", ["marker", "drop", "file"])
+def test_power_cut_while_retention_removes_a_segment_that_is_dropped_leaves_no_marker_behind(step: str) -> None:
+    disk = _three_segments()
+    before = disk.operations
+    _remove_while_it_is_dropped(disk, step)
+    assert disk.paths() == [f"{LOG_DIRECTORY}/{272:020}.log"]
+    for cut_at in range(1, disk.operations - before + 1):
+        disk = _three_segments(cut_at)
+        with pytest.raises(PowerCut):
+            _remove_while_it_is_dropped(disk, step)
+        for found in (disk.after_kill(), *(disk.after_power_cut(seed) for seed in range(20))):
+            files = CachedFiles(found, World(0).bucket.client("x"), 1 << 20)
+            chain = list_segments(files)
+            assert chain[-1].start == 272
+            for each in chain[:-1]:
+                handle = files.open(each.path)
+                assert files.size(handle) == each.known_end - each.start, "no segment is missing"
+                files.close(handle)
+            Segments(files, chain, 8).take_out(chain[:-1]).run()
+            assert found.paths() == [f"{LOG_DIRECTORY}/{272:020}.log"]
 
 
 # -- Refusals
