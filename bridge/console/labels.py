@@ -1,6 +1,6 @@
 """The labels of the fields of all forms, by the action or the path of the page to which the form is sent.
 
-An error about a field names the label that the page shows. The templates have the same labels, which a test compares.
+The templates show them, and an error about a field names its label.
 """
 
 from collections.abc import Mapping

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from duolog.bridge.console.assets import address
 from duolog.bridge.console.forms import moment
+from duolog.bridge.console.labels import LABELS
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 SHARED: Final = ("base.html", "macros.html")  # Rendering of a page loads them.
@@ -41,7 +42,7 @@ def _environment() -> Environment:
         auto_reload=False,
         cache_size=-1,
     )
-    made.globals["address"] = address
+    made.globals |= {"address": address, "LABELS": LABELS}
     made.filters |= {"number": number, "bytes": size, "duration": duration, "moment": moment, "json": compact_json}
     made.filters["segment"] = partial(quote, safe="")
     for name in SHARED:

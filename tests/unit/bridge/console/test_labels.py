@@ -1,6 +1,7 @@
-"""Errors of forms name the labels that the pages show: a table over all forms of all templates."""
+"""Forms and their errors have the labels of one table: a table over all forms of all templates."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,32 +15,34 @@ from tests.kit.http import HttpBench
 from tests.unit.bridge.console.test_pages import FORMS
 
 TEMPLATES = Path(rendering.__file__).with_name("templates")
-FIELD = re.compile(r'{{ *(?:text|area|choice)\("([\w-]+)", "([^"]*)"')
-PLAIN_FIELD = re.compile(r'<span>(?P<label>[^<{]*)</span><input [^>]*name="(?P<name>[\w-]+)"')
+FORM = re.compile(r'(?:{% set labels = LABELS\["([^"]+)"\] %}\s*)?(<form.*?</form>)', re.DOTALL)
+FIELD = re.compile(r'{{ *(?:text|area|choice)\(labels, "([\w-]+)"')
+PLAIN_FIELD = re.compile(r'<span>{{ labels\["([\w-]+)"\] }}</span><input [^>]*name="\1"')
+ANY_FIELD = re.compile(r'{{ *(?:text|area|choice)\(|<label class="field"')
 TO_ACTION = re.compile(r'hx-post="/console/actions/([\w-]+)"')
 TO_PAGE = re.compile(r' action="([^"]+)"')
 
 
-def shown() -> list[tuple[str, str, str]]:
-    """Return each labelled field of the templates: the action or page that gets its form, its name, its label."""
-    found = []
+def forms() -> Iterator[tuple[str, str, list[str]]]:
+    """Yield each form with labels: the action or page that gets it, the key of its labels, the names of its fields."""
     for template in sorted(TEMPLATES.glob("*.html")):
         page = f"/console/{template.stem.replace('_', '-')}"
-        for form in re.findall("<form.*?</form>", template.read_text(), re.DOTALL):
+        for key, form in FORM.findall(template.read_text()):
             head = form.partition(">")[0]
             target = TO_ACTION.search(head) or TO_PAGE.search(head)
-            fields = FIELD.findall(form) + [(each["name"], each["label"]) for each in PLAIN_FIELD.finditer(form)]
-            found += [(target[1] if target else page, *field) for field in fields]
-    return found
+            fields = FIELD.findall(form) + PLAIN_FIELD.findall(form)
+            assert len(fields) == len(ANY_FIELD.findall(form)), f"{template.name}: a field has no label of the table"
+            if fields:
+                yield target[1] if target else page, key, fields
 
 
-def test_the_table_has_the_labels_of_the_templates() -> None:
-    found: dict[str, dict[str, str]] = {}
-    for target, name, label in shown():
+def test_each_form_has_the_labels_of_the_action_or_page_that_gets_it() -> None:
+    found: dict[str, set[str]] = {}
+    for target, key, fields in forms():
+        assert key == target
         assert target in ACTIONS or target in PAGES, target
-        found.setdefault(target, {})[name] = label
-    assert found == LABELS
-    assert len({*shown()}) == sum(map(len, LABELS.values())), "a field has two labels"
+        found.setdefault(target, set()).update(fields)
+    assert found == {target: {*labels} for target, labels in LABELS.items()}
 
 
 ROWS = [(name, field) for name in LABELS if name in ACTIONS for field in LABELS[name]]
