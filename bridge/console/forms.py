@@ -4,6 +4,7 @@ A field that is missing or blank has no value. Raises FormError with the label o
 it has.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -13,6 +14,8 @@ from duolog.bridge.config import units
 
 TRUE: Final = frozenset({"true", "on", "1"})
 SHOWN_CHARACTERS: Final = 80
+# The beginning of an error of the API that names fields: `queue: ...`, `zone goes with cron`.
+NAMING: Final = re.compile(r"\w+(?=: )|expected (?:either|one of) [\w, ]+|\w+ goes with \w+")
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -96,6 +99,22 @@ class Form:
             if not equals or not key.strip():
                 raise self._error(name, "lines of NAME=VALUE", key)
         return {key.strip(): value.strip() for key, _, value in found}
+
+    def labelled(self, error: str) -> str:
+        """Return an error of the API with the labels of the fields that it names, as it names them: `at_ms` for `at`.
+
+        A word with `_ms` is always a name, another one only in the beginning; what stands behind a quote is a value.
+        """
+        beginning = NAMING.match(error)
+        end = beginning.end() if beginning else 0
+        said, quote, values = error.partition("'")
+
+        def shown(word: re.Match[str]) -> str:
+            name = word[0].removesuffix("_ms")
+            is_field = name in self._labels and (word.end() <= end or name != word[0])
+            return self._shown(name) if is_field else word[0]
+
+        return re.sub(r"\w+", shown, said) + quote + values
 
     def _error(self, name: str, expected: str, got: str) -> FormError:
         return FormError(f"{self._shown(name)}: expected {expected}, got {got[:SHOWN_CHARACTERS]!r}")

@@ -110,7 +110,7 @@ class Site:
             )
             values["answer"] = content
             if status >= 400:
-                values["error"] = error_of(content)
+                values["error"] = form.labelled(error_of(content))
         response = await self._html("result.html", values, status if values["error"] else 200)
         if not values["error"] and not values["is_preview"]:
             response.headers["HX-Trigger"] = "changed"

@@ -74,7 +74,7 @@ class PageApi:
             self.commands.append(commands(words, self.origin, "GET", path, given))
         status, content = await self._local.call(self._request, "GET", path, given)
         if status >= 400:
-            raise PageRefused(status, error_of(content))
+            raise PageRefused(status, self.query.labelled(error_of(content)))
         return content
 
 

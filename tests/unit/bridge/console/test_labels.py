@@ -88,3 +88,51 @@ def test_a_page_shows_the_label(path: str, error: str) -> None:
     status, text = HttpBench().ask("GET", path)
     assert status == 400
     assert error in text.decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "error"),
+    [
+        ("send-message", {"queue": "99"}, "&#34;Queue&#34;: orders has 2, none is 99"),
+        (
+            "send-message",
+            {"at": "2030-01-31", "delay": "1h"},
+            "expected either &#34;Deliver at (UTC)&#34; or &#34;Deliver in&#34;",
+        ),
+        (
+            "send-message",
+            {"headers": "TAGS=t"},
+            "expected either &#34;Tag (RocketMQ)&#34; or the header TAGS",
+        ),
+        ("add-schedule", {"every": "1h", "cron": ""}, "&#34;Time zone&#34; goes with &#34;or a cron expression&#34;"),
+        ("add-schedule", {"missed": "key"}, "&#34;Missed runs&#34;: expected skip, once or all, got &#39;key&#39;"),
+        ("add-schedule", {"until": "1990-01-01"}, "before its first run: &#34;Until (UTC)&#34; 631152000000"),
+        (
+            "reset-group",
+            {"to": "earliest"},
+            "expected one of &#34;To&#34;, &#34;or to the moment (UTC)&#34;, &#34;or to the offset&#34;",
+        ),
+        ("redrive", {"to": "to"}, "&#34;Send again to&#34;: expected retry or topic, got &#39;to&#39;"),
+        ("create-topic", {"name": "at_ms: key"}, "topic name &#39;at_ms: key&#39; is legal neither"),
+    ],
+)
+def test_an_error_of_the_api_has_the_labels_of_the_form(name: str, fields: dict[str, str], error: str) -> None:
+    bench = HttpBench()
+    bench.ask("POST", "/api/topics", {"name": "orders", "queues": 2})
+    status, text = bench.ask("POST", f"/console/actions/{name}", FORMS[name] | fields)
+    assert status == 400
+    assert error in text.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/console/delayed?key=k", "&#34;Topic&#34;: missing"),
+        ("/console/messages?topic=TBW102&queue=99", "&#34;Queue&#34;: expected a number from 0 to 7, got &#39;99&#39;"),
+        ("/console/log?level=search", "&#34;Level and above&#34;: expected one of debug, info"),
+    ],
+)
+def test_a_page_shows_an_error_of_the_api_with_labels(path: str, error: str) -> None:
+    status, text = HttpBench().ask("GET", path)
+    assert status == 400
+    assert error in text.decode()
