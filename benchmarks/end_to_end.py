@@ -588,7 +588,7 @@ ROWS: Sequence[Row] = (
                filled_by_kafka(KIB, "zstd"), consume_push, above(80_000), below(8)),
     beside_noisy("noisy-kafka", "Kafka sends beside a Kafka client at its quota, librdkafka", noisy.kafka),
     beside_noisy("noisy-rocketmq", "Kafka sends beside a RocketMQ client at its quota, 16 threads", noisy.rocketmq),
-    beside_noisy("noisy-rocketmq-apart", "the same, the broker on a core of its own, the RocketMQ client at nice 19",
+    beside_noisy("noisy-rocketmq-apart", "the same, the broker and who is measured at real-time priority",
                  noisy.rocketmq, is_apart=True),
     latency("kafka-rocketmq-latency", "one message in flight, Kafka to RocketMQ", NOBODY, sends=K, receives=R),
     latency("rocketmq-kafka-latency", "one message in flight, RocketMQ to Kafka", NOBODY, sends=R, receives=K),

@@ -4,9 +4,9 @@ The quota is one for each client id without a quota of its own, so also for Rock
 client whose latency is measured has the id QUIET, and a quota that it does not reach.
 
 The clients share the cores with the broker. Two JVMs and the broker on two cores delay each other, whatever the broker
-does, so on such a machine the ratio is not that of the broker only. In rows with `is_apart` the broker has the first
-core for itself, the clients share the others, and the noisy client has the lowest priority (nice 19), in both
-measurements.
+does, so on such a machine the ratio is not that of the broker only. In rows with `is_apart`, in both measurements, the
+broker has the first core for itself, the clients share the others, the broker and the client that is measured have
+real-time priority (SCHED_FIFO, which needs the right to it), and the noisy client has the lowest priority (nice 19).
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ def limit(http: str) -> None:
 
 
 def keep_apart(loads: Loads, broker: Contender) -> None:
-    """Give the first core to the broker, and the others to the JVMs of the loads; the noisy one comes last on them."""
+    """Give the first core to the broker, and the others to the JVMs of the loads; the noisy one comes last on them.
+
+    Raises PermissionError without the right to real-time priority (root, or CAP_SYS_NICE).
+    """
     first, *others = sorted(os.sched_getaffinity(0))
-    _pin(broker.pid, {first})
-    for agent in (loads.java, loads.noise):
-        _pin(agent.pid, set(others) or {first})
+    for pid, cores in ((broker.pid, {first}), (loads.java.pid, set(others)), (loads.noise.pid, set(others))):
+        for thread in _threads(pid):
+            os.sched_setaffinity(thread, cores or {first})
+    for pid in (broker.pid, loads.java.pid):
+        for thread in _threads(pid):
+            os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(1))
     for thread in _threads(loads.noise.pid):
         os.setpriority(os.PRIO_PROCESS, thread, 19)
-
-
-def _pin(pid: int, cores: set[int]) -> None:
-    for thread in _threads(pid):
-        os.sched_setaffinity(thread, cores)
 
 
 def _threads(pid: int) -> list[int]:
