@@ -1,10 +1,11 @@
 """Requests for the chunks of dropped segments, each of which is compared with its CRC when it has come."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from threading import Thread
-from typing import Any, Final
+from typing import Final
 
 from crc32c import crc32c
 
@@ -38,11 +39,15 @@ async def request_chunk(objects: ObjectStore, chunk: RemoteChunk) -> bytes:
     return data
 
 
-async def in_time(chunk: RemoteChunk, request: Coroutine[Any, Any, bytes]) -> bytes:
-    """Await a request for a chunk. Raises StoreError when its time is over, and what the request raises."""
+@asynccontextmanager
+async def in_time(chunk: RemoteChunk) -> AsyncIterator[asyncio.Timeout]:
+    """Limit the time until the bytes of a chunk are here, with the wait for other requests.
+
+    Raises StoreError when the time is over.
+    """
     try:
-        async with asyncio.timeout(ANSWER_MS / 1000):
-            return await request
+        async with asyncio.timeout(ANSWER_MS / 1000) as limit:
+            yield limit
     except TimeoutError:
         reason = f"the object store has not answered within {ANSWER_MS // 1000} s"
         raise StoreError(f"{chunk.key}: {reason}: read again later") from None
@@ -55,9 +60,13 @@ def wait_for_chunk(objects: ObjectStore, chunk: RemoteChunk) -> bytes:
     """
     outcome: Future[bytes] = Future()
 
+    async def request() -> bytes:
+        async with in_time(chunk):
+            return await request_chunk(objects, chunk)
+
     def run() -> None:
         try:
-            outcome.set_result(asyncio.run(in_time(chunk, request_chunk(objects, chunk))))
+            outcome.set_result(asyncio.run(request()))
         except Exception as error:  # noqa: BLE001 - raised in the thread of the caller
             outcome.set_exception(error)
 

@@ -143,9 +143,11 @@ class RangeCache:
             task.exception()  # Whoever waits for the chunk reports it; nobody waits for one that is read ahead.
 
     async def _fetch_one(self, chunk: RemoteChunk) -> None:
-        async with self._slots:  # Until the chunk is on the disk, so that few of them are in memory.
-            data = await in_time(chunk, request_chunk(self._objects, chunk))
-            await asyncio.to_thread(self._keep, chunk, data)
+        # The wait for a slot counts: while the store does not answer, all reads end at about the same time.
+        async with in_time(chunk) as limit, self._slots:
+            data = await request_chunk(self._objects, chunk)
+            limit.reschedule(None)
+            await asyncio.to_thread(self._keep, chunk, data)  # Within the slot, so that few chunks are in memory.
 
     # -- Files
 

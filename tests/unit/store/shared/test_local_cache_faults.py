@@ -18,10 +18,11 @@ from duolog.store.objects.interface import ObjectStore
 from duolog.store.recovery.repair import Placeholder, RepairRefused, plan_repair
 from duolog.store.shared.cache.cached_files import CachedFiles
 from duolog.store.shared.cache.dropping import _in_thread
-from duolog.store.shared.cache.range_cache import CACHE_DIRECTORY, RangeCache
+from duolog.store.shared.cache.range_cache import CACHE_DIRECTORY, REQUESTS_AT_ONCE, RangeCache
 from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, encode_marker
 from tests.kit.disk import CrashDisk, PowerCut
 from tests.kit.loop import run
+from tests.kit.object_store import StoreFaults
 from tests.kit.shared_nodes import SHARED_QUEUE, World, stop_all, until
 from tests.unit.store.shared.test_local_cache import (
     CACHE_BYTES,
@@ -212,6 +213,35 @@ def test_nothing_is_read_ahead_with_room_for_few_ranges(room: int, asked: int) -
         cache.release(chunks[:1])
         while cache._under_way:
             await asyncio.wait([*cache._under_way.values()])
+
+    run(main(), world.clock)
+
+
+def test_all_reads_that_wait_for_a_store_without_answers_end_within_the_time_of_one() -> None:
+    world = World(0)
+    count = 10 * REQUESTS_AT_ONCE
+    chunks = [RemoteChunk(number * 64, 64, crc32c(bytes(64)), 0, 64 * count) for number in range(count)]
+    world.bucket.objects[chunks[0].key] = bytes(64 * count)
+    faults = StoreFaults(is_cut=True)
+
+    async def main() -> None:
+        cache, loop = RangeCache(CrashDisk(), world.bucket.client("x", faults), 64 * count), asyncio.get_running_loop()
+        begun_s = loop.time()
+
+        async def outcomes() -> list[StoreError | OSError | None]:
+            futures = [loop.create_future() for _ in chunks]
+            for chunk, future in zip(chunks, futures, strict=True):
+                cache.want([chunk])
+                cache.fetch([chunk], (), future.set_result)
+            return await asyncio.gather(*futures)
+
+        for error in await outcomes():
+            assert isinstance(error, StoreError)
+            assert "has not answered within 10 s: read again later" in str(error)
+        assert loop.time() - begun_s < 11
+        faults.is_cut = False
+        assert await outcomes() == [None] * count
+        assert all(cache.read(each, 64, 0) == bytes(64) for each in chunks)
 
     run(main(), world.clock)
 
