@@ -4,7 +4,8 @@
 A Fetch request passes these steps:
 
     read ── all partitions, in the order of the request, until the budget is used up
-     │        ├── a partition that is not in memory: a reader thread reads it, and the request goes on after it
+     │        ├── a partition that is not in memory: a reader thread reads it, and the request goes on after it;
+     │        │   after COLD_MS_MAX no more of them are read: they have no records, and are asked for again
      │        └── many partitions: each turn of the loop reads a slice of them (`requests/sliced_requests.py`)
      ├── enough bytes, or an error, or no time to wait ──> answer
      └── else the request waits in the purgatory ── new records may be enough, or the time is over ──> read again
@@ -49,6 +50,7 @@ from duolog.txn.isolation import QueueIsolation
 _READ_COMMITTED = 1
 _SESSION_ENDS = -1
 WAIT_MS_MAX = 600_000  # Longer than any client waits for an answer; Kafka's brokers close a silent connection by then.
+COLD_MS_MAX = 10_000  # A pass that has waited longer for the disk or the object store begins no further such wait.
 READ_AT_ONCE = 200  # Partitions in one turn of the loop, at some 10 us each.
 
 
@@ -92,6 +94,7 @@ class _Reading:
         "_asked",
         "_budget_bytes",
         "_cold",
+        "_cold_ms",
         "_connections",
         "_context",
         "_is_committed",
@@ -112,6 +115,7 @@ class _Reading:
         self.found_bytes = 0
         self.has_error = False
         self._cold: _ColdPartition | None = None  # What a thread must read before `read` goes on.
+        self._cold_ms = 0  # How long this pass has waited for such reads.
         self._budget_bytes = min(
             asked.max_bytes, context.options.kafka.fetch_bytes_max, connections.answer_room_bytes()
         )
@@ -165,6 +169,8 @@ class _Reading:
         except ANSWERABLE as error:
             return self._failed(asked, code_of(error))
         if isinstance(found, Later):
+            if self._cold_ms >= COLD_MS_MAX:
+                return self._found(asked, queue, ends, ())
             self._cold = _ColdPartition(asked, queue, ends, found)
             return None
         return self._found(asked, queue, ends, found)
@@ -175,12 +181,14 @@ class _Reading:
             yield UntilNextTurn(self.found_bytes)
             return
         (asked, queue, ends, later), self._cold = self._cold, None
+        begun_mono_ms = self._context.clock.mono_ms()
         try:
             records = yield UntilRead(later.start, self.found_bytes)
         except StoreError as error:
             self.fetched.append(self._failed(asked, code_of(error)))
         else:
             self.fetched.append(self._found(asked, queue, ends, records))
+        self._cold_ms += self._context.clock.mono_ms() - begun_mono_ms
 
     def _found(self, asked: PartitionAsked, queue: Queue, ends: _Ends, records: Sequence[Buffer]) -> PartitionFetched:
         self.found_bytes += sum(map(len, records))

@@ -6,7 +6,7 @@ import pytest
 
 from duolog.bridge.config import KafkaOptions, LimitsOptions
 from duolog.bridge.kafka import TABLE
-from duolog.bridge.kafka.fetch import READ_AT_ONCE, WAIT_MS_MAX
+from duolog.bridge.kafka.fetch import COLD_MS_MAX, READ_AT_ONCE, WAIT_MS_MAX
 from duolog.bridge.net.purgatory import HELD_QUEUE_BYTES, HELD_REQUEST_BYTES
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.kafka import batch_builder, record_batch, record_reader
@@ -341,6 +341,23 @@ def test_cold_read_does_not_delay_other_clients(bench: KafkaBench, client: Clien
     bench.reader_threads.run()
     bench.settle()
     assert [values_of(partition) for partition in answered(client, number)] == [[b"early"], [b"other"]]
+
+
+def test_fetch_that_has_waited_long_for_a_cold_read_begins_no_other_one(bench: KafkaBench, client: Client) -> None:
+    topic = bench.topic()
+    write_many(bench, topic)
+    write_many(bench, topic, partition=1)
+    bench.disk.cached = False
+    number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, each={"partition_max_bytes": 1}))
+    assert answered(client, number) is None
+    bench.clock.pass_ms(COLD_MS_MAX)
+    bench.reader_threads.run()
+    bench.settle()
+    assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 0]
+    number = client.send(ApiKey.FETCH, 12, **request(0, 0, wait_ms=500, each={"partition_max_bytes": 1}))
+    bench.reader_threads.run()
+    bench.settle()
+    assert [len(values_of(partition)) for partition in answered(client, number)] == [1, 1]
 
 
 def test_records_found_before_a_cold_read_are_charged_until_they_are_answered(
