@@ -11,6 +11,8 @@ from duolog.store.objects.local import LocalObjects
 from duolog.store.objects.options import Location, ObjectStoreOptions, parse_location
 from duolog.store.objects.remote import RemoteObjects
 
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # Of `obstore`, without an endpoint.
+UNSIGNED_VARIABLE = "AWS_UNSIGNED_PAYLOAD"
 BODY_TIMEOUT = timedelta(minutes=10)  # `RemoteObjects` ends requests earlier, by their size.
 
 
@@ -64,7 +66,15 @@ def _s3(location: Location, options: ObjectStoreOptions, environment: Mapping[st
         "session_token": profile.session_token,
     }
     given: Any = {name: value for name, value in config.items() if value}
+    if UNSIGNED_VARIABLE not in environment:
+        given["unsigned_payload"] = _is_encrypted(options.endpoint, environment)
     return S3Store(location.bucket, prefix=location.prefix or None, **given, **_client(options))
+
+
+def _is_encrypted(endpoint: str, environment: Mapping[str, str]) -> bool:
+    """Return whether the content is protected by TLS, so that its SHA-256 need not be signed (decision 51)."""
+    given = [endpoint, *(environment.get(name, "") for name in ENDPOINT_VARIABLES)]
+    return not any(each.lower().startswith("http://") for each in given)
 
 
 def _client(options: ObjectStoreOptions) -> Any:

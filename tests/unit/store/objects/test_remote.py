@@ -91,6 +91,24 @@ def test_a_damaged_profile_file_is_refused_without_quoting_it(tmp_path: Path) ->
     assert "SECRET" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "environment", "is_unsigned"),
+    [
+        ("", {}, True),
+        ("https://store.example:9000", {}, True),
+        ("http://store.example:9000", {}, False),
+        ("HTTP://store.example:9000", {}, False),
+        ("", {"AWS_ENDPOINT_URL": "http://store.example"}, False),
+        ("https://store.example", {"AWS_UNSIGNED_PAYLOAD": "false"}, None),
+    ],
+)
+def test_the_content_of_s3_requests_is_signed_where_no_tls_protects_it(
+    endpoint: str, environment: dict[str, str], is_unsigned: bool | None
+) -> None:
+    opened = open_objects(ObjectStoreOptions("s3://bucket", endpoint), environment | {"HOME": "/nowhere"})
+    assert opened._store.config.get("unsigned_payload") == (None if is_unsigned is None else str(is_unsigned).lower())
+
+
 def answered(status: int, code: str = "") -> Exception:
     """Return an exception as obstore words it."""
     body = f"<Error><Code>{code}</Code><StringToSign>signed text</StringToSign></Error>"
