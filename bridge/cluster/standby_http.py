@@ -22,6 +22,7 @@ from msgspec import structs
 
 from duolog.bridge.cluster.standby_context import StandbyContext
 from duolog.bridge.http.access.gate import HttpGate, NotAllowed, NotLoggedIn, not_admitted
+from duolog.bridge.http.access.pauses import Pauses
 from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES
 from duolog.bridge.http.answers import answer, failure
 from duolog.bridge.http.connections import HttpConnection, HttpConnections, HttpServer
@@ -45,7 +46,8 @@ class StandbyHttpPort:
         self._context, self._addresses = context, addresses
         self._position, self._epoch = position, epoch
         self._guard = Guard(context.options, addresses.advertised_host)
-        self._gate = HttpGate(context, ACCESS, context.server.timed_calls) if context.security.is_enabled else None
+        self._pauses = Pauses(context.server.timed_calls)
+        self._gate = HttpGate(context, ACCESS, self._pauses) if context.security.is_enabled else None
         application = web.Application(middlewares=[self._serve])
         application.add_routes(
             [
@@ -56,8 +58,13 @@ class StandbyHttpPort:
                 *(web.route(method, ANY_PATH, self._elsewhere) for method in METHODS),
             ]
         )
-        server = HttpServer(application, HttpConnections(context.options, context.clock))
-        self.start, self.stop, self.connection = server.start, server.stop, server.connection
+        self._server = HttpServer(application, HttpConnections(context.options, context.clock))
+        self.start, self.connection = self._server.start, self._server.connection
+
+    async def stop(self) -> None:
+        """Finish the requests in work, as `HttpPort.stop` does."""
+        self._pauses.end()
+        await self._server.stop()
 
     @web.middleware
     async def _serve(self, request: web.Request, handler: Any) -> web.StreamResponse:

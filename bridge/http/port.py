@@ -25,6 +25,7 @@ from aiohttp import web
 from duolog.bridge.data.publishing.pending_quota import PendingQuotaReached
 from duolog.bridge.data.publishing.refusals import IllegalMessage, ProduceRefused
 from duolog.bridge.http.access.gate import HttpGate, NotAllowed, NotLoggedIn, not_admitted
+from duolog.bridge.http.access.pauses import Pauses
 from duolog.bridge.http.access.quota_check import BODY_BYTES, AboveQuota, QuotaCheck
 from duolog.bridge.http.access.quotas import QuotaApi
 from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES, check_complete
@@ -107,14 +108,14 @@ class HttpPort:
         self.reload = _nothing_to_reload  # `duolog serve` replaces it.
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
         self._access = dict(ROUTES)  # What each route needs.
-        timed_calls = context.monitoring.server.timed_calls
-        self._gate = HttpGate(context, self._access, timed_calls) if context.security.is_enabled else None
-        self._quotas = QuotaCheck(context.security.quotas, context.clock, self._access, timed_calls)
+        self._pauses = Pauses(context.monitoring.server.timed_calls)
+        self._gate = HttpGate(context, self._access, self._pauses) if context.security.is_enabled else None
+        self._quotas = QuotaCheck(context.security.quotas, context.clock, self._access, self._pauses)
         self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Every request passes `_serve`.
         self.local_api = LocalApi(self._serve_local, context.clock.mono_ms)
         self._server = HttpServer(self.application, self.connections)
-        self.stop, self.connection = self._server.stop, self._server.connection
+        self.connection = self._server.connection
 
     def add_pages(self, routes: Sequence[web.RouteDef]) -> None:
         """Add routes that need only a login, because they ask `local_api` with the credentials of their request."""
@@ -124,6 +125,11 @@ class HttpPort:
     async def start(self) -> None:
         check_complete(self._access, routes_of(self.application))
         await self._server.start()
+
+    async def stop(self) -> None:
+        """Finish the requests in work. Refusals whose answers wait are answered at once."""
+        self._pauses.end()
+        await self._server.stop()
 
     def _application(self) -> web.Application:
         context, io = self._context, RequestIo(self._kept, self.read)

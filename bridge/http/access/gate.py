@@ -18,6 +18,7 @@ from aiohttp import web
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.config import Options
+from duolog.bridge.http.access.pauses import Pauses
 from duolog.bridge.http.access.requirements import RouteAccess, access_of
 from duolog.bridge.http.answers import failure
 from duolog.bridge.http.connections import HttpConnection
@@ -25,7 +26,6 @@ from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
 from duolog.bridge.monitoring.repeated_lines import RepeatedLines
 from duolog.bridge.net.futures import awaited
-from duolog.bridge.net.timed_calls import TimedCalls
 from duolog.bridge.security.logins import PASSWORD_BYTES_MAX
 from duolog.bridge.security.needs import AnyOf, first_refused
 from duolog.bridge.security.rules import Operation
@@ -75,10 +75,8 @@ def not_admitted(error: NotLoggedIn | NotAllowed) -> web.Response:
 class HttpGate:
     """Asks for each request. `table` has a row for each route."""
 
-    def __init__(
-        self, context: Admitting, table: Mapping[tuple[str, str], RouteAccess], timed_calls: TimedCalls
-    ) -> None:
-        self._timed_calls = timed_calls  # Delays the answers to logins that have failed.
+    def __init__(self, context: Admitting, table: Mapping[tuple[str, str], RouteAccess], pauses: Pauses) -> None:
+        self._pauses = pauses  # Before the answers to logins that have failed.
         self._context, self._table = context, table
         self._security = context.security
         self._bearers = RepeatedLines()
@@ -125,7 +123,7 @@ class HttpGate:
             return await login
         except LoginFailed as failure:
             if delay_ms := self._security.options.failed_login_delay_ms:
-                await awaited(partial(self._timed_calls.wait, delay_ms))
+                await self._pauses.wait(delay_ms)
             raise NotLoggedIn(str(failure)) from failure
 
     async def _bearer(self, token: str, host: str) -> Session:

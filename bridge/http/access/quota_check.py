@@ -8,18 +8,16 @@ client id: quotas of users hold, and those of any client id for the empty one.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 
 from aiohttp import web
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.http.access.gate import SESSION
+from duolog.bridge.http.access.pauses import Pauses
 from duolog.bridge.http.access.requirements import RouteAccess, access_of
 from duolog.bridge.http.answers import Listing, failure
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
-from duolog.bridge.net.futures import awaited
-from duolog.bridge.net.timed_calls import TimedCalls
 from duolog.bridge.security.quotas.entity import ANONYMOUS, FETCHED, QuotaClient
 from duolog.bridge.security.quotas.quotas import Quotas, Rate
 
@@ -49,17 +47,16 @@ class QuotaCheck:
         quotas: Quotas,
         clock: Clock,
         table: Mapping[tuple[str, str], RouteAccess],
-        timed_calls: TimedCalls,
+        pauses: Pauses,
     ) -> None:
-        self._quotas, self._clock, self._table, self._timed_calls = quotas, clock, table, timed_calls
+        self._quotas, self._clock, self._table, self._pauses = quotas, clock, table, pauses
 
     def begin(self, request: web.Request) -> Rate | None:
         """Return the rate that the request is to be counted in; None: there is no quota. Raises AboveQuota."""
         access = access_of(self._table, request) if self._quotas.has_any else None
         if access is None or not access.quota:
             return None
-        session, mono_ms = request.get(SESSION), self._clock.mono_ms()
-        user = ANONYMOUS if session is None else session.name
+        user, mono_ms = _user_of(request), self._clock.mono_ms()
         rate = self._quotas.meter(None, user, _NO_CLIENT_ID, mono_ms).rate(access.quota)
         wait_ms = 0 if rate is None else rate.wait_ms(mono_ms)
         if rate is not None and wait_ms:
@@ -69,7 +66,7 @@ class QuotaCheck:
 
     async def refusal(self, error: AboveQuota) -> web.Response:
         """Return the answer to a request above a quota, after its pause."""
-        await awaited(partial(self._timed_calls.wait, error.pause_ms))
+        await self._pauses.wait(error.pause_ms)
         response = failure(str(error), 429)
         response.headers["Retry-After"] = str(error.wait_s)
         return response
@@ -90,3 +87,8 @@ class QuotaCheck:
             if part:
                 rate.use(len(part), self._clock.mono_ms())
             yield part
+
+
+def _user_of(request: web.Request) -> str:
+    session = request.get(SESSION)
+    return ANONYMOUS if session is None else session.name

@@ -119,6 +119,22 @@ def test_rocketmq_connection_may_close_before_the_answer(broker: RocketMQBroker)
 # -- HTTP
 
 
+def test_http_answer_to_a_wrong_password_comes_when_the_port_stops() -> None:
+    bench = test_http_paths.Bench(DELAY_MS)
+
+    async def stopped() -> bytes:
+        port = bench.port()
+        await port.start()
+        connection = HttpDialogue(bench.core, port)
+        connection.send(encoded("GET", "/api/users", b"", HEADERS | as_user("root", "wrong")))
+        await connection.turn(50)
+        assert not connection.transport.taken
+        await port.stop()
+        return await connection.answers()
+
+    assert parsed(asyncio.run(stopped()))[0] == 401
+
+
 def test_http_answer_to_a_wrong_password_waits() -> None:
     bench = test_http_paths.Bench(DELAY_MS)
 

@@ -1,5 +1,6 @@
 """Quotas: which one counts, how long a client waits, and what clients of both protocols see."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -18,7 +19,7 @@ from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.store.state_log import StateLog
 from tests.kit.core import ManualCore
-from tests.kit.http import HEADERS, HttpBench, encoded
+from tests.kit.http import HEADERS, HttpBench, HttpDialogue, encoded, parsed
 from tests.kit.kafka_frames import frame_of
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.batches import batch
@@ -298,6 +299,29 @@ def test_messages_over_http_above_the_quota_are_refused_until_their_time_has_com
     assert bench.ask("GET", messages)[0] == 200, "another quota"
     clock.pass_ms(3000)
     assert bench.ask("POST", timers, small)[0] == 201
+
+
+def test_a_refusal_over_http_that_waits_is_answered_when_the_port_stops() -> None:
+    core = RocketMQBroker()
+    put(core.security.quotas, "ANONYMOUS", None, producer_byte_rate=1000)
+    core.topic("orders")
+    bench = HttpBench(core)
+    path = "/api/topics/orders/messages"
+    assert bench.ask("POST", path, {"value": "x" * 3500})[0] == 201
+
+    async def stopped() -> tuple[int, bytes, bytes]:
+        port = bench.port()
+        await port.start()
+        connection = HttpDialogue(core, port)
+        connection.send(encoded("POST", path, b'{"value": "x"}', HEADERS))
+        await connection.turn(50)
+        assert not connection.transport.taken
+        await port.stop()
+        return parsed(await connection.answers())
+
+    status, head, answer = asyncio.run(stopped())
+    assert (status, b"Retry-After: 3" in head) == (429, True), head
+    assert json.loads(answer)["error"] == "the quota producer_byte_rate of ANONYMOUS is used up"
 
 
 def test_messages_that_are_read_over_http_count() -> None:
