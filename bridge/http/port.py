@@ -257,7 +257,7 @@ class HttpPort:
         except AboveQuota as error:
             return await self._quotas.refusal(error)
         except PendingQuotaReached as error:
-            return failure(str(error), 429)
+            return await self._quotas.pending_refusal(request, error)
         except (MayNotRead, NotSuper) as error:
             return failure(str(error), 403)
         except (TopicExists, UserExists, TooManyUsers, TooManyRules, TooManyQuotas) as error:

@@ -1,4 +1,4 @@
-"""Quotas of HTTP requests: a request above the quota for messages that are sent, or read, has status 429.
+"""Quotas of HTTP requests: a request above the quota for messages that are sent, read, or pending has status 429.
 
 What a request has sent or read is counted when it was handled, so a request is refused because of those before it. The
 answer waits until the time of the user's refusals is over (`Rate.refused`), so that a client which does not wait for
@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from aiohttp import web
 
 from duolog.bridge.clock import Clock
+from duolog.bridge.data.publishing.pending_quota import PendingQuotaReached
 from duolog.bridge.http.access.gate import SESSION
 from duolog.bridge.http.access.pauses import Pauses
 from duolog.bridge.http.access.requirements import RouteAccess, access_of
 from duolog.bridge.http.answers import Listing, failure
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
-from duolog.bridge.security.quotas.entity import ANONYMOUS, FETCHED, QuotaClient
+from duolog.bridge.security.quotas.entity import ANONYMOUS, DELAYED, FETCHED, QuotaClient
 from duolog.bridge.security.quotas.quotas import Quotas, Rate
 
 _NO_CLIENT_ID = ""
@@ -70,6 +71,15 @@ class QuotaCheck:
         response = failure(str(error), 429)
         response.headers["Retry-After"] = str(error.wait_s)
         return response
+
+    async def pending_refusal(self, request: web.Request, error: PendingQuotaReached) -> web.Response:
+        """Return the answer to a request above the quota of pending messages, after its pause.
+
+        The answer has no Retry-After, because nobody knows when there is room again.
+        """
+        mono_ms = self._clock.mono_ms()
+        await self._pauses.wait(self._quotas.refused(DELAYED, _user_of(request), _NO_CLIENT_ID, mono_ms) - mono_ms)
+        return failure(str(error), 429)
 
     def count(self, request: web.Request, response: web.StreamResponse, rate: Rate) -> None:
         """Count what a request has sent, or what its answer has; of a Listing, while it is written."""

@@ -162,6 +162,11 @@ class Quotas:
         key, limit = self._find(DELAYED, client.user, client.client_id)
         return None if key is None else (key[1], key[2], limit)
 
+    def refused(self, key: str, user: str, client_id: str, mono_ms: int) -> int:
+        """Count a refusal because of a quota that is no rate, and return what `Rate.refused` does."""
+        rate = self._rate(key, user, client_id, mono_ms)
+        return mono_ms if rate is None else rate.refused(mono_ms)
+
     # -- Finding what holds
 
     def _find(self, key: str, user: str, client_id: str) -> tuple[_Key | None, float]:

@@ -3,6 +3,8 @@
 A random history with restarts compares the sums with a dict after each step. Time is virtual.
 """
 
+import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -15,6 +17,7 @@ from duolog.bridge.data.delayed.delay_commands import Decision
 from duolog.bridge.data.publishing.pending_quota import PendingQuotaReached
 from duolog.bridge.data.publishing.produced_batches import BatchOrigin
 from duolog.bridge.security.quotas.entity import QuotaClient
+from duolog.bridge.security.quotas.quotas import REFUSAL_MS
 from duolog.delay import quota_entities
 from duolog.delay.cancellations import TimerOutcome
 from duolog.delay.quota_entities import QuotaEntities, QuotaEntity
@@ -32,7 +35,7 @@ from duolog.store.options import StoreOptions
 from duolog.txn.coordinator import Producer
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk
-from tests.kit.http import HttpBench
+from tests.kit.http import HEADERS, HttpBench, HttpDialogue, encoded, parsed
 from tests.kit.rows import first_in_unit
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.data.test_far_timers import bodies
@@ -83,11 +86,27 @@ class Ports:
         return self.send("", body=rocketmq_batch.encode(parts), batch=True)
 
     def post(self, path: str, body: dict[str, object]) -> str:
-        status, answer = self.http.ask("POST", path, body)
+        status, head, answer = asyncio.run(self._post(encoded("POST", path, json.dumps(body).encode(), HEADERS)))
         if status == 201:
             return ""
-        assert status == 429
-        return str(answer["error"])
+        assert (status, b"Retry-After" in head) == (429, False)
+        return str(json.loads(answer)["error"])
+
+    async def _post(self, request: bytes) -> tuple[int, bytes, bytes]:
+        """Send a request, whose refusal comes after a pause."""
+        port = self.http.port()
+        await port.start()
+        dialogue = HttpDialogue(self.core, port)
+        dialogue.send(request)
+        await dialogue.turn(50)
+        is_refused = not dialogue.transport.taken
+        if is_refused:
+            self.core.clock.pass_ms(REFUSAL_MS)
+            self.core.server.timed_calls.run(self.core.clock.mono_ms())
+        found = parsed(await dialogue.answers())
+        await port.stop()
+        assert is_refused == (found[0] == 429)
+        return found
 
 
 SENDS: Final[dict[str, Callable[[Ports], str]]] = {
@@ -355,6 +374,19 @@ def test_metric_has_the_quota_entities_with_the_most_pending_messages() -> None:
         table.add(7, number, count)
     assert table.largest(2) == [(QuotaEntity(None, "app"), 5), (QuotaEntity("alice", None), 3)]
     assert len(table.largest(20)) == 3
+
+
+def test_refusals_over_http_share_fifty_in_a_second() -> None:
+    core = RocketMQBroker()
+    core.topic("orders", 1)
+    bench = HttpBench(core)
+    put(core.security.quotas, "ANONYMOUS", None, delayed_messages_pending=1)
+    body = {"topic": "orders", "value": "x", "delay_ms": MINUTE}
+    assert bench.ask("POST", "/api/timers", body)[0] == 201
+    for _ in range(3):  # On other connections, at the same time.
+        core.security.quotas.refused(DELAYED, "ANONYMOUS", "", core.clock.mono_ms())
+    for pause_ms in (4 * REFUSAL_MS, REFUSAL_MS):
+        assert bench.ask("POST", "/api/timers", body, pause_ms=pause_ms)[0] == 429
 
 
 # -- Random histories
