@@ -41,7 +41,7 @@ from duolog.bridge.rocketmq.requests.errors import (
     code_of,
     remark_of,
 )
-from duolog.bridge.rocketmq.requests.quota_check import Delayed, check_quotas, count_pulled
+from duolog.bridge.rocketmq.requests.quota_check import Delayed, ReadPause, check_quotas, count_pulled
 from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
@@ -105,7 +105,7 @@ class RocketMQConnection(Connection):
         "is_member",
         "meter",
         "packed_peer",
-        "pause_until_mono_ms",
+        "pause",
         "route_misses",
         "session",
         "waiting_bytes",
@@ -116,7 +116,7 @@ class RocketMQConnection(Connection):
         self.context = context
         self.granted: Granted | None = None  # What the request in work was allowed; None: security is off.
         self.meter: Meter | None = None  # How much the client may use; None: no quota was set yet.
-        self.pause_until_mono_ms = 0  # Until when the connection is not read because of a quota; 0: it is read.
+        self.pause = ReadPause()
         self.session: Session | None = None  # Who has sent the last request; None: security is off.
         self.route_misses = RouteMisses()  # Topics that the client asked for and that did not exist.
         self.calls = ClientCalls(self, context.purgatory)  # The requests of the broker to this client.
@@ -157,9 +157,8 @@ class RocketMQConnection(Connection):
     def received_all(self) -> None:
         if self.context.halves.gathered:
             append_gathered(self.context.halves, self.context.metrics, self.server.clock.now_ms())
-        if self.pause_until_mono_ms:
-            self.mute(self.pause_until_mono_ms)
-            self.pause_until_mono_ms = 0
+        if self.pause.until_mono_ms:
+            self.pause.begin(self)
 
     def take(self, command: RemotingCommand) -> None:
         """Handle a request, now or in a later turn of the loop."""
@@ -214,7 +213,7 @@ class RocketMQConnection(Connection):
         """Handle a request later, because its client is ahead of its quota."""
         self.unanswered += 1
         self.server.timed_calls.call_at(until_mono_ms, partial(self._go_delayed, command, row, self.session))
-        self.pause_until_mono_ms = max(self.pause_until_mono_ms, until_mono_ms)
+        self.pause.extend(until_mono_ms)
 
     def _go_delayed(self, command: RemotingCommand, row: Row, session: Session | None) -> None:
         if not self.closed:

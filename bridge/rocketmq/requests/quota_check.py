@@ -23,6 +23,7 @@ are counted where they are appended (`bridge/data/publishing/pending_quota.py`).
 from functools import partial
 from typing import Any, Final
 
+from duolog.bridge.net.connection import Connection
 from duolog.bridge.rocketmq.requests.admission import Busy, Kind
 from duolog.bridge.security.quotas.entity import ANONYMOUS, CONNECTION_RATE, FETCHED, PRODUCED, QuotaClient
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
@@ -43,6 +44,24 @@ class Delayed(Exception):
         self.until_mono_ms = until_mono_ms
 
 
+class ReadPause:
+    """Until when a connection is not read because of a quota, from the end of the read whose requests ask for it."""
+
+    __slots__ = ("until_mono_ms",)
+
+    def __init__(self) -> None:
+        self.until_mono_ms = 0  # 0: the connection is read.
+
+    def extend(self, until_mono_ms: int) -> None:
+        """Ask for a pause until this time at least."""
+        self.until_mono_ms = max(self.until_mono_ms, until_mono_ms)
+
+    def begin(self, connection: Connection) -> None:
+        """Stop reading until the end of the pause."""
+        connection.mute(self.until_mono_ms)
+        self.until_mono_ms = 0
+
+
 def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind: Kind) -> None:
     """Count what a request sends. Raises Delayed or Busy if its client is above a quota."""
     mono_ms = command.received_mono_ms
@@ -57,8 +76,7 @@ def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind
     wait_ms = rate.wait_ms(mono_ms)
     if wait_ms > (DELAY_MS_MAX if kind is Kind.SEND else 0):
         quotas.throttled["rocketmq", key] += 1
-        pause_until_mono_ms = max(mono_ms + min(wait_ms, PAUSE_MS), rate.refused(mono_ms))
-        connection.pause_until_mono_ms = max(connection.pause_until_mono_ms, pause_until_mono_ms)
+        connection.pause.extend(max(mono_ms + min(wait_ms, PAUSE_MS), rate.refused(mono_ms)))
         raise Busy(f"[OVERLOAD]system busy, start flow control for a while, quota {key} of {user}")
     if kind is Kind.SEND:
         rate.use(len(command.body), mono_ms)
