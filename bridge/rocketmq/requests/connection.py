@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from duolog.bridge.data.publishing.pending_quota import PendingQuotaReached
 from duolog.bridge.monitoring.histogram import Histogram
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import endpoint
@@ -41,7 +42,7 @@ from duolog.bridge.rocketmq.requests.errors import (
     code_of,
     remark_of,
 )
-from duolog.bridge.rocketmq.requests.quota_check import Delayed, ReadPause, check_quotas, count_pulled
+from duolog.bridge.rocketmq.requests.quota_check import Delayed, ReadPause, check_quotas, count_pulled, pause_refused
 from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
@@ -260,6 +261,8 @@ class RocketMQConnection(Connection):
             row = self.context.table.get(asked.code)
             self.fault(error, row.counter[1] if row is not None else "request")
             error = RequestRefused(ResponseCode.SYSTEM_ERROR, BUG)
+        if isinstance(error, PendingQuotaReached):
+            pause_refused(self.context.quotas, self, self.server.clock.mono_ms())
         code = code_of(error)
         self.context.metrics.errors["rocketmq", code.name] += 1
         if isinstance(error, IllegalJson):

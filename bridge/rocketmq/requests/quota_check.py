@@ -17,7 +17,8 @@ the pause, so heartbeats and acknowledgements wait for DELAY_MS_MAX at most.
 
 A RocketMQ request names no client id, so only the quotas of users hold, and those of any client id for the empty one.
 What is pulled is counted when it is sent, so a pull is refused because of the pulls before it. Pending delayed messages
-are counted where they are appended (`bridge/data/publishing/pending_quota.py`).
+are counted where they are appended (`bridge/data/publishing/pending_quota.py`); after a refusal of them the connection
+is not read until the time of its refusals is over.
 """
 
 from functools import partial
@@ -25,7 +26,7 @@ from typing import Any, Final
 
 from duolog.bridge.net.connection import Connection
 from duolog.bridge.rocketmq.requests.admission import Busy, Kind
-from duolog.bridge.security.quotas.entity import ANONYMOUS, CONNECTION_RATE, FETCHED, PRODUCED, QuotaClient
+from duolog.bridge.security.quotas.entity import ANONYMOUS, CONNECTION_RATE, DELAYED, FETCHED, PRODUCED, QuotaClient
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
@@ -83,6 +84,13 @@ def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind
         if wait_ms >= DELAY_MS_MIN:
             quotas.throttled["rocketmq", key] += 1
             raise Delayed(mono_ms + wait_ms)
+
+
+def pause_refused(quotas: Quotas, connection: Any, mono_ms: int) -> None:
+    """Pause a connection whose delayed messages were refused, because too many are pending."""
+    client = quota_client(connection)
+    if client is not None:
+        connection.pause.extend(quotas.refused(DELAYED, client.user, _NO_CLIENT_ID, mono_ms))
 
 
 def quota_client(connection: Any) -> QuotaClient | None:

@@ -376,6 +376,21 @@ def test_metric_has_the_quota_entities_with_the_most_pending_messages() -> None:
     assert len(table.largest(20)) == 3
 
 
+def test_a_rocketmq_connection_is_not_read_for_a_moment_after_a_refusal() -> None:
+    ports = Ports()
+    put(ports.core.security.quotas, "ANONYMOUS", None, delayed_messages_pending=1)
+    assert not ports.send("DELAY\x015\x02")
+    assert not ports.rocketmq.transport.is_paused
+    assert ports.send("DELAY\x015\x02")
+    for passed_ms in (REFUSAL_MS - 1, 1):
+        assert ports.rocketmq.transport.is_paused
+        ports.core.clock.pass_ms(passed_ms)
+        ports.core.server.timed_calls.run(ports.core.clock.mono_ms())
+        ports.core.settle()
+    assert not ports.rocketmq.transport.is_paused
+    assert not ports.send("")
+
+
 def test_refusals_over_http_share_fifty_in_a_second() -> None:
     core = RocketMQBroker()
     core.topic("orders", 1)
