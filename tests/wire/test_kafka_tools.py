@@ -145,6 +145,53 @@ def test_quotas_of_the_tools_are_stored(tools: Tools) -> None:
         assert "producer_byte_rate" not in tools.configs("--describe", *of_all)
 
 
+def test_configs_of_a_topic_are_changed_by_whoever_may(
+    secured: Secured, tools: Tools, agents: Agents, tmp_path: Path
+) -> None:
+    """kafka-configs.sh lists all topics before it describes one, and sends IncrementalAlterConfigs."""
+    topic, names = ("--entity-type", "topics", "--entity-name", "configured"), "retention.ms=3600000,flush.mode=async"
+    for name in ("configured", "another"):
+        write(agents.kafka("4.3"), secured.broker, name, secured.login("root"))  # The first message creates the topic.
+    tools.configs("--alter", "--add-config", "SCRAM-SHA-512=[password=erins-secret]", "--entity-type", "users",
+                  "--entity-name", "erin")  # fmt: skip
+    login_file = tmp_path / "erin.properties"
+    login_file.write_text(as_properties(secured.login("erin", "erins-secret")))
+    erin = tools._replace(login_file=login_file)
+
+    def rule(operation: str) -> tuple[str, ...]:
+        return "--allow-principal", "User:erin", "--operation", operation, "--topic", "configured"
+
+    assert "The topic 'configured' doesn't exist" in erin.configs("--describe", *topic), "it lists no such topic"
+    tools.acls("--add", *rule("Describe"))
+    assert "TopicAuthorizationException" in erin.configs("--describe", *topic, status=1)
+    tools.acls("--add", *rule("DescribeConfigs"))
+    assert "retention.ms" not in erin.configs("--describe", *topic)
+    refused = erin.configs("--alter", "--add-config", names, *topic, status=1)
+    assert "TopicAuthorizationException" in refused
+    assert "retention.ms" not in tools.configs("--describe", *topic)
+
+    tools.acls("--add", *rule("AlterConfigs"))
+    assert "Completed updating config for topic configured" in erin.configs("--alter", "--add-config", names, *topic)
+    found = erin.configs("--describe", *topic)
+    assert "retention.ms=3600000 " in found
+    assert "flush.mode=async " in found
+    both = ("--add-config", "retention.ms=7200000", "--delete-config", "flush.mode")
+    erin.configs("--alter", *both, *topic)
+    found = tools.configs("--describe", *topic)
+    assert "retention.ms=7200000 " in found
+    assert "flush.mode" not in found
+    for wrong in ("retention.ms=soon", "no.such.config=1"):
+        assert "InvalidConfigurationException" in erin.configs("--alter", "--add-config", wrong, *topic, status=1)
+    assert "retention.ms=7200000 " in tools.configs("--describe", *topic)
+
+    others = ("--entity-type", "topics", "--entity-name", "another")
+    assert "TopicAuthorizationException" in erin.configs("--alter", "--add-config", names, *others, status=1)
+    assert "retention.ms" not in tools.configs("--describe", *others)
+    tools.acls("--remove", "--force", *rule("AlterConfigs"))
+    assert "TopicAuthorizationException" in erin.configs("--alter", "--delete-config", "retention.ms", *topic, status=1)
+    assert "retention.ms=7200000 " in tools.configs("--describe", *topic)
+
+
 def test_tools_report_what_is_refused(secured: Secured, tools: Tools, tmp_path: Path) -> None:
     """A user without rights changes nothing; a quota that Duolog does not have is refused, with the reason."""
     user = ("--entity-type", "users", "--entity-name", "mallory")
