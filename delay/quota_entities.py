@@ -15,7 +15,9 @@ sorted tables, live or at a start. Topics are counted apart, because the message
 once, and removed from the log much later. A number without messages is free.
 
 A client chooses its client id, and each time another one if it wants. So entities with a client id have at most half of
-the numbers, and those of one user CLIENT_IDS_OF_USER_MAX: quotas of users always have numbers left.
+the numbers, and those of one user CLIENT_IDS_OF_USER_MAX: quotas of users always have numbers left. These two limits
+hold for what is sent; whoever commits a half message has no client id to choose, and gets a number as long as one is
+free.
 """
 
 from collections import Counter
@@ -71,9 +73,9 @@ class QuotaEntities:
         """Return the number of a quota entity; None: it has no pending messages."""
         return self._numbers.get(entity)
 
-    def free_number(self, entity: QuotaEntity) -> int | None:
-        """Return a number for another entity; None: `limit_reached` says why there is none left for it."""
-        if self.limit_reached(entity):
+    def free_number(self) -> int | None:
+        """Return a number for another entity; None: all are in use. `limit_reached` says who may have one."""
+        if len(self._counts) >= ENTITIES_MAX:
             return None
         number = self._last % ENTITIES_MAX + 1
         while number in self._counts:

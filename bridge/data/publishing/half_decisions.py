@@ -31,7 +31,8 @@ class HalfDecisions:
         """Append a verdict on a Kafka producer's half message; None if its topic was deleted.
 
         A delayed message counts in the quota of `client`, who commits it. Raises UnknownHalf, AlreadyDecided,
-        StoreError, and DelayRefused if the delay is more than `delay.max_days` allows now.
+        StoreError, PendingQuotaReached if it cannot be counted, and DelayRefused if the delay is more than
+        `delay.max_days` allows now.
         """
         now_ms = self.clock.now_ms()
         if not self.halves.state.judge(half.base_offset, verdict):

@@ -49,7 +49,8 @@ class PendingQuota:
         """Return the frames and records of a unit with the entity of its pending messages.
 
         The unit must be appended before the loop turns. Raises PendingQuotaReached if there is no room for them after
-        those that the records cancel; without `refuses` they count nevertheless, if there is a number for their entity.
+        those that the records cancel. Without `refuses`, which is for commits of half messages, they count
+        nevertheless; only if all numbers of entities are in use, they are refused, because they could not be counted.
         """
         found = None if client is None else self._find(client)
         if client is None or found is None:
@@ -63,9 +64,9 @@ class PendingQuota:
             self._check(client, entity, limit, count - _credited(records, number))
             self._check_number(client, entity)
         if number is None:
-            number = self._entities.free_number(entity)
+            number = self._entities.free_number()
             if number is None:
-                return frames, records
+                raise self._refusal(client, self._entities.limit_reached(entity))
             records = [*records, QuotaEntityKnown(number, *entity)]
         return [_with_entity(frame, number) for frame in frames], records
 

@@ -237,7 +237,11 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
         "Commit or roll back a half message of a Kafka producer.",
         answer=answers.DecidedHalfMessage,
         body=answers.HalfMessageVerdict,
-        statuses={404: "There is no such half message.", 409: "The half message was decided otherwise."},
+        statuses={
+            404: "There is no such half message.",
+            409: "The half message was decided otherwise.",
+            429: "It is delayed, and no user or client id more can have pending messages that count in a quota.",
+        },
     ),
     ("POST", "/api/half-messages/{offset}"): ApiOperation(
         "Commit or roll back a half message of a RocketMQ producer, instead of the producer.",

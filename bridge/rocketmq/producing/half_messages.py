@@ -79,7 +79,7 @@ def prepare(
     """Append a half message for that queue; raises what `Publisher.publish_messages` raises, and TooManyHalves.
 
     A delayed one must have room in the quota of pending messages. It counts there when it is committed, for whoever
-    commits it, and the commit is not refused.
+    commits it; the commit is refused only if it cannot be counted (`PendingQuota.charge`).
 
     The promise is durable if the promises of the message's own queue are.
     """

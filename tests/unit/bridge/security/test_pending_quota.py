@@ -239,6 +239,50 @@ def test_half_message_is_refused_when_it_is_sent_and_counts_when_it_is_committed
     send_half(client)
 
 
+def test_commit_is_refused_while_all_numbers_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The half message stays open, so a later commit is accepted, and counts."""
+    broker = CheckBackBroker()
+    client, sums, topic = broker.connect(), broker.delays.timers.quota_entities, broker.topic()
+    put(broker.security.quotas, "", None, **{DELAYED: 9})
+    sent = send_half(client, TIMER_DELAY_MS=3 * MINUTE)
+    monkeypatch.setattr(quota_entities, "ENTITIES_MAX", 2)
+    due = RequestedDelay(broker.clock.now_ms() + MINUTE)
+    for user in ("bob", "carol"):
+        broker.publisher.publish_delayed(
+            topic, 0, Record(0, NOW, None, b"x", []), due, broker.clock.now_ms(), replaces=False,
+            client=QuotaClient("http", user),
+        )  # fmt: skip
+    broker.settle()
+    end_position = broker.store.next_position
+    answer = end(client, sent, COMMIT)
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert answer.remark == (
+        "quota delayed_messages_pending of ANONYMOUS: 2 users and client ids have pending messages, and the limit is 2"
+    )
+    assert broker.store.next_position == end_position
+    broker.pass_ms(MINUTE)
+    broker.delays.run(broker.clock.now_ms(), broker.clock.mono_ms())
+    broker.settle()
+    assert len(sums) == 0
+    assert end(client, sent, COMMIT).code == 0
+    assert sums.count_of(QuotaEntity("ANONYMOUS", None)) == 1
+
+
+def test_commit_counts_although_the_client_ids_of_its_user_have_all_their_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quota_entities, "CLIENT_IDS_OF_USER_MAX", 1)
+    broker = CheckBackBroker()
+    client, topic = broker.connect(), broker.topic()
+    put(broker.security.quotas, "", "", **{DELAYED: 9})
+    sent = send_half(client, TIMER_DELAY_MS=MINUTE)
+    headers = [("TIMER_DELAY_MS", b"1000")]
+    origin = BatchOrigin(client=QuotaClient("kafka", "ANONYMOUS", "app"))
+    broker.publisher.publish_batch(topic, 0, batch([b"x"], headers=headers), broker.clock.now_ms(), origin)
+    assert end(client, sent, COMMIT).code == 0
+    assert broker.delays.timers.quota_entities.count_of(QuotaEntity("ANONYMOUS", "")) == 1
+
+
 def test_half_message_of_a_kafka_producer_is_refused_when_it_is_sent() -> None:
     core = ManualCore()
     topic = core.topic()
@@ -251,7 +295,7 @@ def test_half_message_of_a_kafka_producer_is_refused_when_it_is_sent() -> None:
 
 
 def test_half_message_is_refused_when_no_number_is_left_for_its_client_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing could be counted when it is committed, and a commit is not refused."""
+    """Otherwise, ever new client ids could take all numbers by half messages."""
     monkeypatch.setattr(quota_entities, "CLIENT_IDS_OF_USER_MAX", 1)
     core = ManualCore()
     topic = core.topic()
@@ -306,7 +350,7 @@ def test_client_ids_leave_numbers_for_users(monkeypatch: pytest.MonkeyPatch) -> 
 
     def add(user: str | None, client_id: str | None) -> int | None:
         entity = QuotaEntity(user, client_id)
-        number = table.free_number(entity)
+        number = None if table.limit_reached(entity) else table.free_number()
         if number is not None:
             table.named(number, entity)
             table.add(7, number)
