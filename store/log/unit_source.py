@@ -70,13 +70,17 @@ class UnitSource:
         """Read whole units of one segment. Blocks; raises OSError and BadUnit."""
         handle = self._files.open(segment.path)
         try:
-            payload: list[Buffer] = []
-            position = first
+            payload: list[Buffer] = []  # One part of each block that was read.
+            position, last, begin = first, None, 0
             for block, at, start in units_of_file(self._files, handle, segment.start, first, end):
                 size = int.from_bytes(block[at + 8 : at + 12], "big")
-                if payload and start + size - first > bytes_max:
+                if position > first and start + size - first > bytes_max:
                     break
-                payload.append(block[at : at + size])
+                if block is last:
+                    payload.pop()
+                else:
+                    last, begin = block, at
+                payload.append(block[begin : at + size])
                 position = start + size
             return Cut(position, payload)
         finally:

@@ -6,7 +6,7 @@ from threading import Lock
 from typing import TypeVar
 
 from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRetry
-from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry, ObjectStore
+from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry, ObjectStore, size_of
 
 T = TypeVar("T")
 
@@ -25,9 +25,9 @@ class CountedObjects:
         self._objects = objects
         self._lock = Lock()  # Threads ask for ranges in loops of their own (`store/shared/cache/`).
 
-    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
-        created = await self._counted("create", self._objects.create(key, data))
-        self._count("create", "ok" if created is Creation.CREATED else "exists", len(data))
+    async def create(self, key: str, content: Content) -> Creation:
+        created = await self._counted("create", self._objects.create(key, content))
+        self._count("create", "ok" if created is Creation.CREATED else "exists", size_of(content))
         return created
 
     async def get(self, key: str, bytes_max: int) -> bytes | None:

@@ -4,7 +4,18 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from duolog.store.entry import Buffer
+
 LIST_LIMIT = 1000  # Objects that one request for a list returns at most. S3, Google and Azure have pages of this size.
+
+
+# What an object is to contain: the bytes, or its parts, which are sent one after another and never copied.
+Content = Buffer | tuple[Buffer, ...]
+
+
+def size_of(content: Content) -> int:
+    """Return the number of bytes of an object with this content."""
+    return sum(map(len, content)) if isinstance(content, tuple) else len(content)
 
 
 class Creation(Enum):
@@ -28,10 +39,10 @@ class ObjectStore(Protocol):
     request once. A method that is cancelled may have had its effect.
     """
 
-    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
+    async def create(self, key: str, content: Content) -> Creation:
         """Store the object if no object has its key. Nobody ever sees a part of an object.
 
-        The buffer must not change before the method returns or raises.
+        The buffers must not change before the method returns or raises.
         """
         ...
 

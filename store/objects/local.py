@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from duolog.store.files import DIRECTORY_MODE, FILE_MODE
 from duolog.store.objects.errors import StoreRefused
-from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry
+from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry
 from duolog.store.objects.options import Location, ObjectStoreOptions
 from duolog.store.objects.remote import RemoteObjects
 
@@ -30,9 +30,9 @@ class LocalObjects(RemoteObjects):
             if not os.path.isdir(place):
                 raise StoreRefused(f"the directory cannot be made or read: {place} is no directory")
 
-    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
+    async def create(self, key: str, content: Content) -> Creation:
         self._make()
-        created = await super().create(key, data)
+        created = await super().create(key, content)
         if created is Creation.CREATED:
             await asyncio.to_thread(self._close_to_others, key)
         return created

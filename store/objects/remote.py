@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from duolog.store.objects.answers import StoreAnswer, answer_of, error_of, says_exists, says_missing
 from duolog.store.objects.errors import StoreRefused
-from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry
+from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry, size_of
 from duolog.store.objects.options import Location, ObjectStoreOptions
 
 T = TypeVar("T")
@@ -32,11 +32,11 @@ class RemoteObjects:
         self._location = location
         self._options = options
 
-    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
+    async def create(self, key: str, content: Content) -> Creation:
         what = self._what("create", key)
-        put = self._store.put_async(key, data, mode="create", use_multipart=False)
+        put = self._store.put_async(key, content, mode="create", use_multipart=False)
         try:
-            await self._in_time(put, len(data))
+            await self._in_time(put, size_of(content))
         except Exception as error:  # noqa: BLE001 - `obstore` documents no complete list; answers.py decides
             return self._creation(error, what)
         return Creation.CREATED

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from duolog.store.objects.errors import StoreRefused, StoreRetry, StoreUnknown
-from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry, ObjectStore
+from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry, ObjectStore
 from duolog.store.objects.transfers import read_ahead
 from duolog.store.shared.events import Event, StoreAnswers, StoreTrouble
 from duolog.store.shared.wal.wal_object import OBJECT_BYTES_MAX
@@ -38,14 +38,14 @@ class Requests:
         self._is_in_trouble = False
         self.is_stopped = False
 
-    async def create(self, key: str, data: bytes) -> bool:
+    async def create(self, key: str, content: Content) -> bool:
         """Create an object. Return whether it is known that this very request has created it.
 
         If False is returned, the slot must be read back: the object may be there, be it this one or another. Raises
         RequestsStopped.
         """
         try:
-            return await self._repeat(lambda: self._objects.create(key, data)) is Creation.CREATED
+            return await self._repeat(lambda: self._objects.create(key, content)) is Creation.CREATED
         except StoreUnknown as error:
             self._report(error)
             return False

@@ -146,7 +146,7 @@ class Uploader:
         try:
             step = UploadStep.CREATE
             while step is UploadStep.CREATE:
-                if await self._requests.create(upload.key, upload.data):
+                if await self._requests.create(upload.key, upload.parts):
                     step = UploadStep.DONE
                 else:
                     step = self.slots.found(upload, await self._requests.get(upload.key))
@@ -155,7 +155,7 @@ class Uploader:
         except Exception as bug:
             self._depose(f"an upload ended with an unexpected error: {bug!r}")
             raise
-        self._window.note(len(upload.data), in_flight_bytes, self._mono_ms() - begun_mono_ms)
+        self._window.note(upload.size, in_flight_bytes, self._mono_ms() - begun_mono_ms)
         self.slots.bytes_max = self._window.bytes
         if step is UploadStep.DONE:
             self._count(upload)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from duolog.store.objects.errors import StoreRefused, StoreRetry, StoreUnknown
-from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry
+from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry
 
 T = TypeVar("T")
 
@@ -109,11 +109,11 @@ class SimulatedObjects:
         self._bucket, self._name = bucket, name
         self._random = bucket.random
 
-    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
-        content = bytes(data)
+    async def create(self, key: str, content: Content) -> Creation:
+        data = b"".join(content) if isinstance(content, tuple) else bytes(content)
 
         def effect(now_s: float) -> Creation:
-            return self._bucket.create(key, content, now_s)
+            return self._bucket.create(key, data, now_s)
 
         created = await self._request("create", key, effect)
         self._note("answer", "create", key, created.value)

@@ -23,7 +23,7 @@ from duolog.store.entry import FIRST_FRAME_FORM, SHARED, STATE_FORM, SYNCED, Slo
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import queue_key
 from duolog.store.log.format import UnitHeader, check_unit, entries_of
-from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry
+from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry
 from duolog.store.options import StoreOptions
 from duolog.store.shared.events import Deposed, Event
 from duolog.store.shared.options import SharedOptions
@@ -382,8 +382,8 @@ class _Gated:
     def __init__(self, objects: SimulatedObjects, node: Node) -> None:
         self._objects, self._node = objects, node
 
-    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
-        return await self._run(lambda: self._objects.create(key, data))
+    async def create(self, key: str, content: Content) -> Creation:
+        return await self._run(lambda: self._objects.create(key, content))
 
     async def get(self, key: str, bytes_max: int) -> bytes | None:
         return await self._run(lambda: self._objects.get(key, bytes_max))

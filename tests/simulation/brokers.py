@@ -23,7 +23,7 @@ from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.running.shared_broker import SharedBroker
 from duolog.store.files import Files
 from duolog.store.log.commitlog import SyncTask
-from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry, ObjectStore
+from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry, ObjectStore
 from duolog.store.store import Store
 from tests.kit.clock import ManualClock
 from tests.kit.disk import CrashDisk
@@ -105,8 +105,8 @@ class Outside:
     def __init__(self, objects: SimulatedObjects) -> None:
         self._objects = objects
 
-    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
-        return await _outside(self._objects.create(key, bytes(data)))
+    async def create(self, key: str, content: Content) -> Creation:
+        return await _outside(self._objects.create(key, content))
 
     async def get(self, key: str, bytes_max: int) -> bytes | None:
         return await _outside(self._objects.get(key, bytes_max))

@@ -6,7 +6,7 @@ The name says what is wrong. A bug that many seeds do not find shows what the ch
 from typing import Any
 
 from duolog.store.objects.errors import StoreUnknown
-from duolog.store.objects.interface import Creation
+from duolog.store.objects.interface import Content, Creation
 from duolog.store.shared.follower import Follower
 from duolog.store.shared.lease import OwnerLease
 from duolog.store.shared.local_copy import LocalCopy
@@ -16,7 +16,7 @@ from duolog.store.shared.segments.manifest import Manifests
 from duolog.store.shared.uploader import Uploader
 from duolog.store.shared.wal import fencing, log_cursor
 from duolog.store.shared.wal.slots import Slots, Upload, UploadStep
-from duolog.store.shared.wal.wal_object import encode
+from duolog.store.shared.wal.wal_object import encode_parts
 from duolog.store.store import Store
 from tests.simulation.replacing import Replacement, always, by_name
 
@@ -61,9 +61,9 @@ class _Deaf:
 
 
 def time_out_taken_for_success() -> list[Replacement]:
-    async def create(self: Requests, key: str, data: bytes) -> bool:
+    async def create(self: Requests, key: str, content: Content) -> bool:
         try:
-            return await self._twinned(lambda: self._objects.create(key, data)) is Creation.CREATED
+            return await self._twinned(lambda: self._objects.create(key, content)) is Creation.CREATED
         except StoreUnknown:
             return True
         except Exception:  # noqa: BLE001 - a bug that is planted
@@ -78,8 +78,9 @@ def time_out_taken_for_a_failure() -> list[Replacement]:
     def found(self: Slots, upload: Upload, data: bytes | None) -> UploadStep:
         step = right(self, upload, data)
         if step is UploadStep.DONE and len(self) == 1:
-            payload = memoryview(upload.data)[len(upload.data) - (upload.header.end - upload.header.first) :]
-            upload.data, upload.header = encode(upload.header._replace(sequence=self._next_sequence), [payload])
+            _, *payload = upload.parts
+            moved = upload.header._replace(sequence=self._next_sequence)
+            upload.parts, upload.header = encode_parts(moved, payload)
             self._next_sequence, self._previous = self._next_sequence + 1, upload.header.crc
             return UploadStep.CREATE
         return step

@@ -76,6 +76,19 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
     return Opener(tmp_path)
 
 
+def test_the_parts_of_an_object_are_sent_in_one_request(server: ObjectServer, opened: Opener) -> None:
+    written = bytearray(bytes(range(256)) * (9 * MIB // 256))
+    parts = (b"head", *(memoryview(written)[at : at + MIB].toreadonly() for at in range(0, len(written), MIB)))
+
+    async def main() -> None:
+        objects = opened(server.endpoint)
+        assert await objects.create("wal/1", parts) is Creation.CREATED
+        assert await objects.create("wal/1", parts) is Creation.EXISTS
+        assert await objects.get("wal/1", 10 * MIB) == b"head" + written
+
+    asyncio.run(main())
+
+
 def test_objects_are_created_once_read_listed_and_deleted(server: ObjectServer, opened: Opener) -> None:
     large = bytes(range(256)) * (24 * MIB // 256)
 

@@ -26,7 +26,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from duolog.store.entry import Buffer
-from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalHeader, WalKind, decode, encode, key_of
+from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalHeader, WalKind, decode, encode_parts, key_of
 
 WINDOW: Final = 16  # Uploads in flight. It is a part of the format: all brokers of a stream must have the same value.
 
@@ -50,10 +50,11 @@ class Tail(NamedTuple):
 class Upload:
     """One object that is being stored."""
 
-    __slots__ = ("begun_mono_ms", "data", "header", "is_stored")
+    __slots__ = ("begun_mono_ms", "header", "is_stored", "parts", "size")
 
-    def __init__(self, data: bytes, header: WalHeader) -> None:
-        self.data, self.header = data, header
+    def __init__(self, parts: tuple[Buffer, ...], header: WalHeader) -> None:
+        self.parts, self.header = parts, header
+        self.size = sum(map(len, parts))
         self.is_stored = False
         self.begun_mono_ms = 0  # When the first create of the object began; set by the uploader.
 
@@ -93,15 +94,18 @@ class Slots:
         return len(self._in_flight) < WINDOW and self.in_flight_bytes < self.bytes_max
 
     def begin(self, end: int, payload: Sequence[Buffer], flags: int = 0) -> Upload:
-        """Give the units from `self.end` up to `end` to the next slot, and return its upload."""
+        """Give the units from `self.end` up to `end` to the next slot, and return its upload.
+
+        The upload keeps the payload, which must not change.
+        """
         assert self.has_room, "no further upload may begin"
         stream, writer, epoch = self._identity
         header = WalHeader(
             WalKind.UNITS, flags, epoch, self._next_sequence, self.end, end, self._previous, stream, writer
         )
-        upload = Upload(*encode(header, payload))
+        upload = Upload(*encode_parts(header, payload))
         self._in_flight.append(upload)
-        self.in_flight_bytes += len(upload.data)
+        self.in_flight_bytes += upload.size
         self._next_sequence += 1
         self._previous, self.end = upload.header.crc, end
         return upload
@@ -114,7 +118,7 @@ class Slots:
         counted: list[Upload] = []
         while self._in_flight and self._in_flight[0].is_stored:
             first = self._in_flight.popleft()
-            self.in_flight_bytes -= len(first.data)
+            self.in_flight_bytes -= first.size
             self.counted = Tail(first.header.sequence, first.header.end, first.header.crc)
             counted.append(first)
         return counted

@@ -114,7 +114,16 @@ def sequence_of(key: str) -> int | None:
 
 
 def encode(header: WalHeader, payload: Sequence[Buffer]) -> tuple[bytes, WalHeader]:
-    """Return the object, and the header with its CRC. The payload is copied."""
+    """Return the object, and the header with its CRC."""
+    parts, header = encode_parts(header, payload)
+    return b"".join(parts), header
+
+
+def encode_parts(header: WalHeader, payload: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], WalHeader]:
+    """Return the parts of the object, and the header with its CRC.
+
+    The payload is not copied, because new memory for it costs more than the whole upload. It must not change.
+    """
     payload_crc = payload_size = 0
     for part in payload:
         payload_crc = crc32c(part, payload_crc)
@@ -139,7 +148,7 @@ def encode(header: WalHeader, payload: Sequence[Buffer]) -> tuple[bytes, WalHead
     )
     crc = crc32c(memoryview(packed)[_CRC_FROM:])
     _CRC.pack_into(packed, _CRC_AT, crc)
-    return b"".join((packed, *payload)), header._replace(crc=crc)
+    return (bytes(packed), *payload), header._replace(crc=crc)
 
 
 def decode(data: Buffer, sequence: int) -> WalObject:

@@ -14,7 +14,7 @@ from duolog.store.backup.manifest import MANIFEST, BackupFailed
 from duolog.store.backup.sources import Sources
 from duolog.store.errors import StoreError
 from duolog.store.objects.errors import StoreRefused, StoreRetry
-from duolog.store.objects.interface import LIST_LIMIT, Creation, ObjectEntry
+from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry
 from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import ObjectStoreOptions
 from duolog.store.objects.remote import RemoteObjects
@@ -50,8 +50,8 @@ class InterruptedObjects:
         self.puts.append(key)
         await self._objects.put(key, blocks)
 
-    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
-        return await self._objects.create(key, data)
+    async def create(self, key: str, content: Content) -> Creation:
+        return await self._objects.create(key, content)
 
     async def get(self, key: str, bytes_max: int) -> bytes | None:
         return await self._objects.get(key, bytes_max)

@@ -193,6 +193,20 @@ def test_a_store_keeps_objects_as_the_protocol_says(tmp_path: Path, scheme: str)
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_an_object_is_made_of_its_parts(tmp_path: Path, scheme: str) -> None:
+    written = bytearray(b"0123456789" * 1000)
+    parts = (b"head", memoryview(written)[:5000].toreadonly(), memoryview(written)[5000:])
+
+    async def main() -> None:
+        objects = open_objects(ObjectStoreOptions("memory://" if scheme == "memory" else f"file://{tmp_path}/bucket"))
+        assert await objects.create("wal/1", parts) is Creation.CREATED
+        assert await objects.create("wal/1", (b"other",)) is Creation.EXISTS
+        assert await objects.get("wal/1", BUCKET_LIMIT) == b"head" + written
+
+    asyncio.run(main())
+
+
 def test_a_directory_has_no_empty_directories_of_objects_that_were_deleted(tmp_path: Path) -> None:
     async def main() -> None:
         objects: ObjectStore = open_objects(ObjectStoreOptions(f"file://{tmp_path}/bucket"))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRetry
-from duolog.store.objects.interface import Creation
+from duolog.store.objects.interface import Content, Creation
 from duolog.store.objects.self_test import FOLDER, RACERS, check_creates
 from tests.kit.clock import ManualClock
 from tests.kit.loop import run
@@ -36,10 +36,10 @@ def test_a_store_that_answers_no_create_is_neither_trusted_nor_refused() -> None
     class LosesTheRace(SimulatedObjects):
         count = 0
 
-        async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
+        async def create(self, key: str, content: Content) -> Creation:
             self.count += 1
             self.faults.lost_request = 1.0 if self.count <= RACERS else 0.0
-            return await super().create(key, data)
+            return await super().create(key, content)
 
     with pytest.raises(StoreRetry, match="none of 8 creates was answered"):
         run(check_creates(LosesTheRace(SimulatedBucket(1), "a", StoreFaults()), "run"), ManualClock())
@@ -53,8 +53,8 @@ def test_the_object_of_the_test_is_removed() -> None:
 
 
 class NobodyWins(SimulatedObjects):
-    async def create(self, key: str, data: bytes | bytearray | memoryview) -> Creation:
-        await super().create(key, data)
+    async def create(self, key: str, content: Content) -> Creation:
+        await super().create(key, content)
         return Creation.EXISTS
 
 

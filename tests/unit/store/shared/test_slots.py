@@ -24,13 +24,17 @@ def begin(slots: Slots) -> Upload:
     return slots.begin(slots.end + len(UNIT), [UNIT])
 
 
+def content(upload: Upload) -> bytes:
+    return b"".join(upload.parts)
+
+
 def pipelined(identity: Identity = OLD) -> tuple[list[bytes], Slots]:
     """Return the objects up to the end of the first window, and the slots of their writer."""
     data, tail = fence(identity, Tail(-1, 0, 0))
     objects, slots = [data], Slots(identity, tail, 1, 1 << 20)
     for _ in range(WINDOW):
         upload = begin(slots)
-        objects.append(upload.data)
+        objects.append(content(upload))
         assert slots.created(upload) == [upload]
     return objects, slots
 
@@ -75,9 +79,9 @@ def test_slot_that_is_taken_is_read_back(other: Identity | str | None, step: Upl
     _, slots = pipelined()
     upload = begin(slots)
     if isinstance(other, Identity):
-        data = begin(Slots(other, Tail(WINDOW, 8 * WINDOW, 0), WINDOW + 1, 1 << 20)).data
+        data = content(begin(Slots(other, Tail(WINDOW, 8 * WINDOW, 0), WINDOW + 1, 1 << 20)))
     else:
-        data = {"own": upload.data, "damaged": upload.data[:-1], None: None}[other]
+        data = {"own": content(upload), "damaged": content(upload)[:-1], None: None}[other]
     assert slots.found(upload, data) is step
     assert reason in slots.deposed
     assert bool(slots.deposed) == (step is UploadStep.DEPOSED)
@@ -98,7 +102,7 @@ def test_what_a_deposed_owner_writes_behind_the_fence_and_taken_slots_are_skippe
     for own, other in ((lost, data), (second, void)):
         assert old.found(own, other) is UploadStep.DEPOSED
     cursor = LogCursor.at_start(STREAM)
-    kinds = read(cursor, [*objects, data, behind.data, void, upload.data])
+    kinds = read(cursor, [*objects, data, content(behind), void, content(upload)])
     assert kinds == [Fence, *[Units] * WINDOW, Fence, Ignored, Ignored, Units]
     assert (cursor.owner, cursor.position) == (NEW, new.counted.position)
 
@@ -112,7 +116,7 @@ def test_reader_notices_what_does_not_follow() -> None:
     unlinked, _ = encode(first.header._replace(previous=1), [UNIT])
     foreign, _ = encode(first.header._replace(stream=b"t" * 16), [UNIT])
     for data, reason in (
-        (unfenced.data, "has kind UNITS and epoch 3"),
+        (content(unfenced), "has kind UNITS and epoch 3"),
         (double, "has kind FENCE and epoch 2"),
         (moved, "begins at position"),
         (unlinked, "follows an object with checksum 0x00000001"),
@@ -122,7 +126,7 @@ def test_reader_notices_what_does_not_follow() -> None:
         read(cursor, objects)
         with pytest.raises(DamagedObject, match=reason):
             cursor.take(data)
-        assert isinstance(cursor.take(first.data), Units), "the cursor has not moved"
+        assert isinstance(cursor.take(content(first)), Units), "the cursor has not moved"
 
 
 def test_lease_ends_before_a_standby_may_begin() -> None:
