@@ -126,6 +126,7 @@ async function copied(text) {
 // -- Charts
 
 const COLOURS = ["--link", "--bad", "--good", "--dim"];
+const TIME_PX = 75; // A time with seconds is about 60 pixels wide.
 const drawn = new Map();
 
 function colour(name) {
@@ -161,7 +162,7 @@ function draw(place) {
     height: 220,
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     scales: { x: { range: timeRange }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
-    axes: [{ ...axis, values: timeTicks }, { ...axis, size: 65, values: (_, ticks) => ticks.map((each) => each === null ? "" : each.toLocaleString("en")) }],
+    axes: [{ ...axis, values: timeTicks, space: TIME_PX }, { ...axis, size: 65, values: (_, ticks) => ticks.map((each) => each === null ? "" : each.toLocaleString("en")) }],
     series: [{ label: "time (UTC)", value: (_, each) => each == null ? "-" : new Date(each * 1000).toISOString().slice(0, 19) }, ...series],
     legend: { live: true },
   };
