@@ -132,6 +132,8 @@ class Compactor:
         floor = self._manifests.floor
         first, end = floor.tail.position if floor else 0, newest.tail.position
         removed = self._local.removed()
+        # Before anything is awaited: slots that come meanwhile push older ones out of those seen.
+        pieces = [*self._pieces(_without(first, end, removed), newest.tail)]
         dead = [each for each in self._manifests.segments if _is_within(each.start, each.end, removed)]
         snapshot = -1
         if dead or any(start < end and first < stop for start, stop in removed):
@@ -140,12 +142,7 @@ class Compactor:
                 return  # A start from the store would lack the state, or the log up to it.
             snapshot = local.position
             await self._store_snapshot(local)
-        added: list[SegmentObject] = []
-        for start, stop in _without(first, end, removed):
-            while start < stop:
-                piece_end = min(stop, self._seen.next_end(start, self._options.segment_bytes, newest.tail))
-                added.append(await self._store(start, piece_end))
-                start = piece_end
+        added = [await self._store(*each) for each in pieces]
         older = self._manifests.snapshot
         starts = tuple(each.start for each in dead)
         if await self._manifests.add(Manifest(Floor(newest.owner, newest.tail), tuple(added), starts, snapshot)):
@@ -153,6 +150,14 @@ class Compactor:
             await self._requests.delete([each.key for each in dead])
             if 0 <= older < snapshot:
                 await self._requests.delete([snapshot_key(older)])
+
+    def _pieces(self, ranges: Iterator[tuple[int, int]], last: Tail) -> Iterator[tuple[int, int]]:
+        """Split ranges that end at or below the slot `last` into pieces, each for one segment object."""
+        for start, stop in ranges:
+            while start < stop:
+                end = min(stop, self._seen.next_end(start, self._options.segment_bytes, last))
+                yield start, end
+                start = end
 
     async def _store_snapshot(self, local: LocalSnapshot) -> None:
         """Store a snapshot, unless the store has one of this position."""

@@ -115,6 +115,24 @@ def test_segment_object_with_units_across_its_parts_is_read_by_a_broker_with_an_
     run_in(world, main)
 
 
+def test_slots_that_come_while_segment_objects_are_uploaded_do_not_change_what_is_compacted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(5, replace(OPTIONS, segment_bytes=1 << 11, compact_slots=1, flush_interval_ms=5))
+
+    async def main() -> None:
+        owner = await serving(world, StoreFaults(latency_ms=(20, 60)))
+        await world.pass_s(10)
+        assert sum(key.startswith("manifest/") for key in world.bucket.objects) > 5
+        owner.kill()
+        await serving(world)
+        world.start("b")
+        await world.pass_s(5)
+
+    run_in(world, main)
+    assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+
+
 def test_standby_that_was_away_neither_takes_a_deleted_slot_nor_misses_it() -> None:
     world = World(4, OPTIONS)
 
