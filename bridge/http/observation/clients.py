@@ -1,9 +1,11 @@
 """GET /api/clients: the open connections of clients with their consumer groups; ?limit=, the oldest first.
 
-A RocketMQ client names its groups in each heartbeat. A Kafka client has several connections, and its group is shown for
-the one over which its member joined or sends heartbeats. `idle_ms` counts from the last byte in either direction.
+A RocketMQ client names its groups in each heartbeat. A Kafka client has several connections, and names its group only
+on the one over which its member joined or sends heartbeats. Others with the same client id and host show the group,
+too, if they share both with members of exactly one group. `idle_ms` counts from the last byte in either direction.
 """
 
+from collections.abc import Iterable
 from heapq import nsmallest
 from operator import attrgetter
 from typing import Any, Final
@@ -28,7 +30,8 @@ async def get_clients(context: HttpContext, request: web.Request) -> web.StreamR
     by_channel = _clients_by_channel(context)
     mono_ms = context.clock.mono_ms()
     oldest = nsmallest(limit, found, key=attrgetter("made_mono_ms"))
-    rows = (_row(context, each, by_channel, mono_ms) for each in oldest)
+    by_client = _groups_by_client(context, found)
+    rows = (_row(context, each, by_channel, by_client, mono_ms) for each in oldest)
     return Listing(object_with({"count": len(connections)}, "clients", rows))
 
 
@@ -41,11 +44,27 @@ def _clients_by_channel(context: HttpContext) -> dict[Any, tuple[str, str, list[
     return found
 
 
+def _groups_by_client(context: HttpContext, connections: Iterable[Connection]) -> dict[tuple[str, str], set[str]]:
+    """Return the groups whose members use connections of Kafka clients, by client id and host."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for each in connections:
+        if isinstance(each, OrderedConnection) and each.membership is not None and each.client_id:
+            found.setdefault((each.client_id, each.peer[0]), set()).update(_groups_of(context, each))
+    return found
+
+
 def _row(
-    context: HttpContext, connection: Connection, by_channel: dict[Any, tuple[str, str, list[str]]], mono_ms: int
+    context: HttpContext,
+    connection: Connection,
+    by_channel: dict[Any, tuple[str, str, list[str]]],
+    by_client: dict[tuple[str, str], set[str]],
+    mono_ms: int,
 ) -> Json:
     if isinstance(connection, OrderedConnection):
         client_id, language, groups = connection.client_id, "", _groups_of(context, connection)
+        shared = by_client.get((client_id, connection.peer[0]), set())
+        if not groups and len(shared) == 1:
+            groups = [*shared]
     else:
         client_id, language, groups = by_channel.get(connection, ("", "", []))
     return {

@@ -50,7 +50,9 @@ class ClientAnswer(TypedDict):
     peer: str
     client_id: Annotated[str, _is("As the client names itself; empty if it has not done so.")]
     language: str
-    groups: Annotated[list[str], _is("Consumer groups whose members use this connection.")]
+    groups: Annotated[
+        list[str], _is("Consumer groups whose members use this connection, or others of the same client.")
+    ]
     age_ms: int
     idle_ms: int
     last_request: str

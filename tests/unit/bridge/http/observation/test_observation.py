@@ -11,7 +11,7 @@ from duolog.protocol.kafka.api_messages import ApiKey
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench
 from tests.unit.bridge.kafka.asking import join
-from tests.unit.bridge.kafka.bench import KafkaBench
+from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
 MARCH = 1_774_000_000_000  # Friday, 20 March 2026, some days before Berlin's clock is set forward.
 
@@ -112,6 +112,28 @@ def test_groups_of_a_topic_have_their_lag_in_it() -> None:
     assert bench.ask("GET", "/api/topics/audit/groups") == (200, [])
     assert bench.ask("GET", "/api/groups/billing/members") == (200, {"group": "billing", "members": []})
     assert bench.ask("GET", "/api/groups/none/members")[0] == 404
+
+
+def test_connections_of_the_same_client_id_and_host_show_the_group_of_the_only_member() -> None:
+    kafka = KafkaBench()
+    bench = HttpBench(kafka)
+    member, fetcher, elsewhere, other, nameless, rival = (kafka.connect() for _ in range(6))
+    for client, name in ((member, "app"), (fetcher, "app"), (elsewhere, "app"), (other, "tool"), (rival, "app")):
+        client.connection.client_id = name
+    elsewhere.connection.peer = ("198.51.100.7", 40000)
+
+    def groups(*clients: Client) -> list[list[str]]:
+        rows = bench.ask("GET", "/api/clients")[1]["clients"]
+        by_connection = {id(each): row["groups"] for each, row in zip(kafka.server.connections, rows, strict=True)}
+        return [by_connection[id(client.connection)] for client in clients]
+
+    assert groups(member, fetcher) == [[], []]
+    member_id = join(member, 3).member_id
+    assert groups(member, fetcher, elsewhere, other, nameless) == [["g"], ["g"], [], [], []]
+    join(rival, 3, group_id="h")
+    assert groups(member, fetcher, rival) == [["g"], [], ["h"]], "the fetcher may belong to either group"
+    member.ask(ApiKey.LEAVE_GROUP, 1, group_id="g", member_id=member_id)
+    assert groups(member, fetcher, rival) == [["h"], ["h"], ["h"]]
 
 
 def test_the_connection_that_a_kafka_member_uses_shows_its_group() -> None:
