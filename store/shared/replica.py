@@ -206,7 +206,7 @@ class Replica:
             lambda: self._keeper.saved,
             self.options,
         )
-        self._orphans = Orphans(self._requests, self.joined.manifests)
+        self._orphans = Orphans(self._requests, self.joined.manifests, self._mono_ms)
         self._cleanup_mono_ms = self._mono_ms() + self.options.cleanup_interval_ms // FIRST_CLEANUP
         self.uploader = Uploader(
             self._requests,

@@ -7,6 +7,7 @@ import pytest
 
 from duolog.store.objects.transfers import RANGE_BYTES
 from duolog.store.shared.options import SharedOptions
+from duolog.store.shared.segments import orphans
 from duolog.store.shared.segments.manifest import (
     Floor,
     Manifest,
@@ -209,7 +210,31 @@ def test_an_owner_that_always_has_to_look_for_orphans_compacts_as_well() -> None
         numbers = [key for key in world.bucket.objects if key.startswith("manifest/")]
         assert len(numbers) > 5
         lists = [each for each in world.bucket.history if each.operation == "list" and each.kind == "effect"]
-        assert len(lists) > 5 * 3, "a search for orphans lists three folders"
+        assert len(lists) > 5 * 4, "a search for orphans lists four folders"
+
+    run_in(world, main)
+
+
+def test_objects_of_an_interrupted_test_of_the_store_go_and_those_of_a_running_one_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orphans, "TEST_MS", 5_000)
+    world = World(7, replace(OPTIONS, cleanup_interval_ms=1_000))
+    left, running = "self-test/left/0", "self-test/running/0"
+
+    async def main() -> None:
+        owner = await serving(world)
+        world.bucket.objects[left] = b"left"
+        await world.pass_s(4)
+        assert left in world.bucket.objects
+        world.bucket.objects[running] = b"running"
+        await world.pass_s(3)
+        assert left not in world.bucket.objects
+        assert running in world.bucket.objects
+        del world.bucket.objects[running]
+        await world.pass_s(3)
+        assert owner.replica is not None
+        assert not owner.replica._orphans._tests
 
     run_in(world, main)
 
@@ -232,7 +257,7 @@ def test_objects_that_nobody_reads_any_more_go_and_all_others_stay(faults: Store
         sequence, position = floor.tail.sequence, floor.tail.position
         fences = {key_of(each) for each, kind in wal(world).items() if kind == WalKind.FENCE}
         stale = WalHeader(WalKind.UNITS, 0, 1, sequence, 0, 8, 7, *floor.owner[:2])
-        orphans = {
+        unread = {
             key_of(sequence): encode(stale, [bytes(8)])[0],  # A deposed owner has created it in a deleted slot.
             SegmentObject(0, 8, 0).key: b"8 bytes.",
             SegmentObject(position - 8, position + 800, 0).key: b"of a deposed owner",
@@ -242,8 +267,8 @@ def test_objects_that_nobody_reads_any_more_go_and_all_others_stay(faults: Store
             "seg/notes.txt": b"no object of Duolog",
             "nodes/0001": b"a broker",
         }
-        world.bucket.objects.update(orphans | others)
-        await until(lambda: not orphans.keys() & world.bucket.objects.keys(), world)
+        world.bucket.objects.update(unread | others)
+        await until(lambda: not unread.keys() & world.bucket.objects.keys(), world)
         await world.pass_s(5)
         assert (others.keys() | fences) <= world.bucket.objects.keys()
         assert {each.key for each in manifests.segments} <= world.bucket.objects.keys()
