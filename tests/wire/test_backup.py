@@ -19,6 +19,7 @@ from tests.kit.broker import Broker
 from tests.kit.command import duolog, run_duolog
 from tests.kit.eventually import eventually
 from tests.kit.object_servers import ObjectServer, moto, versity
+from tests.wire.clients.shared_pair import wait_for_role
 from tests.wire.clients.topics import create_topic
 from tests.wire.clients.transactional import LibrdkafkaClient
 
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("duolog_only")
 SETTINGS = {"delay.near_ms": 100, "store.segment_bytes": 1 << 20, "store.checkpoint_bytes": 1 << 20}
 HOUR_MS = 3_600_000
 LATER = 300
+DUE_MS = 15_000  # Longer than it usually takes to make a copy.
 WITHIN_S = 30
 
 
@@ -108,6 +110,52 @@ def test_a_copy_of_a_serving_broker_has_every_acknowledged_message(tmp_path: Pat
         assert [int(value) for _, _, value in read] == [*range(len(read))]
         pending = json.loads(duolog("timer", "list", "--json", "--http", restored.http))
         assert pending["count"] == LATER
+
+
+@pytest.mark.parametrize("is_bucket", [False, True], ids=["directory", "bucket"])
+def test_a_copy_of_a_stream_delivers_each_message_of_its_sorted_tables_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_bucket: bool
+) -> None:
+    """Some were delivered and some were cancelled before: the tombstones of a stream are in its log."""
+    with running_store("moto", monkeypatch) as store:
+        endpoint = f"shared.endpoint={store.endpoint}"
+        place = ["s3://backups/monday", "--set", endpoint] if is_bucket else [str(tmp_path / "backup")]
+        shared = {"shared.url": "s3://backups/stream", "shared.endpoint": store.endpoint, "store.flush": "shared"}
+        with Broker(tmp_path / "data", SETTINGS | shared) as broker:
+            wait_for_role(broker, "owner")
+            create_topic(broker.kafka, "later", 1)
+            producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "log_level": 0, "linger.ms": 50})
+
+            def send(numbers: range, delay_ms: int) -> None:
+                for number in numbers:
+                    headers = [("TIMER_DELAY_MS", str(delay_ms).encode())]
+                    producer.produce("later", b"%d" % number, headers=headers)
+                assert producer.flush(WITHIN_S) == 0
+
+            send(range(2 * LATER, 2 * LATER + 5), HOUR_MS)
+            cancelled = json.loads(duolog("timer", "list", "--json", "--http", broker.http))["timers"]
+            assert len(cancelled) == 5
+            send(range(LATER), DUE_MS)
+            send(range(LATER, 2 * LATER), 1_000)
+            tables = store.client().list_objects_v2
+            eventually(
+                "a table in the bucket",
+                lambda: tables(Bucket="backups", Prefix="stream/timers/")["KeyCount"],
+                bool,
+                WITHIN_S,
+            )
+            early = LibrdkafkaClient(broker.kafka).read("later", 1, LATER, "read_uncommitted")
+            assert sorted(int(value) for _, _, value in early) == [*range(LATER, 2 * LATER)]
+            for each in cancelled:
+                assert duolog("timer", "cancel", each["id"], "--http", broker.http) == "cancelled\n"
+            duolog("backup", *place, "--http", broker.http)
+        data = tmp_path / "restored"
+        duolog("restore", *place, "--data", str(data))
+        assert [*(data / "timers").glob("*.table")]
+        with Broker(data, SETTINGS) as restored:
+            read = LibrdkafkaClient(restored.kafka).read("later", 1, 2 * LATER, "read_uncommitted")
+            assert sorted(int(value) for _, _, value in read) == [*range(2 * LATER)]
+            assert json.loads(duolog("timer", "list", "--json", "--http", restored.http))["count"] == 0
 
 
 def test_what_is_wrong_with_a_bucket_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
