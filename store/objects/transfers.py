@@ -52,7 +52,7 @@ def read_ranges(objects: ObjectStore, key: str, start: int, end: int) -> AsyncGe
 
 
 async def read_ahead(
-    read: Callable[[int, int], Coroutine[Any, Any, bytes | None]], start: int, end: int
+    read: Callable[[int, int], Coroutine[Any, Any, bytes | None]], start: int, end: int, part_bytes: int = RANGE_BYTES
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of an object from `start` up to `end`, in parts, which `read(at, length)` returns.
 
@@ -60,11 +60,11 @@ async def read_ahead(
     and at once if there is no object. `contextlib.aclosing` ends the reads that are under way.
     """
     under_way: deque[asyncio.Task[bytes | None]] = deque()
-    starts = iter(range(start, end, RANGE_BYTES))
+    starts = iter(range(start, end, part_bytes))
     try:
         while True:
             while len(under_way) < RANGES_AT_ONCE and (at := next(starts, None)) is not None:
-                under_way.append(asyncio.create_task(read(at, min(RANGE_BYTES, end - at))))
+                under_way.append(asyncio.create_task(read(at, min(part_bytes, end - at))))
             if not under_way:
                 return
             data = await under_way.popleft()

@@ -11,11 +11,12 @@ This module knows no content of these files. The caller verifies what was downlo
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Final, NamedTuple
 
 from duolog.store.files import Files, ReadableFiles
 from duolog.store.objects.interface import LIST_LIMIT
+from duolog.store.objects.transfers import read_ahead
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.wal.wal_object import damaged
 
@@ -33,7 +34,11 @@ class FilePiece(NamedTuple):
 def pieces_of(path: str, size: int) -> Iterator[FilePiece]:
     """Yield the objects of a file."""
     for start in range(0, size, PIECE_BYTES):
-        yield FilePiece(f"{path}/{start:020}", start, min(PIECE_BYTES, size - start))
+        yield FilePiece(_key_of(path, start), start, min(PIECE_BYTES, size - start))
+
+
+def _key_of(path: str, start: int) -> str:
+    return f"{path}/{start:020}"
 
 
 def read_piece(files: ReadableFiles, path: str, piece: FilePiece) -> bytes:
@@ -65,6 +70,8 @@ class NamedFiles:
     async def download(self, path: str, size: int) -> FilePiece | None:
         """Write a file, in the place of one with its path. Return a piece that is missing or too short, if any.
 
+        Some pieces are read ahead (`read_ahead`), because a takeover may wait for the file.
+
         The file has its path only when it is complete and durable. Raises RequestsStopped and OSError.
         """
         folder = path.rpartition("/")[0]
@@ -73,11 +80,13 @@ class NamedFiles:
         self._remove(partial)
         file = self._files.open(partial, create=True)
         try:
-            for piece in pieces_of(path, size):
-                content = await self._requests.get(piece.key)
-                if content is None or len(content) != piece.size:
-                    return piece
-                await asyncio.to_thread(self._files.write, file, [content], piece.start)
+            read = read_ahead(lambda at, _: self._requests.get(_key_of(path, at)), 0, size, PIECE_BYTES)
+            async with aclosing(read) as contents:
+                for piece in pieces_of(path, size):
+                    content = await anext(contents, b"")
+                    if len(content) != piece.size:
+                        return piece
+                    await asyncio.to_thread(self._files.write, file, [content], piece.start)
             await asyncio.to_thread(self._files.sync, file)
         finally:
             self._files.close(file)

@@ -55,6 +55,19 @@ def test_an_uploaded_file_is_downloaded_and_deleted() -> None:
     check(main)
 
 
+def test_pieces_of_a_file_are_read_ahead() -> None:
+    """A takeover may wait for a file: three pieces take hardly longer than one."""
+
+    async def main(bucket: SimulatedBucket, first: Side, second: Side) -> None:
+        await first.files.upload(PATH, SIZE)
+        second.objects.faults.latency_ms = (900, 900)
+        begun_s = asyncio.get_running_loop().time()
+        assert await second.files.download(PATH, SIZE) is None
+        assert asyncio.get_running_loop().time() - begun_s < 1.0
+
+    check(main)
+
+
 def test_a_file_with_a_missing_or_truncated_piece_is_not_downloaded() -> None:
     async def main(bucket: SimulatedBucket, first: Side, second: Side) -> None:
         await first.files.upload(PATH, SIZE)
@@ -85,6 +98,7 @@ def test_an_object_with_another_content_is_reported() -> None:
 def test_an_interrupted_download_leaves_no_file_with_the_name() -> None:
     async def main(bucket: SimulatedBucket, first: Side, second: Side) -> None:
         await first.files.upload(PATH, SIZE)
+        second.objects.faults.latency_ms = (20, 20)
         download = asyncio.create_task(second.files.download(PATH, SIZE))
         await asyncio.sleep(0.012)
         download.cancel()
