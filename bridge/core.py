@@ -55,6 +55,7 @@ from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.rocketmq.requests.connection import ConnectionContext
 from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.redrive import redrive
+from duolog.bridge.rocketmq.retry.redriven import redriven_of
 from duolog.bridge.security.resources import DLQ, RETRY
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
@@ -279,7 +280,7 @@ class Core(Owners):
             rocketmq_consume_counts=self.rocketmq_context.groups.consume_counts,
             rocketmq_pulled_offsets=self.rocketmq_context.groups.pulled_offsets,
             unread_failures=partial(dead_letters.failed_of, self.rocketmq_context),
-            position_in=partial(dead_letters.position_in, self.rocketmq_context),
+            redriven_of=partial(redriven_of, self.rocketmq_context),
             redrive=partial(redrive, self.rocketmq_context),
         )
 

@@ -41,6 +41,7 @@ from duolog.bridge.rocketmq.consuming.pulled_offsets import PulledOffsets
 from duolog.bridge.rocketmq.groups.members import GroupMembers
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoints
 from duolog.bridge.rocketmq.requests.admission import Admission
+from duolog.bridge.rocketmq.retry.redriven import RedrivenLetters
 from duolog.bridge.security.security import Security
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.group_offsets import GroupOffsets
@@ -99,7 +100,9 @@ class GroupContext:
     rocketmq_pulled_offsets: PulledOffsets
     # (group) -> the numbers of unread retries and unread dead letters.
     unread_failures: Callable[[str], tuple[int, int]]
-    position_in: Callable[[str, Queue], int]  # (group, queue) -> the first offset that the group has not consumed.
+    redriven_of: Callable[
+        [str, Queue], RedrivenLetters
+    ]  # (group, queue of its dead letters) -> those that were redriven.
     # `rocketmq.retry.redrive.redrive`
     redrive: Callable[[str, str | None, Sequence[int] | None, Callable[[Topic], bool]], Awaitable[tuple[int, Promise]]]
 

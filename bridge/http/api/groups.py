@@ -145,9 +145,9 @@ class GroupApi(ApiPart):
         wanted = {key: request.query[key] for key in LETTER_FILTERS if request.query.get(key)}
         end = self._context.messages.isolation.stable_end(queue)
         letters, following = await self._letters(topic, queue, offset, end, limit, wanted)
-        redriven = self._context.groups.position_in(group_of_rocketmq(name), queue)
+        redriven = self._context.groups.redriven_of(group_of_rocketmq(name), queue)
         for each in letters:
-            each["is_redriven"] = each["offset"] < redriven
+            each["is_redriven"] = each["offset"] in redriven
             each["is_original_stored"] = self._is_stored(each["origin"])
         return answer({"group": name, "topic": topic.name, "next": following, "dead_letters": letters})
 
@@ -207,12 +207,13 @@ class GroupApi(ApiPart):
         count = 0
         if topic is not None:
             queue = topic.queues[0]
-            at: int | None = max(queue.start_offset, context.groups.position_in(group_name, queue))
+            redriven = context.groups.redriven_of(group_name, queue)
+            at: int | None = redriven.position
             end = context.messages.isolation.stable_end(queue)
             while at is not None:
                 letters, at = await self._letters(topic, queue, at, end, LETTERS_MAX, filters)
-                if letters:
-                    count += (await redrive([each["offset"] for each in letters]))[0]
+                if offsets := [each["offset"] for each in letters if each["offset"] not in redriven]:
+                    count += (await redrive(offsets))[0]
         return count, context.state_log.barrier()
 
     def _may_write(self, request: web.Request, topic: Topic) -> bool:

@@ -20,6 +20,7 @@ from duolog.bridge.http.openapi.operation import (
     Query,
     limit_of,
 )
+from duolog.bridge.rocketmq.retry.redriven import RANGES_MAX
 from duolog.bridge.security.tools.rule_texts import RuleText
 from duolog.bridge.tracing.trace_context import TRACEPARENT
 
@@ -205,9 +206,10 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
         is_body_optional=True,
         statuses=NO_GROUP | {409: "`to` is needed, or the dead letters cannot be sent."},
         description="`to` is `retry` (the group's retry topic) or `topic` (the topics that the messages came from). "
-        "With `offsets`, only the dead letters at these offsets are sent; a later redrive of all sends them once more, "
-        "unless they were the first ones that had not been redriven. With `reason`, `topic`, `key` or `tag`, which "
-        "filter as in the list of dead letters, the same holds for the matching ones that had not been redriven.",
+        "With `offsets`, only the dead letters at these offsets are sent, also if they were redriven before. With "
+        "`reason`, `topic`, `key` or `tag`, which filter as in the list of dead letters, the matching ones are sent "
+        "that were not redriven. A later redrive of all leaves them out; if they are in more than "
+        f"{RANGES_MAX} places with others between, it sends those behind these places once more.",
     ),
     ("POST", "/api/groups/{name}/reset"): ApiOperation(
         "Change the committed offsets of a group.",

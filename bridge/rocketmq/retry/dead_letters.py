@@ -7,8 +7,8 @@ are not counted.
 from typing import NamedTuple
 
 from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.retry.redriven import redriven_of
 from duolog.protocol.rocketmq.names import dead_letter_topic, retry_topic
-from duolog.store.index.queue import Queue
 
 
 class UnreadFailures(NamedTuple):
@@ -26,12 +26,7 @@ def failed_of(context: RocketMQContext, group: str) -> UnreadFailures:
     )
 
 
-def position_in(context: RocketMQContext, group: str, queue: Queue) -> int:
-    """Return the first offset of a queue that the group has not consumed."""
-    position = context.groups.group_offsets.fetch(group, queue.key)
-    return max(position.offset, queue.start_offset) if position is not None else queue.start_offset
-
-
 def _unread(context: RocketMQContext, group: str, topic_name: str) -> int:
     topic = context.topics.by_rocketmq_name(topic_name)
-    return sum(queue.visible_end - position_in(context, group, queue) for queue in topic.queues) if topic else 0
+    queues = topic.queues if topic is not None else ()
+    return sum(redriven_of(context, group, queue).unread(queue.visible_end) for queue in queues)

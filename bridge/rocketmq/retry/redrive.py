@@ -4,8 +4,8 @@
     to topic   %DLQ%group ──> RETRY_TOPIC      the topic that each message came from; all groups that read it get them
 
 Messages are sent as if they had never failed, from the group's committed offset in its dead-letter topic to the end of
-that topic. By default they go to the retry topic if the group has RocketMQ members; without members the request is
-refused, because the group may continue in Kafka.
+that topic, without those that were redriven out of turn (`redriven.py`). By default they go to the retry topic if the
+group has RocketMQ members; without members the request is refused, because the group may continue in Kafka.
 
 The messages of a slice and the new committed offset are one unit of the log. So a redrive continues after a crash where
 it was, and sends nothing twice, unless the group expired with its committed offsets.
@@ -21,10 +21,10 @@ from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.futures import awaited
 from duolog.bridge.records.codec import Record
-from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.context import RocketMQContext
-from duolog.bridge.rocketmq.retry.dead_letters import failed_of, position_in
+from duolog.bridge.rocketmq.retry.dead_letters import failed_of
 from duolog.bridge.rocketmq.retry.failed_attempts import FAILED_ATTEMPTS
+from duolog.bridge.rocketmq.retry.redriven import RedrivenLetters, redriven_of
 from duolog.bridge.rocketmq.retry.send_back import (
     EXPIRED_AT,
     ORIGIN_PLACE,
@@ -105,9 +105,8 @@ async def _redrive_some(
 ) -> tuple[int, Promise]:
     """Send the dead letters at these offsets of the dead-letter topic again; return their number and the promise.
 
-    The group's committed offset moves on over those of them that follow it without a gap. Others stay in front of it,
-    so a redrive of all would send them once more. Raises what `redrive` raises, and RedriveRefused for an offset that
-    has no dead letter.
+    A letter that was redriven before is sent once more, because its offset is given. Raises what `redrive` raises, and
+    RedriveRefused for an offset that has no dead letter.
     """
     group = group_of_rocketmq(name)
     dead = context.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
@@ -121,9 +120,9 @@ async def _redrive_some(
         found = await _read(context, dead, queue, offset, min(until, offset + 1))
         again = [each for record in found.buffers for each in _again(context, dead, queue, record, target)]
         now_ms = context.clock.now_ms()
-        position = position_in(context, group, queue)
-        moved = [CommittedOffset(queue.key, offset + 1)] if position == offset else []
-        _send(context, again, context.groups.group_offsets.records(group, moved, now_ms) if moved else [], now_ms)
+        before = redriven_of(context, group, queue)
+        after = before.with_all(range(offset, offset + 1))
+        _send(context, again, _records(context, group, queue, after, now_ms) if after != before else [], now_ms)
         count += len(again)
         await asyncio.sleep(0)
     return count, context.state_log.barrier()
@@ -185,16 +184,26 @@ def _origin_of(context: RocketMQContext, dead: Message) -> tuple[Topic, int]:
 async def _redrive_queue(context: RocketMQContext, group: str, dead: Topic, queue: Queue, target: _Target) -> int:
     until = context.messages.isolation.stable_end(queue)
     count = 0
-    while (offset := position_in(context, group, queue)) < until:
+    while (offset := redriven_of(context, group, queue).position) < until:
         found = await _read(context, dead, queue, offset, until)
-        if position_in(context, group, queue) != offset:
+        redriven = redriven_of(context, group, queue)
+        if redriven.position != offset:
             continue  # Another redrive sent these messages while this one waited for the disk.
-        again = [each for record in found.buffers for each in _again(context, dead, queue, record, target)]
+        left = [record for record in found.buffers if message.queue_offset_of(record) not in redriven]
+        again = [each for record in left for each in _again(context, dead, queue, record, target)]
         now_ms = context.clock.now_ms()
-        position = CommittedOffset(queue.key, found.next_offset)
-        count += _send(context, again, context.groups.group_offsets.records(group, [position], now_ms), now_ms)
+        after = redriven.with_all(range(offset, found.next_offset))
+        count += _send(context, again, _records(context, group, queue, after, now_ms), now_ms)
         await asyncio.sleep(0)
     return count
+
+
+def _records(
+    context: RocketMQContext, group: str, queue: Queue, redriven: RedrivenLetters, now_ms: int
+) -> Sequence[Record]:
+    """Return the records that say which letters were redriven."""
+    position = redriven.committed(queue.key, context.options.groups.metadata_bytes_max)
+    return context.groups.group_offsets.records(group, [position], now_ms)
 
 
 def _send(context: RocketMQContext, again: Iterable[_Back], positions: Sequence[Record], now_ms: int) -> int:
