@@ -23,6 +23,8 @@ The limits, and what happens at each (settings `limits.*`, and `kafka.*` or `roc
 """
 
 import asyncio
+import errno
+import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,6 +37,8 @@ from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.net.connections import Bounds, Connections
 from duolog.bridge.net.timed_calls import TimedCalls
 from duolog.bridge.net.tls.counts import TlsCounts
+
+log = logging.getLogger("net")
 
 BACKLOG = 1024  # Connections that the kernel keeps until they are accepted; Apache RocketMQ: 1024 (NettyServerConfig).
 
@@ -75,6 +79,7 @@ class Server:
         self._is_touched = False  # Whether the end of this turn is scheduled.
         self._answering: list[Flushable] = []  # The connections with ready answers.
         self._listeners: dict[str, asyncio.AbstractServer] = {}  # By the name of the port.
+        self._bound: dict[str, socket.socket] = {}  # The sockets of `_listeners`.
         self._is_empty = asyncio.Event()  # Set when the last connection has closed.
         # Of a broker that shares its log: whether answers may leave at this moment. None: they always may.
         self.may_answer: Callable[[], bool] | None = None
@@ -82,6 +87,15 @@ class Server:
     async def listen(self, name: str, bound: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         """Accept connections on a socket from `addresses.bind`, which is the port of this name."""
         self._listeners[name] = await self.loop.create_server(factory, sock=bound, backlog=BACKLOG)
+        self._bound[name] = bound
+
+    def listen_again(self) -> None:
+        """Open the ports again whose sockets were shut down from outside; the others stay as they are."""
+        for name in self._listeners:
+            try:
+                _listen_again(self._bound[name])
+            except OSError as error:
+                log.error("port cannot be opened again port=%s reason=%r", name, str(error))
 
     # -- The end of the loop's turn
 
@@ -167,3 +181,15 @@ class Server:
                 await asyncio.wait_for(self._is_empty.wait(), wait_ms / 1000)
         for connection in list(self.connections):
             connection.abort()
+
+
+def _listen_again(bound: socket.socket) -> None:
+    """Let a socket listen that was shut down. It has kept its port, unless the system had chosen it (port 0)."""
+    if bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return
+    try:
+        bound.bind(bound.getsockname())
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # EINVAL: the socket has a port.
+            raise
+    bound.listen(BACKLOG)

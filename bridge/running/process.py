@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from duolog.bridge.broker import BeginAgain, Broker
@@ -112,7 +113,8 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFi
     manager.ready(broker.ready_line())
     log.info("ready in_ms=%d pid=%d", broker.clock.mono_ms() - broker.started_mono_ms, os.getpid())
     try:
-        await broker.ended
+        with _watched(broker):
+            await broker.ended
     except BeginAgain:
         return BEGIN_AGAIN
     except StartError:
@@ -126,6 +128,18 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFi
     await broker.stop()
     broker.metrics.gc_pauses.stop()
     return 0
+
+
+def _watched(broker: Broker) -> AbstractContextManager[object]:
+    """Return a context in which a child process disconnects the clients of a stalled broker, if it shares its log."""
+    if not broker.options.shared.url:
+        return nullcontext()
+    from duolog.bridge.running.shared_broker import SharedBroker
+
+    assert isinstance(broker, SharedBroker)
+    watchdog = broker.external_watchdog()
+    broker.ticker.add("external watchdog", watchdog.next_deadline_ms, lambda now_ms, mono_ms: watchdog.advance(mono_ms))
+    return watchdog
 
 
 def _ready_json(broker: Broker) -> str:

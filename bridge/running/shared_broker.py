@@ -28,6 +28,7 @@ from duolog.bridge.net.addresses import StartError
 from duolog.bridge.net.nodes import Endpoints
 from duolog.bridge.rocketmq.access.gate import Gate
 from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
+from duolog.bridge.running.external_watchdog import ExternalWatchdog
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security_start import check_users, start_security
 from duolog.bridge.tracing.export import start_export
@@ -36,6 +37,7 @@ from duolog.store.files import Files, RealFiles
 from duolog.store.objects.errors import StoreRefused, UnreliableStore
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.recovery.format_version import UnknownFormat, ensure_format
+from duolog.store.shared.lease import lease_length_ms
 from duolog.store.shared.requests import RequestsStopped
 from duolog.store.store import lock_directory
 
@@ -263,12 +265,21 @@ class SharedBroker(Broker):
             return "the object store does not answer, so another broker may be the owner"
         return super().not_ready_reason()
 
+    def external_watchdog(self) -> ExternalWatchdog:
+        """Return what disconnects clients while the event loop stands still; it has not begun."""
+        ports = [port for _, port in self.listening.values()]
+        lease_ms = lease_length_ms(self.options.cluster.takeover_ms)
+        return ExternalWatchdog(self.loop, self.server, ports, lease_ms, self._lease_until_mono_ms)
+
+    def _lease_until_mono_ms(self) -> int | None:
+        """Return when the lease of this owner ends; None for a standby."""
+        uploader = self.membership.replica.uploader
+        return uploader.lease.until_mono_ms if self._is_serving and uploader is not None else None
+
     def _next_abort_mono_ms(self) -> int | None:
         """Return when the lease ends, and from then on every ABORT_MS."""
-        uploader = self.membership.replica.uploader
-        if not self._is_serving or uploader is None:
-            return None
-        return max(uploader.lease.until_mono_ms, self._aborted_mono_ms + ABORT_MS)
+        until_mono_ms = self._lease_until_mono_ms()
+        return None if until_mono_ms is None else max(until_mono_ms, self._aborted_mono_ms + ABORT_MS)
 
     def _abort_without_lease(self, mono_ms: int) -> None:
         """Abort all connections, since clients would wait for answers that cannot leave instead of asking others."""

@@ -11,12 +11,17 @@ less than a tenth in their rates.
 """
 
 
+def lease_length_ms(takeover_ms: int) -> int:
+    """Return how long an owner may answer after the create of a slot began."""
+    return takeover_ms * 9 // 10
+
+
 class OwnerLease:
     """The lease of one owner, in its own monotonic time."""
 
     def __init__(self, takeover_ms: int, begun_mono_ms: int) -> None:
         """Begin a lease. `begun_mono_ms` is when the creates began by which the owner took over (`wal/fencing.py`)."""
-        self._length_ms = takeover_ms * 9 // 10
+        self._length_ms = lease_length_ms(takeover_ms)
         self.until_mono_ms = begun_mono_ms + self._length_ms
 
     def renew(self, begun_mono_ms: int) -> None:

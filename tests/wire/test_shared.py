@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,25 @@ def send_by_rocketmq(pair: Pair, topic: str, body: bytes) -> tuple[int, int]:
     raise AssertionError("no send was acknowledged")
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def only_child_of(pid: int) -> int:
+    (child,) = eventually("a watchdog", lambda: children_of(pid), lambda found: len(found) == 1, WITHIN_S)
+    return child
+
+
+def is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").exists()
+
+
+def is_open(host: str, port: int) -> bool:
+    with socket.socket() as client:
+        client.settimeout(1.0)
+        return client.connect_ex((host, port)) == 0
+
+
 def test_a_standby_names_the_owner_and_serves_nothing_else(pair: Pair) -> None:
     owner, standby = wait_for_role(pair.owner, "owner"), wait_for_role(pair.standby, "standby")
     assert standby["owner"] == owner["owner"]
@@ -152,28 +172,48 @@ def test_clients_go_on_with_the_standby_and_nothing_acknowledged_is_lost(pair: P
     assert waited_s < TAKEOVER_WITHIN_S
 
 
-def test_a_paused_owner_that_wakes_up_acknowledges_nothing_and_follows(pair: Pair) -> None:
-    """The standby takes over in time. Clients that have connected to the paused owner wait for their own time-outs.
-
-    librdkafka waits 10 s for the first answer of a broker that has accepted its connection, and 60 s for later ones; an
-    idempotent producer may ask the paused owner for its id. So the producer that goes on begins after the takeover.
-    """
+def test_clients_of_a_paused_owner_go_on_in_time_and_it_follows_when_it_wakes_up(pair: Pair) -> None:
+    """The external watchdog disconnects the clients, whose requests the paused owner would take and never answer."""
     old = Writer(pair.bootstrap, "orders")
     old.write("before")
     os.kill(pair.owner.pid, signal.SIGSTOP)
-    old.begin("while paused")
-    begun_s = time.monotonic()
-    wait_for_role(pair.standby, "owner")
-    waited_s = time.monotonic() - begun_s
-    new = Writer(pair.standby.kafka, "orders", is_idempotent=False)
-    new.write("after")
-    os.kill(pair.owner.pid, signal.SIGCONT)
+    waited_s = old.write("while paused")
+    sent = send_by_rocketmq(pair, "orders", b"by rocketmq, while paused")
+    new = Writer(pair.bootstrap, "orders")
+    new.write("new client while paused")
+    pair.wake_owner()
     old.write("awake")
     pair.wait_until_followed()
-    expected = sorted([*old.acknowledged, *new.acknowledged])
-    assert len(expected) == 4
-    assert sorted(read_all(pair.bootstrap, "orders", 4)) == expected
+    expected = sorted([*old.acknowledged, *new.acknowledged, (*sent, b"by rocketmq, while paused")])
+    assert len(expected) == 5
+    assert sorted(read_all(pair.owner.kafka, "orders", 5)) == expected
     assert waited_s < TAKEOVER_WITHIN_S
+    only_child_of(pair.owner.pid)  # The program was executed anew, with one watchdog.
+
+
+def test_an_owner_that_was_paused_without_a_standby_goes_on_as_the_owner(pair: Pair) -> None:
+    pair.standby.stop()
+    writer = Writer(pair.owner.kafka, "orders")
+    writer.write("before")
+    epoch = status(pair.owner)["epoch"]
+    pair.pause_owner()
+    writer.begin("while paused")
+    host, _, port = pair.owner.kafka.rpartition(":")
+    eventually("the port is closed", lambda: is_open(host, int(port)), lambda found: not found, WITHIN_S)
+    pair.wake_owner()
+    writer.write("awake")
+    assert sorted(read_all(pair.owner.kafka, "orders", 3)) == sorted(writer.acknowledged)
+    assert (status(pair.owner)["role"], status(pair.owner)["epoch"]) == ("owner", epoch)
+    assert ask(pair.owner.namesrv, ROUTE, {"topic": "orders"}).code == 0
+
+
+def test_the_watchdog_ends_with_its_broker(pair: Pair) -> None:
+    watchdogs = [only_child_of(each.pid) for each in (pair.owner, pair.standby)]
+    pair.owner.kill()
+    pair.standby.stop()
+    eventually(
+        "watchdogs end", lambda: [is_running(each) for each in watchdogs], lambda found: not any(found), WITHIN_S
+    )
 
 
 def test_an_owner_that_is_cut_off_from_the_store_answers_nothing_and_follows_later(pair: Pair) -> None:
