@@ -10,7 +10,7 @@ which the permission to do this is tested.
     first beat of the broker ──> permission tested ──> "ready", or "refused ..." and the end
     no beat in time          ──> sockets shut down ──> "disconnected COUNT"      nothing further until the next beat
 
-The program imports little, because each module costs memory: 10 MB are resident, of which 4 MB are not shared with the
+The program imports little, because each module costs memory: 12 MB are resident, of which 5 MB are not shared with the
 broker's interpreter. It keeps no socket of the broker. `pidfd_getfd` needs Linux 5.6.
 """
 

@@ -55,8 +55,7 @@ def paused_for(pause_s: float) -> Fault:
         time.sleep(pause_s)
         pair.wake_owner()
 
-    # Clients whose requests the paused broker has taken wait for it to wake up, or for their own time-outs.
-    return Fault(Pair.pause_owner, wake, pause_s + TAKEOVER_WITHIN_S)
+    return Fault(Pair.pause_owner, wake)
 
 
 def with_a_bad_store(within_s: float = CUT_OFF_WITHIN_S, **faults: float) -> Fault:
