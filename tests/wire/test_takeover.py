@@ -342,5 +342,6 @@ def test_all_clients_go_on(pair: Pair, agents: Agents, tmp_path: Path, name: str
     finally:
         everyone.kill_children()
     for writer, waited_s in silent_s.items():
-        limit_s = fault.within_s + (ROUTES_WITHIN_S if writer == RocketmqJavaWriter.name else 0.0)
+        routes_s = ROUTES_WITHIN_S + fault.routes_further_s
+        limit_s = fault.within_s + (routes_s if writer == RocketmqJavaWriter.name else 0.0)
         assert waited_s < limit_s, f"{writer} waited {waited_s} s"

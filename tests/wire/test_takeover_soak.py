@@ -152,10 +152,10 @@ def check_times(acknowledged: dict[str, list[Acknowledged]], happened: list[Happ
     for number, (name, _) in enumerate(happened):
         print(f"{name}: { {writer: round(times[number], 1) for writer, times in waited_s.items()} }")
     for writer, times in waited_s.items():
-        further_s = ROUTES_WITHIN_S if writer == RocketmqJavaWriter.name else 0.0
+        is_slow = writer == RocketmqJavaWriter.name
         late = [
             (name, waited)
             for (name, _), waited in zip(happened, times, strict=True)
-            if waited > ALL_FAULTS[name].within_s + further_s
+            if waited > ALL_FAULTS[name].within_s + is_slow * (ROUTES_WITHIN_S + ALL_FAULTS[name].routes_further_s)
         ]
         assert not late, f"{writer} waited longer than a takeover takes: {late}"

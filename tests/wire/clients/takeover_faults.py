@@ -22,6 +22,9 @@ class Fault(NamedTuple):
     end: Callable[[Pair], None]
     within_s: float = TAKEOVER_WITHIN_S
     is_proxied: bool = False  # Whether it needs proxies before the store.
+    # RocketMQ's Java client may wait for so much longer. After a pause of 30 s it was seen to need two requests for
+    # routes, which are 30 s apart.
+    routes_further_s: float = 0.0
 
 
 def kill(pair: Pair) -> None:
@@ -55,7 +58,7 @@ def paused_for(pause_s: float) -> Fault:
         time.sleep(pause_s)
         pair.wake_owner()
 
-    return Fault(Pair.pause_owner, wake)
+    return Fault(Pair.pause_owner, wake, routes_further_s=pause_s)
 
 
 def with_a_bad_store(within_s: float = CUT_OFF_WITHIN_S, **faults: float) -> Fault:
