@@ -122,7 +122,7 @@ class ExternalWatchdog:
         self._server.listen_again()  # The child may have ended between the shutdown and its message.
 
     def _lost(self, reason: str) -> None:
-        log.warning("clients will not be disconnected while the event loop stands still reason=%r", reason)
+        log.warning("external watchdog does not run, clients wait for a broker that stands still reason=%r", reason)
 
     def _end(self) -> None:
         beats, self._beats = self._beats, None

@@ -119,7 +119,7 @@ def test_a_watchdog_that_cannot_start_is_one_log_line(
 
     asyncio.run(run())
     (line,) = [record.getMessage() for record in caplog.records if record.name == "bridge"]
-    assert line.startswith("clients will not be disconnected while the event loop stands still reason=")
+    assert line.startswith("external watchdog does not run, clients wait for a broker that stands still reason=")
     assert "/no/such/program" in line
 
 
