@@ -6,6 +6,7 @@ bench.send(b"GET / HTTP/1.1\\r\\n...")                            # the bytes of
 """
 
 import asyncio
+import atexit
 import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -33,6 +34,10 @@ def new_port(core: Core) -> HttpPort:
     port = HttpPort(core.http_context())
     port.add_pages(Console(port.local_api, port.read, core.clock, core.options.http).routes())
     return port
+
+
+LOOP = asyncio.Runner()  # Of all benches: a new loop for each request would take longer than the request.
+atexit.register(LOOP.close)
 
 
 class HttpDialogue:
@@ -68,11 +73,12 @@ class HttpDialogue:
 
 
 class HttpBench:
-    """A port on a core. Each call of `ask` and `send` runs a loop of its own; `port` serves tests that run a loop."""
+    """A port on a core. `ask` and `send` run LOOP; `port` makes another port, for tests that run a loop."""
 
     def __init__(self, core: ManualCore | None = None) -> None:
         self.core = core or ManualCore()
         self.core.faults.is_strict = False  # Otherwise aiohttp would answer the exception; `send` raises it instead.
+        self._started: HttpPort | None = None  # One port for all requests, because its routes take milliseconds.
 
     def port(self) -> HttpPort:
         return new_port(self.core)
@@ -90,12 +96,13 @@ class HttpBench:
 
         `pause_ms`: the answer must come only when so much time has passed.
         """
-        return asyncio.run(self._send(sent, pause_ms))
+        return LOOP.run(self._send(sent, pause_ms))
 
     async def _send(self, sent: bytes, pause_ms: int) -> tuple[int, bytes, bytes]:
-        port = self.port()
-        await port.start()
-        dialogue = HttpDialogue(self.core, port)
+        if self._started is None:
+            self._started = self.port()
+            await self._started.start()
+        dialogue = HttpDialogue(self.core, self._started)
         dialogue.send(sent)
         for passed_ms in (pause_ms - 1, 1) if pause_ms else ():
             await dialogue.turn(50)
@@ -103,7 +110,6 @@ class HttpBench:
             self.core.clock.pass_ms(passed_ms)
             self.core.server.timed_calls.run(self.core.clock.mono_ms())
         answer = await dialogue.answers()
-        await port.stop()
         assert not self.core.faults.counts, self.core.faults.counts
         return parsed(answer)
 
