@@ -10,10 +10,10 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Annotated, NoReturn
+from functools import cache, partial
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if len(arguments) < 2 and {group.name for group in app.registered_groups}.issuperset(arguments):
         arguments = [*arguments, "--help"]
     try:
-        status = app(arguments, prog_name="duolog", standalone_mode=False)
+        status = command_of(app)(arguments, prog_name="duolog", standalone_mode=False)
     except typer.TyperException as error:
         say(error.format_message())
         status = error.exit_code
@@ -61,17 +61,29 @@ def _end_at_once(status: int | None) -> NoReturn:
     os._exit(status or 0)
 
 
+@cache
 def program() -> typer.Typer:
     """Return the program with all commands."""
     from duolog.bridge.cli import commands
 
-    app = server_program()
+    app = _new_program()
     commands.add_to(app)
     return app
 
 
+@cache
 def server_program() -> typer.Typer:
     """Return the program with the command `serve` alone."""
+    return _new_program()
+
+
+@cache
+def command_of(app: typer.Typer) -> Callable[..., Any]:
+    """Return what parses the arguments of a program. It is made once, also for tests that call `main` often."""
+    return typer.main.get_command(app)
+
+
+def _new_program() -> typer.Typer:
     app = typer.Typer(
         help="A message broker: RocketMQ clients, Kafka clients and Spark share the same topics over one commitlog.",
         epilog="--http, --url and --json may also stand before the command. Exit status: 0 done, 1 not done, "
