@@ -402,6 +402,12 @@ class _File:
         self.durable = self.bytes.copy()
         self.unsynced: list[_Write | _Resize] = []
 
+    def __deepcopy__(self, memo: object) -> "_File":
+        """Copy the bytes, and not the changes, which never change themselves."""
+        copied = _File(self.bytes.copy())
+        copied.durable, copied.unsynced = self.durable.copy(), [*self.unsynced]
+        return copied
+
     def write(self, at: int, data: bytes) -> None:
         self.bytes.put(at, data)
         self.unsynced.append(_Write(at, data))
