@@ -32,7 +32,11 @@ OPTIONS = SharedOptions(
     cache_bytes=CACHE_BYTES,
     range_bytes=1 << 10,
 )
-FAST = StoreFaults(latency_ms=(0, 1))
+
+
+def fast() -> StoreFaults:
+    """Return a store that answers at once. It is a new one, because a test may change it later."""
+    return StoreFaults(latency_ms=(0, 1))
 
 
 def local_bytes(disk: CrashDisk) -> int:
@@ -56,7 +60,7 @@ def is_within(node: Node) -> bool:
 
 async def history(world: World, name: str = "a") -> Node:
     """Let a broker own the stream until its log is several times as large as what it keeps, and then be idle."""
-    owner = world.start(name, FAST)
+    owner = world.start(name, fast())
     await until(lambda: owner.is_serving, world)
     await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
     owner.append_ms = 10_000_000
@@ -141,9 +145,9 @@ def test_restarted_broker_and_a_standby_that_takes_over_read_what_they_have_drop
     world = World(3, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a", FAST)
+        owner = world.start("a", fast())
         await until(lambda: owner.is_serving, world)
-        standby = world.start("b", FAST)
+        standby = world.start("b", fast())
         await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
         owner.append_ms = 10_000_000
         await until(lambda: is_within(owner) and is_within(standby), world, 300)
@@ -274,7 +278,7 @@ def test_damaged_local_segment_is_not_dropped_and_later_ones_are(caplog: pytest.
     world = World(8, replace(OPTIONS, cache_bytes=0))
 
     async def main() -> None:
-        owner = world.start("a", FAST)
+        owner = world.start("a", fast())
         await until(lambda: owner.is_serving, world)
         await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
         assert not dropped(owner.disk), "no bound, so nothing is dropped"
@@ -303,7 +307,7 @@ def test_brokers_with_a_bound_lose_nothing_while_they_take_over_and_remove_segme
 
     async def main() -> None:
         for name in "ab":
-            world.start(name, FAST)
+            world.start(name, fast())
         for _ in range(4):
             await until(lambda: bool(world.owners), world)
             owner = world.owners[0]

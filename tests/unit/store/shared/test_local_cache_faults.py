@@ -26,9 +26,9 @@ from tests.kit.object_store import StoreFaults
 from tests.kit.shared_nodes import SHARED_QUEUE, World, stop_all, until
 from tests.unit.store.shared.test_local_cache import (
     CACHE_BYTES,
-    FAST,
     OPTIONS,
     dropped,
+    fast,
     history,
     is_within,
     read,
@@ -40,7 +40,7 @@ def test_segment_that_no_objects_have_stays_and_later_ones_are_dropped(caplog: p
     world = World(3, replace(OPTIONS, cache_bytes=0))
 
     async def main() -> None:
-        owner = world.start("a", FAST)
+        owner = world.start("a", fast())
         await until(lambda: owner.is_serving, world)
         await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
         owner.append_ms = 10_000_000
@@ -133,7 +133,7 @@ def test_segment_that_a_lease_holds_is_not_dropped() -> None:
     world = World(3, replace(OPTIONS, cache_bytes=0))
 
     async def main() -> None:
-        owner = world.start("a", FAST)
+        owner = world.start("a", fast())
         await until(lambda: owner.is_serving, world)
         await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
         owner.append_ms = 10_000_000
@@ -173,10 +173,10 @@ def test_backup_reads_dropped_segments_and_opens_the_object_store_once(tmp_path:
     opened = list[ObjectStore]()
 
     def open_objects() -> ObjectStore:
-        opened.append(world.bucket.client("x", FAST))
+        opened.append(world.bucket.client("x", fast()))
         return opened[-1]
 
-    cached, copied = CachedFiles(disk, world.bucket.client("y", FAST), 1 << 20), list[CopiedFile]()
+    cached, copied = CachedFiles(disk, world.bucket.client("y", fast()), 1 << 20), list[CopiedFile]()
     sealed = list_segments(cached)[:-1]
     assert sum(cached.is_remote(each.path) for each in sealed) > 3
     for each in sealed:
@@ -203,7 +203,7 @@ def test_nothing_is_read_ahead_with_room_for_few_ranges(room: int, asked: int) -
     world.bucket.objects[chunks[0].key] = bytes(256)
 
     async def main() -> None:
-        cache = RangeCache(CrashDisk(), world.bucket.client("x", FAST), room * 64)
+        cache = RangeCache(CrashDisk(), world.bucket.client("x", fast()), room * 64)
         outcome: asyncio.Future[StoreError | OSError | None] = asyncio.get_running_loop().create_future()
         cache.want(chunks[:1])
         cache.fetch(chunks[:1], chunks[1:], outcome.set_result)
