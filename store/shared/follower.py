@@ -71,6 +71,7 @@ class Follower:
     async def _follow(self) -> None:
         """Take slots until this broker should take over. Raises RequestsStopped, DamagedObject and StoreError."""
         while True:
+            self._collect()  # Answers may have come while this follower looked at something else, or was paused.
             for sequence in () if self._is_full else self._polling.due(self._mono_ms()):
                 is_twinned = not self._polling.asks_again
                 task = asyncio.create_task(self._requests.get(key_of(sequence), is_twinned=is_twinned))
@@ -82,7 +83,6 @@ class Follower:
                 return
             else:
                 await self._wait()
-            self._collect()
 
     @property
     def _is_full(self) -> bool:

@@ -53,7 +53,9 @@ class Polling:
         self._is_behind = True  # No slot was empty since this follower may have fallen behind.
         self._due: dict[int, int] = {}  # Slots that are to be asked for again, and when.
         self._found: set[int] = set()  # Slots above the first one that were found.
-        self._empty: set[int] = set()  # Slots that were empty, and no doubt came after that.
+        self._empty: dict[
+            int, int
+        ] = {}  # Slots that were empty with no doubt after that, and when they were asked for.
         self._found_mono_ms: deque[int] = deque()  # When slots were found, for the time of a round trip.
         self._ahead, self._grown, self._ahead_max = AHEAD_FIRST, 0, AHEAD_MAX
         self._hits = self._misses = 0  # In a row.
@@ -68,8 +70,13 @@ class Polling:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the next slot was empty when it was asked for last."""
-        return self._first in self._empty
+        """Whether the next slot was empty in a request that began after the one that found the newest slot.
+
+        One that began with it says little if many slots are asked for at a time: the next answer comes a round trip
+        later.
+        """
+        _, newest_asked_mono_ms = self._anchor
+        return self._empty.get(self._first, 0) > newest_asked_mono_ms
 
     @property
     def asks_again(self) -> bool:
@@ -153,7 +160,7 @@ class Polling:
         self._latencies.append(mono_ms - asked_mono_ms)
         self._due.pop(sequence, None)
         if sequence in self._empty:
-            self._empty.remove(sequence)
+            del self._empty[sequence]
             self.is_doubtful = False  # It was the end of the log when it was empty.
         if sequence < self._first or sequence in self._found:
             return
@@ -187,7 +194,7 @@ class Polling:
         self._latencies.append(mono_ms - asked_mono_ms)
         if not self._first <= sequence < self._next or sequence in self._found:
             return
-        self._empty.add(sequence)
+        self._empty[sequence] = max(asked_mono_ms, self._empty.get(sequence, 0))
         self._hits, self._misses = 0, self._misses + 1
         self._is_busy = self._is_behind = False
         self._ahead, self._grown = max(1, self._ahead - 1), 0

@@ -20,3 +20,20 @@ def test_follower_that_goes_on_behind_segment_objects_reads_all_slots_of_an_idle
                 polling.missed(sequence, mono_ms, mono_ms)
     assert set(range(10, 41)) <= set(asked)
     assert polling.is_at_end
+
+
+def test_an_empty_slot_ends_the_log_only_if_it_was_asked_for_after_the_newest_slot_that_was_found() -> None:
+    # While the store is slow, all slots of a round trip are asked for at once, and the next answers come a round trip
+    # later. A standby that fenced before they came fenced owners that were alive, and fell behind by it.
+    polling = Polling(3_000, 5)
+    polling.found(5, 2 * HEADER_SIZE, 0, 1_000)
+    asked = polling.due(1_000)
+    assert len(asked) > 1
+    for sequence in asked[:-1]:
+        polling.found(sequence, HEADER_SIZE, 1_000, 3_000)
+    end = asked[-1]
+    polling.missed(end, 1_000, 3_000)
+    assert not polling.is_at_end
+    assert end in polling.due(3_000)
+    polling.missed(end, 3_000, 5_000)
+    assert polling.is_at_end
