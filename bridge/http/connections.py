@@ -118,7 +118,8 @@ class HttpConnection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer a malformed request in the format of all errors; aiohttp would also log a traceback of its parser."""
-        log.debug("http request refused peer=%s status=%d reason=%r", request.remote, status, message)
+        reason = (message or "").partition(":")[0]  # What follows may quote a header, and that a password.
+        log.debug("http request refused peer=%s status=%d reason=%r", request.remote, status, reason)
         response = failure(message or "the request is not valid HTTP", status)
         response.force_close()
         return response

@@ -62,7 +62,7 @@ from duolog.bridge.security.acls import TooManyRules
 from duolog.bridge.security.quotas.entity import BadQuota
 from duolog.bridge.security.quotas.stored_quotas import TooManyQuotas
 from duolog.bridge.security.rules import BadRule
-from duolog.bridge.security.user_changes import NotSuper
+from duolog.bridge.security.user_changes import NotSuper, RightTakenAway
 from duolog.bridge.security.users import TooManyUsers, UnknownUser, UserError, UserExists
 from duolog.bridge.state.group_offsets import TooManyGroupOffsets
 from duolog.bridge.state.idempotency_keys import IdempotencyKeyReused
@@ -236,9 +236,12 @@ class HttpPort:
                 await self._gate.admit(request, self.read)
             rate = self._quotas.begin(request)
             work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))
-            response = await measured(work, self._context.monitoring.watchdog, _kind_of(request))
-            if rate is not None:
-                self._quotas.count(request, response, rate)
+            response: web.StreamResponse | None = None
+            try:
+                response = await measured(work, self._context.monitoring.watchdog, _kind_of(request))
+            finally:
+                if rate is not None:
+                    self._quotas.count(request, response, rate)
             return response
         except web.HTTPMethodNotAllowed as error:
             return failure(
@@ -258,7 +261,7 @@ class HttpPort:
             return await self._quotas.refusal(error)
         except PendingQuotaReached as error:
             return await self._quotas.pending_refusal(request, error)
-        except (MayNotRead, NotSuper) as error:
+        except (MayNotRead, NotSuper, RightTakenAway) as error:
             return failure(str(error), 403)
         except (TopicExists, UserExists, TooManyUsers, TooManyRules, TooManyQuotas) as error:
             return failure(str(error), 409)

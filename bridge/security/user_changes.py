@@ -14,6 +14,7 @@ import msgspec
 
 from duolog.bridge.records.security import UserSet
 from duolog.bridge.security.logins import new_record
+from duolog.bridge.security.rules import Operation
 from duolog.bridge.security.security import Security
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.users import UserError
@@ -25,6 +26,13 @@ class NotSuper(UserError):
 
     def __init__(self) -> None:
         super().__init__("only a super user may make, change or remove a super user")
+
+
+class RightTakenAway(UserError):
+    """A change of a user waits while a thread hashes a password; the right to make it may be taken away meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__("the right to change users was taken away while the password was hashed")
 
 
 def hashing(
@@ -55,8 +63,8 @@ def hashed(outcome: UserSet | Exception) -> UserSet:
 def set_user(
     security: Security, session: Session | None, record: UserSet, now_ms: int, *, is_new: bool | None = None
 ) -> Promise:
-    """Add or replace a user; `is_new` refuses the other case. Raises NotSuper, UserError, StoreError."""
-    _check_super(security, session, record.name, makes_super=record.is_super)
+    """Add or replace a user; `is_new` refuses the other case. Raises UserError and StoreError."""
+    _check_right(security, session, record.name, makes_super=record.is_super)
     return security.users.set(record, now_ms, is_new=is_new)
 
 
@@ -70,7 +78,7 @@ def change_user(
     is_super: bool | None = None,
     groups: Sequence[str] | None = None,
 ) -> Promise:
-    """Change a user; `made` has the verifiers of a new password. Raises NotSuper, UserError, StoreError."""
+    """Change a user; `made` has the verifiers of a new password. Raises UserError and StoreError."""
     known = security.users.known(name).record
     record = msgspec.structs.replace(
         made or known,
@@ -81,13 +89,17 @@ def change_user(
 
 
 def remove_user(security: Security, session: Session | None, name: str, now_ms: int) -> Promise:
-    """Remove a user; rules that name the user stay. Raises NotSuper, UnknownUser, StoreError."""
-    _check_super(security, session, name)
+    """Remove a user; rules that name the user stay. Raises UserError and StoreError."""
+    _check_right(security, session, name)
     return security.users.remove(name, now_ms)
 
 
-def _check_super(security: Security, session: Session | None, name: str, *, makes_super: bool = False) -> None:
-    if session is None or security.authorizer.is_super(session):
+def _check_right(security: Security, session: Session | None, name: str, *, makes_super: bool = False) -> None:
+    if session is None:
+        return
+    if not security.authorizer.allows_cluster(session, Operation.ALTER):
+        raise RightTakenAway
+    if security.authorizer.is_super(session):
         return
     user = security.users.get(name)
     if makes_super or (user is not None and user.is_super):

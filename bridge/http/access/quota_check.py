@@ -81,8 +81,11 @@ class QuotaCheck:
         await self._pauses.wait(self._quotas.refused(DELAYED, _user_of(request), _NO_CLIENT_ID, mono_ms) - mono_ms)
         return failure(str(error), 429)
 
-    def count(self, request: web.Request, response: web.StreamResponse, rate: Rate) -> None:
-        """Count what a request has sent, or what its answer has; of a Listing, while it is written."""
+    def count(self, request: web.Request, response: web.StreamResponse | None, rate: Rate) -> None:
+        """Count what a request has sent, or what its answer has; of a Listing, while it is written.
+
+        What a refused request has sent counts, too; its `response` is None.
+        """
         access = access_of(self._table, request)
         if access is None or access.quota != FETCHED:
             given = request.get(BODY)

@@ -17,7 +17,7 @@ from duolog.bridge.kafka.requests.request import NO_THROTTLE, KafkaRequest, Step
 from duolog.bridge.records.security import ScramVerifier, UserSet
 from duolog.bridge.security.passwords import verifier_of_salted
 from duolog.bridge.security.scram import Mechanism
-from duolog.bridge.security.user_changes import NotSuper, remove_user, set_user
+from duolog.bridge.security.user_changes import NotSuper, RightTakenAway, remove_user, set_user
 from duolog.bridge.security.users import TooManyUsers, User, UserError
 from duolog.protocol.kafka.api_messages import ErrorCode
 from duolog.protocol.kafka.response import Elements
@@ -29,6 +29,7 @@ ITERATIONS: Final = range(4096, 16_384 + 1)
 SALT_BYTES_MAX: Final = 1024
 _ERRORS: Final[dict[type[Exception], ErrorCode]] = {
     NotSuper: ErrorCode.cluster_authorization_failed,
+    RightTakenAway: ErrorCode.cluster_authorization_failed,
     TooManyUsers: ErrorCode.policy_violation,
 }
 _FIELDS: Final = {Mechanism.SHA_256: "scram_sha_256", Mechanism.SHA_512: "scram_sha_512"}

@@ -14,7 +14,7 @@ from duolog.bridge.rocketmq.pop.pop_checkpoints import TooManyPopped
 from duolog.bridge.rocketmq.requests.admission import Busy
 from duolog.bridge.security.acls import TooManyRules
 from duolog.bridge.security.rules import BadRule
-from duolog.bridge.security.user_changes import NotSuper
+from duolog.bridge.security.user_changes import NotSuper, RightTakenAway
 from duolog.bridge.security.users import UnknownUser, UserError
 from duolog.bridge.state.group_offsets import MetadataTooLarge, TooManyGroupOffsets
 from duolog.bridge.state.topic_configs import InvalidConfig
@@ -72,6 +72,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (IllegalExpression, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
     (IllegalName, ResponseCode.INVALID_PARAMETER),
     (NotSuper, ResponseCode.NO_PERMISSION),
+    (RightTakenAway, ResponseCode.NO_PERMISSION),
     (UnknownUser, ResponseCode.USER_NOT_EXIST),
     (UserError, ResponseCode.INVALID_PARAMETER),
     (BadRule, ResponseCode.INVALID_PARAMETER),

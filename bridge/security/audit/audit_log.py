@@ -92,7 +92,7 @@ class AuditLog:
                 self._refused(protocol, session, request, need)
 
     def _refused(self, protocol: str, session: Session, request: str, need: Need) -> None:
-        rule = self._deciding(session, need)
+        rule, request = self._deciding(session, need), request[:TEXT_MAX]
         principal, name = session.principal[:TEXT_MAX], (need.name or "")[:TEXT_MAX]
         operation, resource = need.operation.name.lower(), need.resource_type.name.lower()
         if self.sink is None:

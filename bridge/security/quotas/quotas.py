@@ -114,6 +114,7 @@ class Quotas:
         self.generation = 0
         self.throttled = defaultdict[tuple[str, str], int](int)  # By (protocol, key); a metric.
         self._rates: dict[_Key, Rate] = {}
+        self._pruned_mono_ms = -WINDOW_MS  # When those that are unused were removed last.
         self._connections: dict[_Key, int] = {}  # Open connections, only of those that have a limit.
 
     def _changed(self) -> None:
@@ -189,7 +190,8 @@ class Quotas:
         return rate
 
     def _has_room(self, mono_ms: int) -> bool:
-        if len(self._rates) >= self._clients_max:
+        if len(self._rates) >= self._clients_max and mono_ms - self._pruned_mono_ms >= WINDOW_MS:
+            self._pruned_mono_ms = mono_ms  # Not for each further client: it takes milliseconds.
             self._rates = {key: rate for key, rate in self._rates.items() if not rate.is_unused(mono_ms)}
         return len(self._rates) < self._clients_max
 

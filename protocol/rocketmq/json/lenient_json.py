@@ -76,7 +76,7 @@ def parse(text: str) -> Any:
             _, parts = opened.pop()
             parts.append(value)
     else:
-        raise ProtocolError(f"JSON: character {at + 1}: {text[at : at + 20]!r} is no token, or a text without end")
+        raise ProtocolError(f"JSON: character {at + 1}: here begins no token, or a text without end")
     if opened or len(parts) != 1 or parts[0] is _COLON:
         raise ProtocolError(f"JSON: {len(opened)} brackets are not closed, {len(parts)} values at the end")
     return parts[0]

@@ -113,6 +113,8 @@ def test_tables_are_bounded() -> None:
         rates.append(rate)
     assert table.quotas.meter(None, "a", "", 0).produced is rates[0]
     assert table.quotas.meter(None, "c", "", 0).produced is not table.quotas.meter(None, "c", "", 0).produced
+    rates[0].use(-5000, 0)  # It is unused now, which a further client does not look for within the same second.
+    assert table.quotas.meter(None, "d", "", 500).produced is not table.quotas.meter(None, "d", "", 500).produced
     later_ms = 60_000
     assert table.quotas.meter(None, "c", "", later_ms).produced is table.quotas.meter(None, "c", "", later_ms).produced
 
@@ -299,6 +301,17 @@ def test_messages_over_http_above_the_quota_are_refused_until_their_time_has_com
     assert bench.ask("GET", messages)[0] == 200, "another quota"
     clock.pass_ms(3000)
     assert bench.ask("POST", timers, small)[0] == 201
+
+
+def test_what_refused_requests_over_http_send_counts_too() -> None:
+    bench = HttpBench(RocketMQBroker())
+    put(bench.core.security.quotas, "ANONYMOUS", None, producer_byte_rate=1000)
+    bench.core.topic("orders")
+    unknown = {"value": "x" * 3500, "queue": 99}
+    assert bench.ask("POST", "/api/topics/orders/messages", unknown)[0] == 400
+    body = json.dumps({"value": "x"}).encode()
+    status, _, _ = bench.send(encoded("POST", "/api/topics/orders/messages", body, HEADERS), REFUSAL_MS)
+    assert status == 429
 
 
 def test_a_refusal_over_http_that_waits_is_answered_when_the_port_stops() -> None:

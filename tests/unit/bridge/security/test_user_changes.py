@@ -7,10 +7,20 @@ import pytest
 from duolog.bridge.config import Options, SecurityOptions
 from duolog.bridge.monitoring.poison import Poison
 from duolog.bridge.records import codec
+from duolog.bridge.security.rules import CLUSTER_NAME
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.security import Security
 from duolog.bridge.security.session import Session
-from duolog.bridge.security.user_changes import NotSuper, change_user, hashed, hashing, remove_user, set_user
+from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
+from duolog.bridge.security.user_changes import (
+    NotSuper,
+    RightTakenAway,
+    change_user,
+    hashed,
+    hashing,
+    remove_user,
+    set_user,
+)
 from duolog.bridge.security.users import UnknownUser, UserError, UserExists
 from duolog.store.state_log import StateLog
 from tests.kit.clock import ManualClock
@@ -34,6 +44,13 @@ def add(security: Security, name: str, *, is_super: bool = False, groups: Sequen
     return Session(name, "10.0.0.7", login=security.users.known(name).login)
 
 
+def add_administrator(security: Security, name: str) -> Session:
+    """Add a user who may change users, and is no super user."""
+    rule = rule_of(RuleText(f"User:{name}", "cluster", "alter", "allow", CLUSTER_NAME))
+    security.acls.add([rule], NOW)
+    return add(security, name)
+
+
 def test_what_is_not_given_stays(security: Security) -> None:
     add(security, "alice", is_super=True, groups=["ops"])
     made = hashed(hashing(security, "alice", "other", NOW)())
@@ -54,7 +71,7 @@ def test_user_who_loses_super_while_a_password_is_hashed_does_not_get_it_back(se
 
 
 def test_only_super_users_make_change_and_remove_super_users(security: Security) -> None:
-    root, clerk = add(security, "root", is_super=True), add(security, "clerk")
+    root, clerk = add(security, "root", is_super=True), add_administrator(security, "clerk")
     with pytest.raises(NotSuper):
         change_user(security, clerk, "clerk", NOW, is_super=True)
     with pytest.raises(NotSuper):
@@ -64,6 +81,20 @@ def test_only_super_users_make_change_and_remove_super_users(security: Security)
     change_user(security, root, "clerk", NOW, is_super=True)
     remove_user(security, clerk, "root", NOW)  # The clerk is a super user by now.
     assert security.users.get("root") is None
+
+
+def test_administrator_who_is_removed_while_a_password_is_hashed_changes_nobody(security: Security) -> None:
+    clerk = add_administrator(security, "clerk")
+    add(security, "bob")
+    new, other = hashing(security, "backdoor", "secret", NOW), hashing(security, "bob", "other", NOW)
+    remove_user(security, None, "clerk", NOW)
+    with pytest.raises(RightTakenAway):
+        set_user(security, clerk, hashed(new()), NOW, is_new=True)
+    with pytest.raises(RightTakenAway):
+        change_user(security, clerk, "bob", NOW, made=hashed(other()))
+    with pytest.raises(RightTakenAway):
+        remove_user(security, clerk, "bob", NOW)
+    assert security.users.get("backdoor") is None
 
 
 def test_users_that_are_there_or_are_missing_are_refused(security: Security) -> None:
