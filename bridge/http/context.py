@@ -100,9 +100,8 @@ class GroupContext:
     rocketmq_pulled_offsets: PulledOffsets
     # (group) -> the numbers of unread retries and unread dead letters.
     unread_failures: Callable[[str], tuple[int, int]]
-    redriven_of: Callable[
-        [str, Queue], RedrivenLetters
-    ]  # (group, queue of its dead letters) -> those that were redriven.
+    # (group, queue of its dead letters) -> those that were redriven.
+    redriven_of: Callable[[str, Queue], RedrivenLetters]
     # `rocketmq.retry.redrive.redrive`
     redrive: Callable[[str, str | None, Sequence[int] | None, Callable[[Topic], bool]], Awaitable[tuple[int, Promise]]]
 

@@ -18,7 +18,7 @@ from duolog.store.index.queue import Queue
 
 RANGES_MAX: Final = 32
 _NAME: Final = "redriven"
-_RANGE: Final = re.compile(r" ([0-9]{1,19})-([0-9]{1,19})")
+_RANGE: Final = re.compile(r" ([0-9]{1,18})-([0-9]{1,18})")  # A client may commit any text: `len` takes no more.
 _METADATA: Final = re.compile(rf"{_NAME}(?:{_RANGE.pattern})+")
 
 

@@ -46,9 +46,7 @@ class Orphans:
     def __init__(self, requests: Requests, manifests: Manifests, mono_ms: Callable[[], int]) -> None:
         self._requests, self._manifests, self._mono_ms = requests, manifests, mono_ms
         self._kept: set[str] = set()  # Slots below the floor that were read once: fences, and what is no slot.
-        self._tests: dict[
-            str, int
-        ] = {}  # Objects of tests that the last pass has found, and when they were found first.
+        self._tests: dict[str, int] = {}  # Objects of tests in the last pass, and when they were found first.
 
     async def delete(self) -> None:
         """Make one pass. Raises RequestsStopped and DamagedObject."""

@@ -46,7 +46,7 @@ def test_letters_are_stored_with_the_committed_offset() -> None:
 
 
 @pytest.mark.parametrize(
-    "metadata", ["", "redriven", "redriven 15", "redriven 15-17 x", "redriven " + "9" * 30 + "-1", "my own 15-17"]
+    "metadata", ["", "redriven", "redriven 15", "redriven 15-17 x", "redriven 15-" + "9" * 19, "my own 15-17"]
 )
 def test_other_metadata_names_no_letters(metadata: str) -> None:
     assert stored(RocketMQBroker(), CommittedOffset(0, 12, metadata=metadata)) == RedrivenLetters(12)
@@ -55,6 +55,11 @@ def test_other_metadata_names_no_letters(metadata: str) -> None:
 @pytest.mark.parametrize("metadata", ["redriven 17-15 3-2", "redriven 1-13 13-12"])
 def test_ranges_that_are_wrong_or_overlap_do_no_harm(metadata: str) -> None:
     assert stored(RocketMQBroker(), CommittedOffset(0, 14, metadata=metadata)) == RedrivenLetters(14)
+
+
+def test_ranges_beyond_the_end_of_the_queue_count_for_no_letters() -> None:
+    position = CommittedOffset(0, 12, metadata="redriven " + " ".join(f"{at}-" + "9" * 18 for at in (15, 17)))
+    assert stored(RocketMQBroker(), position).unread(20) == 0
 
 
 def test_ranges_beyond_the_room_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
