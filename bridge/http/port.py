@@ -256,7 +256,11 @@ class HttpPort:
         except (NotLoggedIn, NotAllowed) as error:
             return not_admitted(error)
         except UnknownReader as error:
-            return failure(str(error), 401)
+            if self._gate is not None:
+                await self._gate.note_unknown_reader(request, str(error))
+            response = failure(str(error), 401)
+            response.headers["WWW-Authenticate"] = "Bearer"
+            return response
         except AboveQuota as error:
             return await self._quotas.refusal(error)
         except PendingQuotaReached as error:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 BASIC: Final = "basic"
 BEARER: Final = "bearer"
+READER: Final = "reader"  # What the audit log calls a token of `http.readers_file`.
 SESSION: Final = web.RequestKey("session", Session)
 
 
@@ -117,14 +118,23 @@ class HttpGate:
         name, password = _credentials(given)
         return await self._logged_in(self._login(name, password, request.remote or ""))
 
+    async def note_unknown_reader(self, request: web.Request, reason: str) -> None:
+        """Note a token that is not in `http.readers_file` as a failed login, and return after its delay."""
+        self._security.audit.login("http", READER, "", request.remote or "", reason)
+        await self._delay()
+
     async def _logged_in(self, login: Awaitable[Session]) -> Session:
         """Return the session of a login. Raises NotLoggedIn, after a delay so that nobody guesses passwords fast."""
         try:
             return await login
         except LoginFailed as failure:
-            if delay_ms := self._security.options.failed_login_delay_ms:
-                await self._pauses.wait(delay_ms)
+            await self._delay()
             raise NotLoggedIn(str(failure)) from failure
+
+    async def _delay(self) -> None:
+        """Return after the delay of a failed login."""
+        if delay_ms := self._security.options.failed_login_delay_ms:
+            await self._pauses.wait(delay_ms)
 
     async def _bearer(self, token: str, host: str) -> Session:
         clock = self._context.clock

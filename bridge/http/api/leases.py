@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from duolog.bridge.http.access.gate import SESSION
 from duolog.bridge.http.answers import (
     Listing,
     answer,
@@ -78,23 +79,29 @@ class LeaseApi(ApiPart):
             web.post("/api/backups", self._backup),
         ]
 
+    def _readers_of(self, request: web.Request) -> Readers:
+        """Return the table that holds for a request. Whoever has logged in has the right to read all files."""
+        return Readers(None) if SESSION in request else self._readers()
+
     async def _lease(self, request: web.Request) -> web.StreamResponse:
         wanted = parsed(await self._read(request), NewLease)
         await self._kept(self._context.state_log.barrier())
-        return take(self._context, wanted, self._readers(), _caller(request), request.remote or "")
+        return take(self._context, wanted, self._readers_of(request), _caller(request), request.remote or "")
 
     async def _renew_lease(self, request: web.Request) -> web.Response:
         lease = request.match_info["lease"]
-        return answer(renew(self._context, lease, self._readers(), _caller(request)))
+        return answer(renew(self._context, lease, self._readers_of(request), _caller(request)))
 
     async def _release_lease(self, request: web.Request) -> web.Response:
         lease = request.match_info["lease"]
-        return answer(release(self._context, lease, self._readers(), _caller(request)))
+        return answer(release(self._context, lease, self._readers_of(request), _caller(request)))
 
     async def _backup(self, request: web.Request) -> web.StreamResponse:
         body = await self._read(request)
         wanted = parsed(body, NewBackup) if body else NewBackup()
-        lease = take_all(self._context, wanted.lease_ms, self._readers(), _caller(request), request.remote or "")
+        lease = take_all(
+            self._context, wanted.lease_ms, self._readers_of(request), _caller(request), request.remote or ""
+        )
         # The position, and what the log and the tables are there, belong to the same moment.
         position = self._context.store.next_position
         segments = [each for each in self._context.store.segments() if each.start < position]

@@ -5,18 +5,20 @@ The routes are those of the router, so a new one is covered by itself.
 """
 
 import base64
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from duolog.bridge.config import Options, SecurityOptions
+from duolog.bridge.config import HttpOptions, Options, SecurityOptions
 from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES, WHEN_FOUND
 from duolog.bridge.http.port import routes_of
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
-from tests.kit.http import HttpBench
+from tests.kit.http import HEADERS, HttpBench, encoded
 from tests.unit.adversary.http_requests import BODIES
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 from tests.unit.bridge.security.test_kafka_login import BOX, RECORDS
@@ -32,9 +34,10 @@ def as_user(name: str, password: str = "secret") -> dict[str, str]:
 class Bench(HttpBench):
     core: RocketMQBroker
 
-    def __init__(self, failed_login_delay_ms: int = 0) -> None:
+    def __init__(self, failed_login_delay_ms: int = 0, readers_file: str = "") -> None:
         settings = SecurityOptions(enabled=True, failed_login_delay_ms=failed_login_delay_ms)
-        super().__init__(RocketMQBroker(options=Options(security=settings)))
+        http = HttpOptions(readers_file=readers_file)
+        super().__init__(RocketMQBroker(options=Options(security=settings, http=http)))
         self.core.security.use(BOX)
         for record in RECORDS:
             self.core.security.users.set(record, self.core.clock.now_ms())
@@ -127,6 +130,23 @@ def test_redrive_writes_to_no_topic_that_a_dead_letter_only_names(bench: Bench) 
     assert (status, "orders" in answer["error"]) == (409, True), answer
     assert [queue.visible_end for queue in core.topic("orders").queues] == before
     assert bench.status("POST", "/api/groups/alices/redrive", as_user("root"), {"to": "topic"}) == 200
+
+
+def test_log_files_are_read_with_the_right_or_a_token_and_another_token_is_a_failed_login(tmp_path: Path) -> None:
+    file = tmp_path / "readers.toml"
+    file.write_text('"few" = ["orders"]')
+    bench = Bench(readers_file=str(file))
+    wanted = json.dumps({"topics": ["orders"]}).encode()
+
+    def asked(**headers: str) -> tuple[int, bytes]:
+        return bench.send(encoded("POST", "/api/leases", wanted, HEADERS | headers))[:2]
+
+    assert asked(Authorization="Bearer few")[0] == 201
+    assert asked(**as_user("root"))[0] == 201
+    assert asked(**as_user("alice"))[0] == 403
+    status, head = asked(Authorization="Bearer else")
+    assert (status, b"WWW-Authenticate: Bearer" in head) == (401, True), head
+    assert bench.core.security.audit.logins["http", "reader", "failure"] == 1
 
 
 def test_users_and_rules_are_managed_without_showing_secrets(bench: Bench) -> None:
