@@ -26,6 +26,7 @@ from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRet
 BUSY = (408, 425, 429, 503)
 EXISTS = (304, 412)
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})")
+_NO_CONNECTION = re.compile(r"kind: Connect\b")  # `kind: ConnectionReset` is of a connection that was established.
 _CODE = re.compile(r"<Code>([A-Za-z0-9._-]{1,64})</Code>")
 _INSTANCE_ROLE = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata/identity")
 BUSY_CODES = ("RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict", "ServerBusy")
@@ -105,7 +106,7 @@ def answer_of(error: Exception) -> StoreAnswer:
     return StoreAnswer(
         int(status[1]) if status else 301 if "BareRedirect" in text else 0,
         code[1] if code else "",
-        was_sent="kind: Connect" not in text,
+        was_sent=not _NO_CONNECTION.search(text),
         is_about_credentials=any(name in text for name in _INSTANCE_ROLE),
     )
 

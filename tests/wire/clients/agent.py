@@ -40,7 +40,8 @@ class Agent:
         self._ids = itertools.count()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._lock = threading.Lock()
-        threading.Thread(target=self._read_answers, name=f"{name} answers", daemon=True).start()
+        self._reader = threading.Thread(target=self._read_answers, name=f"{name} answers", daemon=True)
+        self._reader.start()
 
     def call(self, op: str, *, within_s: float = CALL_WITHIN_S, **arguments: Any) -> Any:
         """Run one command and return its result; raises AgentError with its trace, or after `within_s`."""
@@ -73,6 +74,7 @@ class Agent:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join()  # It reads the log, which is deleted next, if a call is still under way.
 
     def log_tail(self) -> str:
         return f"--- end of {self._log}\n" + self._log.read_text(errors="replace")[-4000:]
