@@ -339,17 +339,27 @@ class Publisher:
         self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, *, sent_ms: int | None = None
     ) -> MessagePlan:
         """Plan messages that the caller appends in a unit of its own, and count them. Raises as `publish_messages`."""
-        return self._count_plan(self.messages.plan_messages(topic, queue_id, messages, now_ms, sent_ms=sent_ms))
-
-    def plan_committed_message(self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int) -> MessagePlan:
-        """Plan the message of a half message, and count it; the caller appends it in the unit of the commit."""
-        return self._count_plan(self.messages.plan_committed(topic, queue_id, half, now_ms))
-
-    def _count_plan(self, plan: MessagePlan) -> MessagePlan:
-        if len(plan.records) > 1:
-            self._schedules.check_room(plan.records)
+        plan = self.messages.plan_messages(topic, queue_id, messages, now_ms, sent_ms=sent_ms)
+        self._check_room(plan)
         self._count("rocketmq", len(plan.frames), plan.body_bytes)
         return plan
+
+    def plan_committed_message(
+        self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int, client: QuotaClient | None
+    ) -> tuple[Sequence[Frame], Sequence[Record]]:
+        """Plan the message of a half message, and count it; the caller appends it in the unit of the commit.
+
+        It counts towards the client's pending messages also above the quota, because it was accepted as a half message.
+        """
+        plan = self.messages.plan_committed(topic, queue_id, half, now_ms)
+        self._check_room(plan)
+        planned = self.pending_quota.charge(plan.frames, plan.records, client, refuses=False)
+        self._count("rocketmq", len(plan.frames), plan.body_bytes)
+        return planned
+
+    def _check_room(self, plan: MessagePlan) -> None:
+        if len(plan.records) > 1:
+            self._schedules.check_room(plan.records)
 
     def _count(self, wire: str, count: int, size: int) -> None:
         """Count records that were appended, of `size` bytes together."""

@@ -186,8 +186,7 @@ def _plan_commit(
     if topic is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
     queue_id %= topic.queue_count  # A topic that was deleted and created again may have fewer queues.
-    plan = context.messages.publisher.plan_committed_message(topic, queue_id, committed, now_ms)
-    return context.messages.publisher.pending_quota.charge(plan.frames, plan.records, client, refuses=False)
+    return context.messages.publisher.plan_committed_message(topic, queue_id, committed, now_ms, client)
 
 
 async def decide(context: RocketMQContext, offset: int, verdict: HalfVerdict) -> Promise:

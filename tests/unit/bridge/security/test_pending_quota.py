@@ -253,13 +253,13 @@ def test_commit_is_refused_while_all_numbers_are_in_use(monkeypatch: pytest.Monk
             client=QuotaClient("http", user),
         )  # fmt: skip
     broker.settle()
-    end_position = broker.store.next_position
+    end_position, counted = broker.store.next_position, dict(broker.metrics.records_in)
     answer = end(client, sent, COMMIT)
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert answer.remark == (
         "quota delayed_messages_pending of ANONYMOUS: 2 users and client ids have pending messages, and the limit is 2"
     )
-    assert broker.store.next_position == end_position
+    assert (broker.store.next_position, broker.metrics.records_in) == (end_position, counted)
     broker.pass_ms(MINUTE)
     broker.delays.run(broker.clock.now_ms(), broker.clock.mono_ms())
     broker.settle()

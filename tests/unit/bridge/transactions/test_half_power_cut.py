@@ -103,7 +103,7 @@ class History:
         raw = sent_properties(half[outline[3] :])[0]
         assert topic is not None
         committed = HalfMessageOutline(half, *outline[:3], raw)
-        return core.publisher.plan_committed_message(topic, number % 2, committed, now_ms).frames
+        return core.publisher.plan_committed_message(topic, number % 2, committed, now_ms, None)[0]
 
     def look(self) -> None:
         now_ms = self.core.clock.now_ms()
