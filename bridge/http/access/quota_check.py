@@ -35,8 +35,8 @@ class AboveQuota(Exception):
     """The client has used up a quota; status 429."""
 
     def __init__(self, key: str, user: str, wait_ms: int, pause_ms: int) -> None:
-        super().__init__(f"the quota {key} of {user} is used up")
         self.wait_s = math.ceil(wait_ms / 1000)
+        super().__init__(f"the quota {key} of {user} is used up: try again in {self.wait_s} s")
         self.pause_ms = pause_ms  # The answer waits for so long.
 
 

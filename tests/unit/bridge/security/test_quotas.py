@@ -295,7 +295,7 @@ def test_messages_over_http_above_the_quota_are_refused_until_their_time_has_com
     for path, body in ((messages, {"value": "x"}), (timers, small)):
         status, head, answer = bench.send(encoded("POST", path, json.dumps(body).encode(), HEADERS), REFUSAL_MS)
         assert (status, b"Retry-After: 3" in head) == (429, True), head
-        assert json.loads(answer)["error"] == "the quota producer_byte_rate of ANONYMOUS is used up"
+        assert json.loads(answer)["error"] == "the quota producer_byte_rate of ANONYMOUS is used up: try again in 3 s"
     assert [queue.visible_end for queue in bench.core.topic("orders").queues] == ends
     assert quotas.throttled["http", "producer_byte_rate"] == 2
     assert bench.ask("GET", messages)[0] == 200, "another quota"
@@ -334,7 +334,7 @@ def test_a_refusal_over_http_that_waits_is_answered_when_the_port_stops() -> Non
 
     status, head, answer = asyncio.run(stopped())
     assert (status, b"Retry-After: 3" in head) == (429, True), head
-    assert json.loads(answer)["error"] == "the quota producer_byte_rate of ANONYMOUS is used up"
+    assert json.loads(answer)["error"] == "the quota producer_byte_rate of ANONYMOUS is used up: try again in 3 s"
 
 
 def test_messages_that_are_read_over_http_count() -> None:
