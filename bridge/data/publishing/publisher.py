@@ -346,7 +346,7 @@ class Publisher:
 
     def plan_committed_message(
         self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int, client: QuotaClient | None
-    ) -> tuple[Sequence[Frame], Sequence[Record]]:
+    ) -> tuple[Sequence[Frame], Sequence[StateRecord]]:
         """Plan the message of a half message, and count it; the caller appends it in the unit of the commit.
 
         It counts towards the client's pending messages also above the quota, because it was accepted as a half message.
