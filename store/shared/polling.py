@@ -4,7 +4,8 @@ An owner writes a slot at least once in every *beat*: a third of `cluster.takeov
 slow for it. A follower asks for each slot shortly after it should be there:
 
     the store answers within a beat      one slot at a time: asked a little less than a beat after the last one that was
-                                         there was asked for; a tenth of a beat later if it was empty
+                                         there was to be asked for; a tenth of a beat later if it was empty. So one of
+                                         BEATS_OF_A_MISS requests comes too early, which says when slots are written
     it is slower                         all slots that may be written in a round trip, and two more. A small one is
                                          asked for again after every two beats, whatever was not answered yet
     slots with units, or many that       as many at a time as were there, without pauses, up to AHEAD_MAX
@@ -16,12 +17,13 @@ be a whole round trip behind.
 """
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 from duolog.store.shared.uploader import BEATS, BEATS_IF_SLOW, SLOW_SHARE
 from duolog.store.shared.wal.wal_object import HEADER_SIZE
 
-HITS_MAX: Final = 25  # Slots in a row that were there, after which the owner must be faster than the beat.
+BEATS_OF_A_MISS: Final = 30  # Beats from one empty slot to the next, while the owner writes one slot in each.
+HITS_MAX: Final = 40  # Slots in a row that were there, after which the next is asked for at once: is the owner faster?
 MISSES_MAX: Final = 3  # Empty slots in a row, after which it must not.
 AHEAD_FIRST: Final = 4  # Slots that are asked for at a time at the start,
 AHEAD_MAX: Final = 32  # and at most,
@@ -29,6 +31,14 @@ AHEAD_BYTES: Final = 32 << 20  # and their size, if they are as large as the las
 AGAIN_BEATS: Final = 2  # Between two requests for a slot while the store is slow,
 AGAIN_BYTES: Final = 64 << 10  # unless slots are larger than this.
 LATENCIES: Final = 3  # Newest round trips, whose shortest one counts.
+
+
+class _Newest(NamedTuple):
+    """The newest slot that was there."""
+
+    sequence: int
+    asked_mono_ms: int
+    planned_mono_ms: int  # When it was to be asked for. Requests that are late do not move those after them.
 
 
 class Polling:
@@ -42,6 +52,7 @@ class Polling:
         self._latencies = deque([0], LATENCIES)
         self._asked_mono_ms: int | None = None  # When slots were asked for last.
         self._is_fast_owner = False  # It writes more slots than its beats.
+        self._is_probing = False  # The next slot is asked for at once, which says whether it does.
         self._is_busy = False  # The last slot had units, or this follower is behind, so that more may be there.
         self._is_small = True  # The last slot that was there was small.
         self.is_doubtful = True  # This follower was away: an empty slot may have had an object.
@@ -59,7 +70,8 @@ class Polling:
         self._found_mono_ms: deque[int] = deque()  # When slots were found, for the time of a round trip.
         self._ahead, self._grown, self._ahead_max = AHEAD_FIRST, 0, AHEAD_MAX
         self._hits = self._misses = 0  # In a row.
-        self._anchor = (sequence, 0)  # The newest slot that was there, and when it was asked for.
+        self._planned: dict[int, int] = {}  # Slots that were asked for last, and when that was to be.
+        self._newest = _Newest(sequence, 0, 0)
 
     # -- What is known
 
@@ -75,8 +87,7 @@ class Polling:
         One that began with it says little if many slots are asked for at a time: the next answer comes a round trip
         later.
         """
-        _, newest_asked_mono_ms = self._anchor
-        return self._empty.get(self._first, 0) > newest_asked_mono_ms
+        return self._empty.get(self._first, 0) > self._newest.asked_mono_ms
 
     @property
     def asks_again(self) -> bool:
@@ -87,6 +98,11 @@ class Polling:
     def _beat_ms(self) -> int:
         is_slow = self._is_fast_owner or self.latency_ms * SLOW_SHARE > self._takeover_ms
         return self._takeover_ms // (BEATS_IF_SLOW if is_slow else BEATS)
+
+    @property
+    def _pause_ms(self) -> int:
+        """How long after it was asked for an empty slot is asked for again."""
+        return max(self._beat_ms // 10, self.latency_ms)
 
     @property
     def _is_pipelined(self) -> bool:
@@ -110,10 +126,15 @@ class Polling:
     @property
     def _next_new_ms(self) -> int:
         """When a slot is to be asked for that was never asked for, if there is room."""
-        sequence, asked_mono_ms = self._anchor
-        if self._is_busy or self._is_pipelined:
+        if self._is_busy or self._is_pipelined or self._is_probing:
             return 0
-        return asked_mono_ms + (self._next - sequence) * self._beat_ms * 199 // 200
+        return self._regular_ms
+
+    @property
+    def _regular_ms(self) -> int:
+        """When the next slot is to be asked for if the owner writes one in each beat."""
+        beats = self._next - self._newest.sequence
+        return self._newest.planned_mono_ms + beats * self._beat_ms - beats * self._pause_ms // BEATS_OF_A_MISS
 
     # -- Requests
 
@@ -130,10 +151,10 @@ class Polling:
         if self._asked_mono_ms is not None and mono_ms - self._asked_mono_ms > away_ms:
             self.doubt()
             self._is_behind = self._is_busy = True
-        asked = [sequence for sequence, due_ms in self._due.items() if due_ms <= mono_ms]
+        asked = {sequence: due_ms for sequence, due_ms in self._due.items() if due_ms <= mono_ms}
         while self._room > 0 and self._next_new_ms <= mono_ms:
             if self._next not in self._found:
-                asked.append(self._next)
+                asked[self._next] = self._next_new_ms
             self._next += 1
         for sequence in asked:
             self._due.pop(sequence, None)
@@ -141,7 +162,8 @@ class Polling:
                 self._due[sequence] = mono_ms + AGAIN_BEATS * self._beat_ms
         if asked:
             self._asked_mono_ms = mono_ms
-        return asked
+            self._planned = {sequence: max(at_ms, mono_ms - self._pause_ms) for sequence, at_ms in asked.items()}
+        return list(asked)
 
     def doubt(self) -> None:
         """Take no slot for empty that was so until now."""
@@ -169,16 +191,18 @@ class Polling:
             self._found.remove(self._first)
             self._first += 1
         self._next = max(self._next, self._first)
-        if sequence >= self._anchor[0]:
-            self._anchor = sequence, asked_mono_ms
-        self._hits, self._misses = self._hits + 1, 0
-        if self._hits >= HITS_MAX and not self._is_pipelined:
+        if sequence >= self._newest.sequence:
+            self._newest = _Newest(sequence, asked_mono_ms, self._planned.get(sequence, asked_mono_ms))
+        self._misses = 0
+        if self._is_probing:
             self._is_behind = self._is_fast_owner = True
         self._is_small = size <= AGAIN_BYTES
         self._ahead_max = max(2, min(AHEAD_MAX, AHEAD_BYTES // size))
         if self._is_busy:
             self._grow()
         self._is_busy = self._is_behind or size > HEADER_SIZE
+        self._hits = 0 if self._is_busy or self._is_pipelined else self._hits + 1
+        self._is_probing = self._hits == HITS_MAX
         self._found_mono_ms.append(mono_ms)
         while self._found_mono_ms[0] < mono_ms - self._until_known_ms:
             self._found_mono_ms.popleft()
@@ -195,6 +219,11 @@ class Polling:
         if not self._first <= sequence < self._next or sequence in self._found:
             return
         self._empty[sequence] = max(asked_mono_ms, self._empty.get(sequence, 0))
+        if self._is_probing:
+            self._is_probing, self._hits, self._next = False, 0, sequence
+            self._due[sequence] = self._regular_ms
+            self._next = sequence + 1
+            return
         self._hits, self._misses = 0, self._misses + 1
         self._is_busy = self._is_behind = False
         self._ahead, self._grown = max(1, self._ahead - 1), 0
@@ -205,6 +234,6 @@ class Polling:
             self._due.setdefault(sequence, mono_ms)
             return
         self._next = sequence + 1  # Slots above an empty one are asked for later.
-        again_ms = mono_ms + beat_ms // 10 if self._misses == 1 else asked_mono_ms + beat_ms
+        again_ms = max(mono_ms, asked_mono_ms + (self._pause_ms if self._misses == 1 else beat_ms))
         self._due = {each: at_ms for each, at_ms in self._due.items() if each < self._next}
         self._due[sequence] = min(self._due.get(sequence, again_ms), again_ms)
