@@ -29,7 +29,7 @@ from duolog.store.shared.segments.materialize import FellBehind, missing
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import Fence, Ignored, LogCursor, Units
 from duolog.store.shared.wal.lost_slots import check_end
-from duolog.store.shared.wal.wal_object import DamagedObject, damaged, key_of
+from duolog.store.shared.wal.wal_object import DamagedObject, WalKind, damaged, decode_header, key_of
 
 DISK_FULL_MS: Final = 500  # Between two tries to write to a full disk.
 SLICE_BYTES: Final = 256 * 1024  # Units that are replayed in one turn of the loop,
@@ -126,6 +126,8 @@ class Follower:
 
     async def _take(self, data: bytes) -> None:
         try:
+            if await self._was_deleted(data):
+                return
             outcome = self.cursor.take(data)
         except DamagedObject:
             if await self.bridge():  # The slots before this one were compacted meanwhile.
@@ -141,6 +143,19 @@ class Follower:
             self._keeper.note(self.cursor.owner, self.cursor.tail)
         elif isinstance(outcome, Fence):
             self._is_released = False
+
+    async def _was_deleted(self, data: bytes) -> bool:
+        """Return whether the slot of the cursor was compacted; then the cursor has moved behind it.
+
+        A fence may be that of a broker, this one included, that took the empty slot for the end of the log, and units
+        may be those of a deposed owner. So this is looked up after the object was read: before each fence, and before
+        any object if this follower was away. Raises as `bridge`.
+        """
+        is_fence = decode_header(data, self.cursor.sequence)[0].kind == WalKind.FENCE
+        if not is_fence and not self._polling.was_away:
+            return False
+        self._polling.was_away = False
+        return await self.bridge()
 
     async def _apply(self, units: memoryview) -> None:
         """Append and replay the units of one object, in slices."""

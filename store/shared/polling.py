@@ -56,6 +56,7 @@ class Polling:
         self._is_busy = False  # The last slot had units, or this follower is behind, so that more may be there.
         self._is_small = True  # The last slot that was there was small.
         self.is_doubtful = True  # This follower was away: an empty slot may have had an object.
+        self.was_away = False  # So a slot may have another object than the one that counted.
         self.restart(sequence)
 
     def restart(self, sequence: int) -> None:
@@ -150,7 +151,7 @@ class Polling:
         away_ms = 2 * self._takeover_ms // BEATS + self.latency_ms
         if self._asked_mono_ms is not None and mono_ms - self._asked_mono_ms > away_ms:
             self.doubt()
-            self._is_behind = self._is_busy = True
+            self._is_behind = self._is_busy = self.was_away = True
         asked = {sequence: due_ms for sequence, due_ms in self._due.items() if due_ms <= mono_ms}
         while self._room > 0 and self._next_new_ms <= mono_ms:
             if self._next not in self._found:

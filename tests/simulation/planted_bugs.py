@@ -172,6 +172,13 @@ def deleted_slot_taken_for_the_end_of_the_log() -> list[Replacement]:
     return [(Manifests, "refresh", refresh)]
 
 
+def fence_in_a_deleted_slot_followed() -> list[Replacement]:
+    async def was_deleted(self: Follower, data: bytes) -> bool:
+        return False
+
+    return [(Follower, "_was_deleted", was_deleted)]
+
+
 def segment_without_its_last_unit() -> list[Replacement]:
     right = LocalRanges.__init__
 
@@ -198,5 +205,6 @@ LOG_BUGS = by_name(
     units_not_replayed_at_the_end_of_a_slice,
     wal_objects_deleted_before_a_manifest_names_their_segments,
     deleted_slot_taken_for_the_end_of_the_log,
+    fence_in_a_deleted_slot_followed,
     segment_without_its_last_unit,
 )

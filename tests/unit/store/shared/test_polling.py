@@ -48,7 +48,7 @@ def test_standby_of_an_idle_owner_needs_few_more_requests_than_the_owner_also_if
     lateness_ms: int,
 ) -> None:
     # Each late request moved all later ones. So no slot was empty for 25 beats, and the standby took that for an owner
-    # that writes more slots, and asked for some that were not there: 4,400 requests in an hour, where 4,000 are allowed.
+    # that writes more slots, and asked for some that were not there: 4,400 requests an hour, where 4,000 are allowed.
     latency_ms, hour_ms = 50, 3_600_000
     late_ms = random.Random(1)
     polling, mono_ms, requests = Polling(3_000, 1), 1_000, 0
