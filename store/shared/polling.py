@@ -24,7 +24,7 @@ from duolog.store.shared.wal.wal_object import HEADER_SIZE
 
 BEATS_OF_A_MISS: Final = 30  # Beats from one empty slot to the next, while the owner writes one slot in each.
 HITS_MAX: Final = 40  # Slots in a row that were there, after which the next is asked for at once: is the owner faster?
-MISSES_MAX: Final = 3  # Empty slots in a row, after which it must not.
+MISSES_MAX: Final = 3  # Empty slots in a row, after which the owner is not faster than the beat.
 AHEAD_FIRST: Final = 4  # Slots that are asked for at a time at the start,
 AHEAD_MAX: Final = 32  # and at most,
 AHEAD_BYTES: Final = 32 << 20  # and their size, if they are as large as the last one.
@@ -129,12 +129,11 @@ class Polling:
         """When a slot is to be asked for that was never asked for, if there is room."""
         if self._is_busy or self._is_pipelined or self._is_probing:
             return 0
-        return self._regular_ms
+        return self._regular_ms(self._next)
 
-    @property
-    def _regular_ms(self) -> int:
-        """When the next slot is to be asked for if the owner writes one in each beat."""
-        beats = self._next - self._newest.sequence
+    def _regular_ms(self, sequence: int) -> int:
+        """When a slot is to be asked for if the owner writes one in each beat."""
+        beats = sequence - self._newest.sequence
         return self._newest.planned_mono_ms + beats * self._beat_ms - beats * self._pause_ms // BEATS_OF_A_MISS
 
     # -- Requests
@@ -221,9 +220,8 @@ class Polling:
             return
         self._empty[sequence] = max(asked_mono_ms, self._empty.get(sequence, 0))
         if self._is_probing:
-            self._is_probing, self._hits, self._next = False, 0, sequence
-            self._due[sequence] = self._regular_ms
-            self._next = sequence + 1
+            self._is_probing, self._hits = False, 0
+            self._next, self._due[sequence] = sequence + 1, self._regular_ms(sequence)
             return
         self._hits, self._misses = 0, self._misses + 1
         self._is_busy = self._is_behind = False
