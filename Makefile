@@ -24,7 +24,7 @@ test: setup-test
 test-console: setup-test
 	$(BIN)/python -m pytest -q tests/console
 unit: setup-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not power_cut and not further_rows' \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not slow and not further_rows' \
 		--hypothesis-profile=few_examples tests/unit
 fuzz: setup-test $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $(FUZZ)

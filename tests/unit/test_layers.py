@@ -116,6 +116,7 @@ LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute)
 CLOCKS = {"monotonic", "monotonic_ns", "now", "time", "time_ns", "today", "utcnow"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", LAYERS)
 def test_a_package_imports_only_what_its_layer_allows(package: str) -> None:
     layer = LAYERS[package]

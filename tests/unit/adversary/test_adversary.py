@@ -134,6 +134,7 @@ def _decide(world: World, stranger: Attacker, named: list[dict[str, str]]) -> No
         stranger.send(request.encode(), "END_TRANSACTION", is_answered=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", first_in_unit([0, HTTP_PAIRS], 1))
 def test_http_requests(world: World, pairs: int) -> None:
     async def attack() -> None:

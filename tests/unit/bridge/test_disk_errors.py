@@ -23,7 +23,7 @@ from tests.kit.faulty_disk import OPERATIONS, FaultyDisk
 SECOND, MINUTE = 1_000, 60_000
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ESTALE)
 
-pytestmark = pytest.mark.power_cut  # A history for each operation and error takes seconds.
+pytestmark = pytest.mark.slow  # A history for each operation and error takes seconds.
 SMALL = StoreOptions(segment_bytes=16 << 10, reserve_bytes=4 << 10, tail_bytes=4 << 10, checkpoint_interval_ms=5_000)
 OPTIONS = Options(retention=RetentionOptions(check_interval_ms=SECOND), delay=DelayOptions(near_ms=10 * SECOND))
 

@@ -344,6 +344,7 @@ async def owner_with_table(world: World, delay_ms: int = 40_000) -> FarCore:
     return owner
 
 
+@pytest.mark.slow
 def test_a_broker_with_an_empty_disk_delivers_far_messages_on_time() -> None:
     async def main(world: World) -> None:
         owner = await owner_with_table(world)
@@ -362,6 +363,7 @@ def test_a_broker_with_an_empty_disk_delivers_far_messages_on_time() -> None:
     in_world(1, main)
 
 
+@pytest.mark.slow
 def test_the_log_need_not_keep_what_a_table_has() -> None:
     async def main(world: World) -> None:
         owner = await owner_with_table(world, 80_000)
@@ -386,6 +388,7 @@ def test_the_log_need_not_keep_what_a_table_has() -> None:
     in_world(2, main)
 
 
+@pytest.mark.slow
 def test_a_cancelled_message_stays_cancelled_when_only_a_tombstone_says_so() -> None:
     async def main(world: World) -> None:
         owner = await owner_with_table(world)
@@ -405,6 +408,7 @@ def test_a_cancelled_message_stays_cancelled_when_only_a_tombstone_says_so() -> 
     in_world(3, main)
 
 
+@pytest.mark.slow
 def test_a_standby_downloads_tables_and_removes_those_that_are_named_no_more() -> None:
     async def main(world: World) -> None:
         owner = await owner_with_table(world)
@@ -422,6 +426,7 @@ def tables_on(disk: CrashDisk) -> list[str]:
     return [path for path in disk.paths() if path.startswith(f"{TIMERS_DIRECTORY}/")]
 
 
+@pytest.mark.slow
 def test_a_table_that_is_damaged_on_the_disk_is_downloaded_again() -> None:
     async def main(world: World) -> None:
         owner = await owner_with_table(world)
@@ -437,6 +442,7 @@ def test_a_table_that_is_damaged_on_the_disk_is_downloaded_again() -> None:
     in_world(5, main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_missing", [True, False])
 def test_a_table_that_the_store_lacks_is_named_and_no_message_is_given_up(is_missing: bool) -> None:
     async def main(world: World) -> None:
@@ -460,6 +466,7 @@ def test_a_table_that_the_store_lacks_is_named_and_no_message_is_given_up(is_mis
     in_world(6, main)
 
 
+@pytest.mark.slow
 def test_a_deposed_owner_s_table_is_never_named_and_goes() -> None:
     async def main(world: World) -> None:
         owner = await owner_with_table(world)
@@ -485,6 +492,7 @@ def test_a_deposed_owner_s_table_is_never_named_and_goes() -> None:
     in_world(7, main)
 
 
+@pytest.mark.slow
 def test_a_broker_that_was_deposed_before_it_had_its_tables_begins_again() -> None:
     async def main(world: World) -> None:
         owner = await owner_with_table(world, 10_000)
@@ -538,6 +546,7 @@ class WatchedDisk(CrashDisk):
             self.is_in_thread = False
 
 
+@pytest.mark.slow
 def test_a_takeover_reads_tables_in_a_thread() -> None:
     async def main(world: World) -> None:
         owner = await owner_with_table(world)
@@ -562,6 +571,7 @@ def test_a_takeover_reads_tables_in_a_thread() -> None:
 # -- Many
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", first_in_unit(range(8), 1))
 def test_no_far_message_is_lost_early_or_delivered_twice(seed: int) -> None:
     async def main(world: World) -> None:

@@ -74,6 +74,7 @@ changes = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(changes, st.integers(1, 20), st.sets(st.integers(0, 59), min_size=1, max_size=3), st.booleans())
 def test_what_recurs_all_day_comes_at_every_minute_that_a_clock_on_the_wall_shows(

@@ -158,6 +158,7 @@ def test_buckets_of_one_size_are_merged_and_what_is_half_dead_is_written_anew() 
 # -- Damage
 
 
+@pytest.mark.slow
 def test_a_damaged_byte_is_reported_wherever_it_lies_and_costs_what_it_held(caplog: pytest.LogCaptureFixture) -> None:
     """Many bytes of both files in turn: who reads all of it hears of the damage, nobody gets another timer."""
     disk = timers_disk()
@@ -206,6 +207,7 @@ def test_lost_counts_the_pending_timers_of_each_damaged_block_once_and_after_its
     assert tables.lost == BLOCK_TIMERS - 1
 
 
+@pytest.mark.slow
 def test_check_reads_the_whole_table_and_finds_a_damaged_byte_anywhere_before_the_footer() -> None:
     disk = timers_disk()
     table = write(disk, 1, [timer(ms, ms, TOPICS[ms % 4], NAMES[2] if ms % 5 == 0 else b"") for ms in range(20)])
@@ -424,7 +426,7 @@ class History:
 STEPS = 60
 
 
-@pytest.mark.power_cut
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_power_cut_at_any_operation_leaves_what_the_last_manifest_names(seed: int) -> None:
     whole = CrashDisk()

@@ -350,6 +350,7 @@ def test_after_a_clock_that_was_far_ahead_late_timers_are_flushed_again() -> Non
     assert timers.memtable.freeze_far(now_ms + day_ms, 10, ())
 
 
+@pytest.mark.slow
 def test_clock_that_is_set_back_moves_no_row() -> None:
     """With some rows that are due and wait, and with rows that are ready."""
     rng, timers, count = Random(3), Timers(0), 20_000
@@ -464,6 +465,7 @@ def test_sweep_finds_all_of_a_topic_however_little_it_looks_at_and_whatever_is_r
     assert found == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("searches_each", [1, 100])
 def test_rows_out_of_order_take_a_few_steps_each_however_often_somebody_searches(searches_each: int) -> None:
     rng = Random(7)
@@ -491,6 +493,7 @@ def test_rows_out_of_order_take_a_few_steps_each_however_often_somebody_searches
     assert [*array.timers()] == sorted(array.timers())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", first_in_unit([600, 3_000], 1))
 def test_sorted_rows_are_a_sorted_list(steps: int) -> None:
     """Whatever is added, removed or taken, one at a time or many, in any order of the keys."""
@@ -528,6 +531,7 @@ def test_sorted_rows_are_a_sorted_list(steps: int) -> None:
         assert rows.first_key() == (KEY.unpack_from(expected[0]) if expected else None)
 
 
+@pytest.mark.slow
 def test_what_a_snapshot_copies_is_what_changes_and_not_the_pack() -> None:
     """A snapshot and the memtable share all blocks that do not change after the snapshot was begun."""
     count, memtable = 100_000, Memtable()

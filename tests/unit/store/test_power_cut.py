@@ -318,7 +318,7 @@ def cut_everywhere(seed: int, stride: int, cut_seed: int = 0) -> None:
     assert disk.snapshots > 0, "and their state to be kept in snapshots of several units"
 
 
-@pytest.mark.power_cut
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "stride"), [(0, 1), (1, 7), (2, 7), (3, 7)])
 def test_power_cut_at_any_operation_loses_nothing_that_was_kept(seed: int, stride: int) -> None:
     cut_everywhere(seed, stride)

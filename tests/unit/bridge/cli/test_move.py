@@ -138,6 +138,7 @@ def test_the_moved_directory_is_a_copy_of_the_stream_that_owns_it_at_once(
     assert state.tail.position > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_ended", [True, False])
 def test_a_stream_becomes_a_data_directory(
     data: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, *, is_ended: bool
@@ -236,6 +237,7 @@ def delayed(tmp_path: Path) -> list[str]:
     return ids
 
 
+@pytest.mark.slow
 def test_far_delayed_messages_go_there_and_back(delayed: list[str], tmp_path: Path, capsys: Capture) -> None:
     bucket = moved(tmp_path / "data", tmp_path / "prefix", capsys)
     clock = ManualClock(NOW)

@@ -131,6 +131,7 @@ def test_fetch_from_a_standby_has_the_error_in_each_partition() -> None:
     run_machines(main)
 
 
+@pytest.mark.slow
 def test_far_messages_of_a_lost_machine_are_delivered_by_one_with_an_empty_disk() -> None:
     options = Options(store=OPTIONS.store, shared=OPTIONS.shared, delay=DelayOptions(near_ms=1_000))
 
@@ -166,6 +167,7 @@ def test_far_messages_of_a_lost_machine_are_delivered_by_one_with_an_empty_disk(
     run_machines(main, options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", first_in_unit(range(2), 1))
 def test_nothing_is_lost_whatever_happens(seed: int) -> None:
     """`make simulate` runs many more seeds."""

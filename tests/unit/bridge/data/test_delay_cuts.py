@@ -226,7 +226,7 @@ def cut_everywhere(seed: int, stride: int) -> EachCut:
     return disk
 
 
-@pytest.mark.power_cut
+@pytest.mark.slow
 def test_power_cut_at_any_operation_loses_no_delayed_message_and_delivers_none_twice() -> None:
     disk = cut_everywhere(0, 1)
     assert disk.checks > 500

@@ -69,6 +69,7 @@ def test_messages_that_are_due_before_a_table_is_kept_wait_for_it_without_work()
     assert bench.bodies("orders") == [b"far", b"near"]
 
 
+@pytest.mark.slow
 def test_a_burst_that_memory_does_not_hold_is_read_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are due in the same millisecond: each slice reads its own messages, not all that are left."""
     monkeypatch.setattr("duolog.delay.tree.cursors.PREFETCH_BYTES", 0)
@@ -87,6 +88,7 @@ def test_a_burst_that_memory_does_not_hold_is_read_about_once(monkeypatch: pytes
     assert disk.read_bytes < 3 * size
 
 
+@pytest.mark.slow
 def test_what_memory_does_not_hold_is_read_a_few_times_though_little_is_due_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -107,6 +109,7 @@ def test_what_memory_does_not_hold_is_read_a_few_times_though_little_is_due_at_a
     assert disk.read_bytes < 3 * size
 
 
+@pytest.mark.slow
 def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a day without the broker, say: all are late, and delivered as fast as they come."""
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 256)
@@ -163,6 +166,7 @@ class LongMerges(Inline):
         super().submit(run, done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_full", [False, True])
 def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_the_loop(
     monkeypatch: pytest.MonkeyPatch, is_full: bool

@@ -41,6 +41,7 @@ def in_order(bench: Bench) -> bool:
     return places == sorted(places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_what_is_due_of_a_paused_topic_takes_no_memory_and_lets_segments_go(is_restarted: bool) -> None:
     bench = Bench()
@@ -70,6 +71,7 @@ def test_what_is_due_of_a_paused_topic_takes_no_memory_and_lets_segments_go(is_r
     assert len(bench.tree.context.tables.manifest) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", first_in_unit([0, 4, 15, 2, 6, 8, 10, 30, 60], 3))
 @pytest.mark.parametrize(("load_rows", "own_max"), [(100, 32), (100, 0), (4_096, 32)])
 def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(

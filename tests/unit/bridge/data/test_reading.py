@@ -200,6 +200,7 @@ def test_two_tags_with_one_hash_are_distinguished() -> None:
     assert ([at.queue_offset for at in found], next_offset) == ([2, 3], 4)
 
 
+@pytest.mark.slow
 def test_frames_without_the_tag_are_not_read() -> None:
     bench = PublishBench(store=COLD)
     topic = bench.topic()

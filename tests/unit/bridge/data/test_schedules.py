@@ -192,7 +192,7 @@ def history(bench: ScheduleBench) -> None:
         bench.pass_until(NOW + second * SECOND)
 
 
-@pytest.mark.power_cut
+@pytest.mark.slow
 def test_each_run_is_done_once_after_a_power_cut_at_any_operation() -> None:
     whole = CrashDisk()
     history(ScheduleBench(whole))

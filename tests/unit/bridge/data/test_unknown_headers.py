@@ -100,6 +100,7 @@ def test_known_and_foreign_names_are_sent_as_ever(
     assert LINE not in caplog.text
 
 
+@pytest.mark.slow
 def test_memory_of_warnings_is_bounded() -> None:
     bench, names = KafkaBench(), UnknownHeaders()
     topic, sender = bench.topic("orders"), bench.connect().connection

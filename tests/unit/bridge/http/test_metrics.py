@@ -121,6 +121,7 @@ def many_queues() -> ManualCore:
     return core
 
 
+@pytest.mark.slow
 def test_ten_thousand_queues_are_few_lines_at_a_time(many_queues: ManualCore) -> None:
     """A scrape writes a fixed number of lines for each queue, and at most LINES_IN_PART before the loop may run."""
     core = many_queues
@@ -135,6 +136,7 @@ def test_ten_thousand_queues_are_few_lines_at_a_time(many_queues: ManualCore) ->
         assert slices <= LINES_IN_PART
 
 
+@pytest.mark.slow
 def test_ten_thousand_queues_take_little_time(many_queues: ManualCore) -> None:
     """A scrape needs less than 200 ms, and no slice of it holds the loop for 20 ms.
 

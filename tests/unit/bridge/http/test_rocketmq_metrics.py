@@ -56,6 +56,7 @@ def commit(client: Client, offset: int) -> None:
     client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
 
 
+@pytest.mark.slow
 def test_messages_are_ready_until_a_pull_and_in_flight_until_a_commit(broker: RocketMQBroker, client: Client) -> None:
     topic = broker.topic(queues=1)
     client.beat("billing")
@@ -73,6 +74,7 @@ def test_messages_are_ready_until_a_pull_and_in_flight_until_a_commit(broker: Ro
     assert unread(broker) == [0, 0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_popped_messages_are_in_flight_until_they_are_acknowledged(broker: RocketMQBroker, client: Client) -> None:
     broker.publish(broker.topic(queues=1), *[b"x"] * 5)
     one, *_ = got(pop(client, maxMsgNums=3))

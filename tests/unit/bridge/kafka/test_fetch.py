@@ -406,6 +406,7 @@ def test_cold_read_for_a_closed_connection_is_dropped(bench: KafkaBench, client:
     assert len(bench.purgatory) == 0
 
 
+@pytest.mark.slow
 def test_waiting_fetches_are_charged_by_the_bytes_that_they_keep(bench: KafkaBench) -> None:
     """Beyond the limit of a connection's unsent answers it is not read from until some of them are answered."""
     bench.topic("many", 1000)

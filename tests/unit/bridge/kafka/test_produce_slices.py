@@ -58,6 +58,7 @@ def end(bench: KafkaBench, client: Client, number: int) -> Any:
 DELAYED, UNKNOWN = ("TIMER_DELAY_MS", b"60000"), ("TIMER_X", b"1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("header", "every"), [(DELAYED, 1), (DELAYED, 5), (UNKNOWN, 1)])
 def test_turns_stay_within_the_budget(bench: KafkaBench, header: tuple[str, bytes], every: int) -> None:
     client = bench.connect()
@@ -110,6 +111,7 @@ def test_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(bench: KafkaBenc
     assert len(bench.delays.timers) == 0
 
 
+@pytest.mark.slow
 def test_repeated_batch_of_two_connections_is_stored_once(bench: KafkaBench) -> None:
     one, two = bench.connect(), bench.connect()
     producer_id = one.ask(ApiKey.INIT_PRODUCER_ID, 4).producer_id

@@ -287,6 +287,7 @@ def test_each_request_in_each_state(asked: str, who: str, state: str, result: st
     )
 
 
+@pytest.mark.slow
 def test_rows_reach_each_entry_of_the_coordinators_table(monkeypatch: pytest.MonkeyPatch) -> None:
     reached: set[tuple[TransactionRequest, ProducerMatch, State]] = set()
     judge = Transaction.judge

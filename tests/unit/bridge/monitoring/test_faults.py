@@ -97,6 +97,7 @@ def test_only_a_fatal_error_ends_the_process() -> None:
 # -- Requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reserves", [False, True])
 def test_fault_of_a_kafka_handler(monkeypatch: pytest.MonkeyPatch, reserves: bool) -> None:
     def fails(broker: Any, connection: Any, request: Any) -> Any:

@@ -180,6 +180,7 @@ def test_levels_by_component_and_format_change_while_it_runs(capsys: pytest.Capt
     ]
 
 
+@pytest.mark.slow
 def test_every_line_of_the_code_has_an_event_of_few_words_and_fields_with_names_of_their_own() -> None:
     lines = list(all_lines())
     assert len(lines) > 50

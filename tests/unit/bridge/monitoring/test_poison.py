@@ -76,6 +76,7 @@ def bad_properties() -> Iterator[None]:
 # -- The list
 
 
+@pytest.mark.slow
 def test_a_record_is_reported_once_and_the_list_is_bounded() -> None:
     poison = Poison()
     for number in range(KEPT_MAX + 5):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ def say(client: Client, number: int, asked: Asked) -> None:
     client.say(remoting.request(code, number, fields, body))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.lists(REQUESTS, min_size=20, max_size=60))
 def test_nothing_that_is_asked_ends_the_broker(requests: list[Asked]) -> None:

@@ -4,6 +4,8 @@ of a turn; work is counted in calls of functions."""
 from collections.abc import Callable
 from typing import get_type_hints
 
+import pytest
+
 from duolog.bridge.config import Options, TopicsOptions
 from duolog.protocol.rocketmq.codes import RequestCode
 from tests.unit.adversary.budget import UNITS_MAX, counted
@@ -19,6 +21,7 @@ def units_of(work: Callable[[], object]) -> int:
     return found.units
 
 
+@pytest.mark.slow
 def test_requests_on_all_queues_of_the_largest_topic_keep_the_budget() -> None:
     broker = RocketMQBroker(options=Options(topics=TopicsOptions(queues_max=MOST)))
     client, now_ms = broker.connect(), broker.clock.now_ms()

@@ -266,6 +266,7 @@ def _change_body(request: rocketmq_requests.Request) -> None:
 # -- HTTP
 
 
+@pytest.mark.slow
 def test_http_routes(bench: Bench) -> None:
     run(_http_routes(bench), bench.clock)
 

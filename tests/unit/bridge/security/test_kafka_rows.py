@@ -75,6 +75,7 @@ def test_user_without_rights_changes_and_sees_nothing(bench: SecureBench) -> Non
                 assert found & REFUSALS, f"{ApiKey(key).name} {version} is not refused: {answer}"
 
 
+@pytest.mark.slow
 def test_super_user_is_never_refused(bench: SecureBench) -> None:
     # The handler of WriteTxnMarkers refuses all but the tool that aborts a transaction.
     for key in TABLE.keys() - OF_THE_LOGIN - {ApiKey.WRITE_TXN_MARKERS}:

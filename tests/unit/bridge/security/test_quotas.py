@@ -487,6 +487,7 @@ def test_no_send_waits_for_longer_than_its_client_does_and_a_heartbeat_waits_for
     assert len(sent) == 1 + DELAY_MS_MAX // 90, "the first send, and those that have waited"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connections", [1, 10, 25])
 def test_refusals_of_all_connections_of_a_user_are_few_and_others_are_answered_at_once(connections: int) -> None:
     bench, first = sender(1_000_000)

@@ -4,6 +4,8 @@ A core gets pops, half messages and open transactions in several slices while it
 right. Work is counted in calls of functions, turn by turn, and at the end nothing waits for a time that is far off.
 """
 
+import pytest
+
 from duolog.bridge.records.pop import PopTaken
 from duolog.bridge.records.transactions import TransactionalIdSettled, TransactionGrew
 from duolog.bridge.state.deleted_topics import CHECKED_IN_SLICE
@@ -40,6 +42,7 @@ def units_of_jump(core: ManualCore, by_ms: int) -> int:
     return work.units
 
 
+@pytest.mark.slow
 def test_clock_set_forward_and_back_goes_through_large_tables_in_slices() -> None:
     core = ManualCore(now_ms=NOW)
     core.topic()
@@ -62,6 +65,7 @@ def test_clock_set_forward_and_back_goes_through_large_tables_in_slices() -> Non
     assert core.transactions.next_deadline_ms() == core.clock.now_ms() + TIMEOUT_MS
 
 
+@pytest.mark.slow
 def test_jump_of_the_clock_moves_all_open_transactions_without_looking_at_them() -> None:
     core = ManualCore(now_ms=NOW)
     filled(core)

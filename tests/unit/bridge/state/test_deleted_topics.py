@@ -116,6 +116,7 @@ def test_no_slice_looks_at_more_than_it_may(name: str) -> None:
     assert slices >= 1
 
 
+@pytest.mark.slow
 def test_a_start_removes_what_the_log_brings_back_of_deleted_topics() -> None:
     core = ManualCore()
     deleted, stays = core.topic("deleted", 1), core.topic("stays", 1)

@@ -216,7 +216,7 @@ def cut_everywhere(seed: int, stride: int, cut_seed: int = 0) -> None:
     assert history.removed > 1, "segments were to be removed on the way"
 
 
-@pytest.mark.power_cut
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "stride"), [(0, 1), (1, 5)])
 def test_power_cut_between_half_and_op_loses_none_and_decides_none_twice(seed: int, stride: int) -> None:
     cut_everywhere(seed, stride)

@@ -424,7 +424,7 @@ def picture(core: ManualCore) -> object:
     )  # fmt: skip
 
 
-@pytest.mark.power_cut
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "stride", "steps"), [(0, 1, 1100), (1, 9, 1500), (2, 9, 1500)])
 def test_power_cut_at_any_operation_leaves_each_transaction_whole_or_absent(seed: int, stride: int, steps: int) -> None:
     disk = EachCut(stride)
@@ -437,6 +437,7 @@ def test_power_cut_at_any_operation_leaves_each_transaction_whole_or_absent(seed
     assert wanted <= history.outcomes, history.outcomes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", first_in_unit(range(6), 2))
 def test_history_with_crashes_commits_once_and_in_order(seed: int) -> None:
     history = History(seed, CrashDisk())

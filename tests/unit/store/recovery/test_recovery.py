@@ -165,6 +165,7 @@ def test_what_was_durable_and_is_damaged_is_reported_and_left_alone(damage: Call
         opened(disk)
 
 
+@pytest.mark.slow
 def test_a_bit_in_any_byte_is_either_cut_or_reported() -> None:
     pristine, positions = log_of_ten()
     for at in range(0, positions[-1] + UNIT_SIZE, 7):

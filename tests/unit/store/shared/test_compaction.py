@@ -97,6 +97,7 @@ def test_compacted_log_is_read_by_a_broker_with_an_empty_disk_and_fences_stay() 
     run_in(world, main)
 
 
+@pytest.mark.slow
 def test_segment_object_with_units_across_its_parts_is_read_by_a_broker_with_an_empty_disk() -> None:
     world = World(4, replace(OPTIONS, object_bytes=1 << 20, segment_bytes=1 << 30))
 
@@ -116,6 +117,7 @@ def test_segment_object_with_units_across_its_parts_is_read_by_a_broker_with_an_
     run_in(world, main)
 
 
+@pytest.mark.slow
 def test_slots_that_come_while_segment_objects_are_uploaded_do_not_change_what_is_compacted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -134,6 +136,7 @@ def test_slots_that_come_while_segment_objects_are_uploaded_do_not_change_what_i
     assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
 
 
+@pytest.mark.slow
 def test_standby_that_was_away_neither_takes_a_deleted_slot_nor_misses_it() -> None:
     world = World(4, OPTIONS)
 
@@ -179,6 +182,7 @@ def test_objects_that_a_deposed_owner_creates_in_deleted_slots_hide_nothing() ->
     run_in(world, main)
 
 
+@pytest.mark.slow
 def test_segments_without_live_records_go_from_the_bucket_and_an_empty_disk_starts_from_a_snapshot() -> None:
     world = World(5, OPTIONS)
     world.trims = True
@@ -201,6 +205,7 @@ def test_segments_without_live_records_go_from_the_bucket_and_an_empty_disk_star
     run_in(world, main)
 
 
+@pytest.mark.slow
 def test_an_owner_that_always_has_to_look_for_orphans_compacts_as_well() -> None:
     world = World(11, replace(OPTIONS, compact_slots=1, cleanup_interval_ms=1))
 

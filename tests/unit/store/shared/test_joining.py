@@ -100,6 +100,7 @@ def test_log_that_is_no_copy_is_refused() -> None:
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_restarted_owner_keeps_what_it_had_not_uploaded_if_nobody_took_over() -> None:
     world = World(1)
 

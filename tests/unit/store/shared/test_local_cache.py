@@ -97,6 +97,7 @@ def expected(world: World, key: int) -> dict[int, bytes]:
     return {offset: body for (queue, offset), (_, body) in world.log().items() if queue == key}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_reads_in_any_order_give_what_was_written_and_the_bound_is_kept(seed: int) -> None:
     world, choose = World(seed, OPTIONS), random.Random(seed)
@@ -123,6 +124,7 @@ def test_reads_in_any_order_give_what_was_written_and_the_bound_is_kept(seed: in
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_scan_costs_one_request_for_each_chunk() -> None:
     world = World(1, OPTIONS)
 
@@ -140,6 +142,7 @@ def test_scan_costs_one_request_for_each_chunk() -> None:
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_restarted_broker_and_a_standby_that_takes_over_read_what_they_have_dropped(is_killed: bool) -> None:
     world = World(3, OPTIONS)
@@ -171,6 +174,7 @@ def test_restarted_broker_and_a_standby_that_takes_over_read_what_they_have_drop
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_start_without_a_checkpoint_builds_its_state_from_the_object_store() -> None:
     world = World(4, OPTIONS)
 
@@ -209,6 +213,7 @@ def _slow(faults: StoreFaults) -> None:
     faults.latency_ms = (500, 2_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [_busy, _slow])
 def test_reads_wait_while_the_store_is_busy_or_slow(spoil: Callable[[StoreFaults], None]) -> None:
     world = World(5, replace(OPTIONS, takeover_ms=20_000))
@@ -222,6 +227,7 @@ def test_reads_wait_while_the_store_is_busy_or_slow(spoil: Callable[[StoreFaults
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_read_of_a_store_that_does_not_answer_ends_with_an_error_and_later_ones_succeed() -> None:
     world = World(6, replace(OPTIONS, takeover_ms=20_000))
 
@@ -241,6 +247,7 @@ def test_read_of_a_store_that_does_not_answer_ends_with_an_error_and_later_ones_
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "short", "changed"])
 def test_damaged_object_fails_the_reads_of_its_positions_alone(damage: str) -> None:
     world = World(7, OPTIONS)
@@ -274,6 +281,7 @@ def test_damaged_object_fails_the_reads_of_its_positions_alone(damage: str) -> N
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_damaged_local_segment_is_not_dropped_and_later_ones_are(caplog: pytest.LogCaptureFixture) -> None:
     world = World(8, replace(OPTIONS, cache_bytes=0))
 
@@ -300,6 +308,7 @@ def test_damaged_local_segment_is_not_dropped_and_later_ones_are(caplog: pytest.
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_brokers_with_a_bound_lose_nothing_while_they_take_over_and_remove_segments(seed: int) -> None:
     world, choose = World(seed, OPTIONS), random.Random(seed)

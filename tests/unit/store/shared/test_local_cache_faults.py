@@ -36,6 +36,7 @@ from tests.unit.store.shared.test_local_cache import (
 )
 
 
+@pytest.mark.slow
 def test_segment_that_no_objects_have_stays_and_later_ones_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     world = World(3, replace(OPTIONS, cache_bytes=0))
 
@@ -61,6 +62,7 @@ def test_segment_that_no_objects_have_stays_and_later_ones_are_dropped(caplog: p
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_dropped_segments_end_below_the_position_that_a_start_compares_from() -> None:
     world = World(3, OPTIONS)
 
@@ -78,6 +80,7 @@ def test_dropped_segments_end_below_the_position_that_a_start_compares_from() ->
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_range_whose_file_was_removed_is_read_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(1, OPTIONS)
     fetches, fetch = list[object](), RangeCache.fetch
@@ -129,6 +132,7 @@ def test_cancelled_step_ends_before_its_generator_is_closed() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_segment_that_a_lease_holds_is_not_dropped() -> None:
     world = World(3, replace(OPTIONS, cache_bytes=0))
 
@@ -155,6 +159,7 @@ def test_segment_that_a_lease_holds_is_not_dropped() -> None:
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_backup_reads_dropped_segments_and_opens_the_object_store_once(tmp_path: Path) -> None:
     world = World(2, OPTIONS)
     disk = CrashDisk()

@@ -40,6 +40,7 @@ def test_first_broker_owns_the_stream_and_a_standby_has_its_state() -> None:
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_standby_takes_over_within_seconds_and_the_old_owner_follows_without_what_was_not_uploaded() -> None:
     world = World(2, OPTIONS)
 
@@ -126,6 +127,7 @@ def test_standby_that_was_away_reads_what_an_idle_owner_wrote_at_once() -> None:
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_standby_that_is_far_behind_keeps_few_slots_in_memory() -> None:
     # A store that answers faster than a standby replays put the whole log into its memory.
     world = World(4, SharedOptions(flush_interval_ms=20))
@@ -152,6 +154,7 @@ def test_standby_that_is_far_behind_keeps_few_slots_in_memory() -> None:
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 def test_idle_brokers_send_few_requests() -> None:
     world = World(3, SharedOptions())
 
@@ -170,6 +173,7 @@ def test_idle_brokers_send_few_requests() -> None:
     run(main(), world.clock)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", first_in_unit(SEEDS, 3))
 def test_nothing_acknowledged_is_lost_whatever_happens(seed: int) -> None:
     world = World(seed)

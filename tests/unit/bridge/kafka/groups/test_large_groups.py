@@ -51,6 +51,7 @@ class Groups:
         return replies
 
 
+@pytest.mark.slow
 def test_rebalance_of_the_largest_group_keeps_the_budget() -> None:
     groups = Groups(MOST)
     groups.fill("g", MOST)

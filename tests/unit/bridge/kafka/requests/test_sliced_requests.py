@@ -33,6 +33,7 @@ def created(count: int) -> dict[str, Any]:
     return {"topics": [{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1} for number in range(count)]}
 
 
+@pytest.mark.slow
 def test_large_request_has_its_slices_between_those_of_others(bench: KafkaBench) -> None:
     large, other = bench.connect(), bench.connect()
     (first,) = begin(large, (ApiKey.CREATE_TOPICS, 2, created(NAMES)))
@@ -57,6 +58,7 @@ def test_later_requests_of_a_connection_wait_for_the_end(bench: KafkaBench) -> N
     assert not client.connection.is_busy
 
 
+@pytest.mark.slow
 def test_many_large_requests_have_one_slice_in_a_turn(bench: KafkaBench) -> None:
     clients = [bench.connect() for _ in range(5)]
     for client in clients:
@@ -74,6 +76,7 @@ def test_many_large_requests_have_one_slice_in_a_turn(bench: KafkaBench) -> None
     assert all(len(client.answer_to(1).topics) == NAMES for client in clients)
 
 
+@pytest.mark.slow
 def test_few_of_many_large_requests_in_one_turn_run_a_slice_at_once(bench: KafkaBench) -> None:
     clients = [bench.connect() for _ in range(AT_ONCE_MAX + 3)]
     for client in clients:
@@ -183,6 +186,7 @@ def test_bytes_of_a_request_that_waits_are_charged_and_given_back(bench: KafkaBe
     assert bench.server.connections.answer_bytes == client.connection.answers.pending_bytes == 0
 
 
+@pytest.mark.slow
 def test_without_room_for_answers_one_request_builds_its_answer_further(
     bench: KafkaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def test_garbage_after_the_first_byte_ends_the_connection(authority: Authority, 
     assert bench.counts == (0, 1, 0, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(data=st.binary(min_size=1, max_size=300), cut=st.integers(0, 300))
 def test_no_bytes_break_a_handshake_or_an_open_connection(authority: Authority, data: bytes, cut: int) -> None:

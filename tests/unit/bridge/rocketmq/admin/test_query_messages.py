@@ -89,6 +89,7 @@ def mixed(broker: RocketMQBroker, seed: int, count: int = 60) -> dict[str, list[
     return expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", first_in_unit(range(4), 2))
 def test_search_finds_what_a_walk_would(broker: RocketMQBroker, seed: int) -> None:
     expected = mixed(broker, seed)

@@ -529,7 +529,7 @@ def test_headers_that_mean_nothing_are_passed_over() -> None:
 # -- Crashes
 
 
-@pytest.mark.power_cut
+@pytest.mark.slow
 def test_power_cut_at_every_operation() -> None:
     """A group that goes on from its position has each message: given, or a dead letter once."""
     cut_everywhere(4)

@@ -64,6 +64,7 @@ def test_a_new_version_comes_with_each_change_and_only_then() -> None:
     assert registered(fleet)["orders"] == 6
 
 
+@pytest.mark.slow
 def test_registration_of_many_topics_is_written_in_slices_and_what_changes_meanwhile_follows() -> None:
     broker = RocketMQBroker()
     fleet = registration_of(broker)

@@ -66,6 +66,7 @@ def test_large_batch_has_its_slices_in_turns_of_their_own(broker: RocketMQBroker
     assert stored(client) == [b"%d" % number for number in range(COUNT)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["", "TIMER_DELAY_SEC\x0160\x02"])
 def test_large_batch_keeps_each_turn_within_the_budget(broker: RocketMQBroker, first: str) -> None:
     client = broker.connect()
@@ -151,6 +152,7 @@ def test_batch_of_too_many_messages_of_which_one_is_delayed_is_refused(broker: R
     assert (stored(client), len(broker.delays.timers)) == ([], 0)
 
 
+@pytest.mark.slow
 def test_batch_with_too_many_delayed_messages_is_refused(broker: RocketMQBroker) -> None:
     limit = broker.options.delay.batch_delayed_max
     client = broker.connect()
@@ -202,6 +204,7 @@ def test_bodies_of_batches_that_wait_are_limited(broker: RocketMQBroker) -> None
     assert len(stored(client)) == COUNT
 
 
+@pytest.mark.slow
 def test_more_messages_than_allowed_are_refused(broker: RocketMQBroker) -> None:
     client = broker.connect()
     begin(client, [batch.Part(0, b"", b"")] * (BATCH_MESSAGES_MAX + 1))

@@ -51,6 +51,7 @@ def test_get_finds_what_parse_finds(raw: str, name: str) -> None:
     assert properties.finder(name)(raw.encode()) == (None if value is None else value.encode())
 
 
+@pytest.mark.slow
 @given(raws | tables.map(properties.encode), st.dictionaries(names, st.none() | values, max_size=3))
 def test_set_many_sets_and_removes(raw: str, changes: dict[str, str | None]) -> None:
     expected = {name: value for name, value in {**properties.parse(raw), **changes}.items() if value is not None}
