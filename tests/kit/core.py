@@ -9,17 +9,16 @@ from typing import Any, cast
 
 from duolog.bridge.config import LimitsOptions, Options
 from duolog.bridge.core import Core
-from duolog.bridge.kafka.group_membership import expire_sessions
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.connections import Bounds
 from duolog.bridge.net.server import Server
-from duolog.bridge.rocketmq.pop.revive import revive
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.messages.message_id import pack_host
 from duolog.store.options import StoreOptions
 from tests.kit.clock import ManualClock
 from tests.kit.disk import CrashDisk
+from tests.kit.duties import ManualDuties
 from tests.kit.faults import StrictFaults, reraise
 from tests.kit.sockets import ManualLoop
 
@@ -74,6 +73,7 @@ class ManualCore(Core):
             server=server,
             addresses=Addresses(self.advertised_host, LISTENING),
         )
+        self.duties = ManualDuties(self)
         self.settle()
 
     # -- Time and the log
@@ -106,14 +106,10 @@ class ManualCore(Core):
                 self.store.durability.synced(task, None)
 
     def pass_ms(self, ms: int) -> None:
+        """Advance the clock, and run the duties that are due."""
         self.clock.pass_ms(ms)
-        mono_ms = self.clock.mono_ms()
-        self.wall_time.observe(self.clock.now_ms(), mono_ms)
-        self.purgatory.advance(mono_ms)
-        expire_sessions(self.kafka_context, mono_ms)
-        self.rocketmq_context.requests.admission.check_progress(mono_ms)
-        self.group_offsets.advance(mono_ms, self.clock.now_ms())
-        revive(self.rocketmq_context, self.clock.now_ms())
+        self.wall_time.observe(self.clock.now_ms(), self.clock.mono_ms())
+        self.duties.run(self.clock.now_ms(), self.clock.mono_ms())
         self.settle()
 
     def sweep(self) -> int:

@@ -13,17 +13,13 @@ import struct
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from duolog.bridge import duties
 from duolog.bridge.config import GroupsOptions, Options
 from duolog.bridge.kafka.requests.connection import KafkaConnection
 from duolog.bridge.net.connection import Connection
 from duolog.bridge.records.groups import CommittedOffset
-from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
-from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader
 from duolog.protocol.kafka.api_messages import ApiKey
@@ -31,7 +27,6 @@ from duolog.protocol.kafka.compression import Codec
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.messages.message import Message
-from duolog.store.errors import StoreError
 from duolog.store.options import StoreOptions
 from tests.kit.core import ManualCore
 from tests.kit.faults import StrictFaults
@@ -145,7 +140,6 @@ class World(ManualCore):
         executors = self.store.executors
         executors.readers = executors.background = executors.searches = budget.OffTheLoop()
         self.delays.timers.tree.context.executor = budget.OffTheLoop()
-        self._start_duties()
         self._fill()
         self.kafka_client: Attacker
         self.rocketmq_client: Attacker
@@ -156,41 +150,6 @@ class World(ManualCore):
         command = remoting.request(RequestCode.GET_MAX_OFFSET, 1, ext)
         self._rocketmq_question = b"".join(remoting.encode(command))
         self._connect_others()
-
-    # -- Time
-
-    def _start_duties(self) -> None:
-        """Collect the duties that a broker registers with its ticker."""
-        self._duties: list[Callable[[int, int], object]] = []
-        callbacks = CheckCallbacks(1_000, partial(self.faults.contain, kind="callback"))
-        duties.register(self, check_back_loop(self.rocketmq_context, self.half_decisions, callbacks), self._add_duty)
-
-    def _add_duty(
-        self,
-        name: str,
-        next_deadline_ms: Callable[[], int | None],
-        run: Callable[[int, int], object],
-        *,
-        is_wall: bool = False,
-    ) -> None:
-        def run_if_due(now_ms: int, mono_ms: int) -> None:
-            deadline_ms = next_deadline_ms()
-            if deadline_ms is not None and deadline_ms <= (now_ms if is_wall else mono_ms):
-                try:
-                    run(now_ms, mono_ms)
-                except StoreError:
-                    pass  # The ticker retries it later.
-                except Exception as error:  # noqa: BLE001 - as the ticker does
-                    self.faults.contain(error, f"ticker {name}")
-
-        self._duties.append(run_if_due)
-
-    def pass_ms(self, ms: int) -> None:
-        """Advance the clock, and run the duties that are due, as the ticker does."""
-        self.clock.pass_ms(ms)
-        for run_if_due in self._duties:
-            run_if_due(self.clock.now_ms(), self.clock.mono_ms())
-        self.settle()
 
     # -- State
 

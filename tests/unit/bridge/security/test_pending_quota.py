@@ -261,8 +261,6 @@ def test_commit_is_refused_while_all_numbers_are_in_use(monkeypatch: pytest.Monk
     )
     assert (broker.store.next_position, broker.metrics.records_in) == (end_position, counted)
     broker.pass_ms(MINUTE)
-    broker.delays.run(broker.clock.now_ms(), broker.clock.mono_ms())
-    broker.settle()
     assert len(sums) == 0
     assert end(client, sent, COMMIT).code == 0
     assert sums.count_of(QuotaEntity("ANONYMOUS", None)) == 1

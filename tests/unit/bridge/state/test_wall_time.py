@@ -5,14 +5,12 @@ the clock is wrong, and after it. What is expected is what would have been if th
 """
 
 import logging
-from typing import Any, cast
 
 import pytest
 
 from duolog.bridge.config import DelayOptions, Options, RetentionOptions
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.pop.pop_checkpoints import CheckpointName, taken
-from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.state.wall_time import WallTime
 from duolog.delay.recurring import Cron, Every, Schedule
 from duolog.delay.schedules import RecurringMessage
@@ -30,26 +28,15 @@ OPTIONS = Options(retention=RetentionOptions(check_interval_ms=1000), delay=Dela
 
 
 class Watched(ManualCore):
-    """A core whose retention and timers run as the ticker has them."""
+    """A core with a short retention and a short memtable."""
 
     def __init__(self, disk: CrashDisk | None = None, now_ms: int = NOW) -> None:
         super().__init__(OPTIONS, disk, now_ms=now_ms)
-        self.checks = check_back_loop(self.rocketmq_context, self.half_decisions, cast(Any, None))
 
     def turn(self, passed_ms: int = 0) -> None:
         """Let some time pass, and do what is due."""
-        self.clock.pass_ms(passed_ms)
-        now_ms, mono_ms = self.clock.now_ms(), self.clock.mono_ms()
-        self.wall_time.observe(now_ms, mono_ms)
-        for _ in range(2):
-            self.transactions.expire(now_ms)
-            self.checks.run(now_ms, mono_ms)
-            self.delays.timers.tree.run(now_ms, mono_ms)
-            self.delays.run(now_ms, mono_ms)
-            self.schedules.run(now_ms, mono_ms)
-            self.clock_set_back.run()
-            self.maintenance.run(self.wall_time.careful_ms(now_ms, mono_ms), mono_ms)
-            self.settle()
+        self.pass_ms(passed_ms)
+        self.pass_ms(0)
 
     def turns(self, count: int, each_ms: int) -> None:
         for _ in range(count):

@@ -3,8 +3,7 @@
 import pytest
 
 from duolog.bridge.config import GroupsOptions, Options, RocketmqOptions, TopicsOptions
-from duolog.bridge.rocketmq.consuming import heartbeats
-from duolog.bridge.rocketmq.groups.heartbeat_times import CHANNEL_MS
+from duolog.bridge.rocketmq.groups.heartbeat_times import CHANNEL_MS, SCAN_INTERVAL_MS
 from duolog.bridge.state.topics import TooManyTopics
 from duolog.protocol.rocketmq.bodies import (
     CheckClientRequest,
@@ -44,14 +43,12 @@ def unregister(client: Client) -> None:
 
 
 def fall_silent(client: Client) -> None:
-    broker = client.broker
-    broker.pass_ms(CHANNEL_MS - 1)
-    for each in broker.rocketmq_context.groups.members.channels("billing"):
-        if each is not client.connection:
-            broker.rocketmq_context.groups.members.heartbeats._last_mono_ms[each] = broker.clock.mono_ms()
-    broker.pass_ms(1)
-    heartbeats.sweep(broker.rocketmq_context, broker.clock.mono_ms())
-    broker.loop.turn()
+    broker, members = client.broker, client.broker.rocketmq_context.groups.members
+    for _ in range(0, CHANNEL_MS, SCAN_INTERVAL_MS):
+        broker.pass_ms(SCAN_INTERVAL_MS)
+        for each in members.channels("billing"):
+            if each is not client.connection:
+                members.heartbeats.note(each, broker.clock.mono_ms())
 
 
 @pytest.mark.parametrize("leave", [unregister, Client.close, fall_silent])

@@ -9,8 +9,7 @@ import pytest
 
 from duolog.bridge.config import Options, StoreSection, TxnOptions
 from duolog.bridge.monitoring.metrics import CheckCounts
-from duolog.bridge.rocketmq.producing.check_backs import READS_AT_ONCE, check_back_loop
-from duolog.bridge.transactions.check_callbacks import CheckCallbacks
+from duolog.bridge.rocketmq.producing.check_backs import READS_AT_ONCE
 from duolog.bridge.transactions.half_message_log import GATHERED_BYTES_MAX, GATHERED_MAX
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -33,14 +32,13 @@ class CheckBackBroker(RocketMQBroker):
         given = {"immunity_ms": IMMUNITY, "check_interval_ms": INTERVAL, "check_max": CHECK_MAX} | txn
         options = Options(txn=TxnOptions(**given), store=StoreSection(segment_bytes=segment_bytes))
         super().__init__(*arguments, options=options, store=StoreOptions(segment_bytes=segment_bytes))
-        self.checks = check_back_loop(self.rocketmq_context, self.half_decisions, CheckCallbacks(1000, print))
+        self.checks = self.duties.check_backs
         self.topic()
 
     def wait(self, ms: int) -> None:
-        """Advance the clock, and run the check-backs that are due."""
+        """Advance the clock, and run the check-backs that are due, in all their slices."""
         self.pass_ms(ms)
         now_ms = self.clock.now_ms()
-        self.delays.run(now_ms, self.clock.mono_ms())
         while (deadline_ms := self.checks.next_deadline_ms()) is not None and deadline_ms <= now_ms:
             self.checks.run(now_ms, self.clock.mono_ms())
         self.settle()
@@ -566,9 +564,7 @@ def test_many_are_checked_in_slices() -> None:
     for _ in range(READS_AT_ONCE + 5):
         send_half(client)
     broker.pass_ms(IMMUNITY)
-    now_ms, mono_ms = broker.clock.now_ms(), broker.clock.mono_ms()
-    broker.checks.run(now_ms, mono_ms)
-    broker.settle()
+    now_ms = broker.clock.now_ms()
     assert len(checked(client)) == READS_AT_ONCE
     assert now_ms < broker.checks.next_deadline_ms() <= now_ms + 100
     broker.wait(100)

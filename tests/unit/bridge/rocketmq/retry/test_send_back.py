@@ -129,9 +129,9 @@ def test_message_comes_back_after_a_growing_delay(
     client.send(body=b"bad", properties="TAGS\x01a\x02DELAYED\x01x\x02", reconsumeTimes=reconsume_times)
     (failed,) = stored(broker, "orders")
     assert give_back(client, failed.physical_offset, **fields).code == 0
-    pass_delay(broker, delay_ms - 1)
+    broker.pass_ms(delay_ms - 1)
     assert stored(broker, RETRY) == []
-    pass_delay(broker, 1)
+    broker.pass_ms(1)
     (again,) = stored(broker, RETRY)
     kept = properties.parse(again.properties)
     assert (bytes(again.body), again.reconsume_times, again.born_ms) == (b"bad", reconsume_times + 1, failed.born_ms)
@@ -169,9 +169,9 @@ def test_group_has_a_policy_of_its_own(
     client.send(body=b"bad", reconsumeTimes=reconsume_times)
     (failed,) = stored(broker, "orders")
     assert give_back(client, failed.physical_offset, delayLevel=level).code == 0
-    pass_delay(broker, delay_ms - 1)
+    broker.pass_ms(delay_ms - 1)
     assert stored(broker, RETRY) == []
-    pass_delay(broker, 1)
+    broker.pass_ms(1)
     (again,) = stored(broker, RETRY)
     assert (bytes(again.body), again.reconsume_times) == (b"bad", reconsume_times + 1)
 
@@ -196,12 +196,6 @@ def test_policies_that_cannot_be(client: Client, policy: GroupRetryPolicy) -> No
     assert refused is not None
     assert refused.code == ResponseCode.INVALID_PARAMETER
     assert "groupRetryPolicy" in str(refused.remark)
-
-
-def pass_delay(broker: RocketMQBroker, ms: int) -> None:
-    broker.pass_ms(ms)
-    broker.delays.run(broker.clock.now_ms(), broker.clock.mono_ms())
-    broker.settle()
 
 
 def test_group_may_want_no_retries(broker: RocketMQBroker, client: Client) -> None:
@@ -257,7 +251,7 @@ def test_retries_and_the_dead_letter_carry_the_time_of_each_attempt(broker: Rock
     for _ in range(2):
         failed_ms.append(broker.clock.now_ms())
         assert give_back(client, position, delayLevel=1, maxReconsumeTimes=2).code == 0
-        pass_delay(broker, 1_000)
+        broker.pass_ms(1_000)
         again = stored(broker, RETRY)[-1]
         position = again.physical_offset
     assert attempts_of(again) == f"1:{failed_ms[0]}@{HOST} 2:{failed_ms[1]}@{HOST}"
@@ -298,9 +292,9 @@ def test_own_send_waits_as_the_policy_of_its_group_says(
     config = SubscriptionGroupConfig(group_name="billing", group_retry_policy=policy)
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config).code == 0
     assert client.send(RETRY, b"bad", properties=f"{delay}K\x01v\x02", reconsumeTimes=2, maxReconsumeTimes=16).code == 0
-    pass_delay(broker, max(delay_ms - 1, 0))
+    broker.pass_ms(max(delay_ms - 1, 0))
     assert bool(stored(broker, RETRY)) is not bool(delay)
-    pass_delay(broker, 1)
+    broker.pass_ms(1)
     (again,) = stored(broker, RETRY)
     assert (bytes(again.body), properties.get(again.properties, "K")) == (b"bad", "v")
 
