@@ -11,7 +11,7 @@ A batch in which all records are visible at once, and a message that asks for no
 a plan's further steps.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -30,7 +30,13 @@ from duolog.bridge.data.publishing.produced_batches import (
     run_to_end,
 )
 from duolog.bridge.data.publishing.refusals import check_may_produce
-from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline, MessagePlan, MessagePlanner
+from duolog.bridge.data.publishing.rocketmq_plan import (
+    HalfMessageOutline,
+    MessagePlan,
+    MessagePlanner,
+    SenderKey,
+    replacing_keys,
+)
 from duolog.bridge.data.stamps import KafkaStamps
 from duolog.bridge.data.unknown_headers import Sender, UnknownHeaders
 from duolog.bridge.monitoring.metrics import Metrics
@@ -116,7 +122,6 @@ class Publisher:
             owners.topics, self._schedules, self._half_messages, self._stamps, wall_time, options
         )
         self.messages = MessagePlanner(
-            owners.delays.timers,
             owners.topics,
             self._schedules,
             self._expiring_queues,
@@ -294,9 +299,10 @@ class Publisher:
     ) -> Appended:
         """Append a plan as one unit; the slots are those of its messages.
 
-        Raises PendingQuotaReached and StoreError, and appends nothing.
+        Raises DelayRefused, PendingQuotaReached and StoreError, and appends nothing.
         """
-        frames, records, body_bytes = plan
+        frames, body_bytes = plan.frames, plan.body_bytes
+        records = self._with_cancellations(topic, plan, now_ms) if plan.keys else plan.records
         if records or frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
             if len(records) > 1:
                 self._schedules.check_room(records)
@@ -313,17 +319,18 @@ class Publisher:
         run: FrameRun,
         delayed: Sequence[Frame],
         records: Sequence[StateRecord],
-        replacing_keys: Iterable[bytes],
+        keys: Sequence[SenderKey],
         body_bytes: int,
         now_ms: int,
         client: QuotaClient | None = None,
     ) -> Appended:
         """Append the messages of a batch as one unit; the slots are that of the run's first, if any, and of `delayed`.
 
-        The pending messages of the topic with `replacing_keys` are cancelled. A run takes a third of the time that as
-        many frames take. Raises PendingQuotaReached and StoreError, and appends nothing.
+        `keys` are those of the delayed messages. A run takes a third of the time that as many frames take. Raises
+        DelayRefused, PendingQuotaReached and StoreError, and appends nothing.
         """
-        records = [*records, *cancellations_by_key(self._delays.timers, run.queue.topic, replacing_keys, now_ms)]
+        replaced = cancellations_by_key(self._delays.timers, run.queue.topic, replacing_keys(keys), now_ms)
+        records = [*records, *replaced]
         delayed, records = self.pending_quota.charge(delayed, records, client)
         parts: Sequence[Frame | FrameRun] = [run, *delayed] if run.frames else delayed
         if delayed:
@@ -340,9 +347,7 @@ class Publisher:
     ) -> MessagePlan:
         """Plan messages that the caller appends in a unit of its own, and count them. Raises as `publish_messages`."""
         plan = self.messages.plan_messages(topic, queue_id, messages, now_ms, sent_ms=sent_ms)
-        self._check_room(plan)
-        self._count("rocketmq", len(plan.frames), plan.body_bytes)
-        return plan
+        return self._counted(topic, plan, now_ms)
 
     def plan_committed_message(
         self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int, client: QuotaClient | None
@@ -351,15 +356,21 @@ class Publisher:
 
         It counts towards the client's pending messages also above the quota, because it was accepted as a half message.
         """
-        plan = self.messages.plan_committed(topic, queue_id, half, now_ms)
-        self._check_room(plan)
-        planned = self.pending_quota.charge(plan.frames, plan.records, client, refuses=False)
-        self._count("rocketmq", len(plan.frames), plan.body_bytes)
-        return planned
+        plan = self._counted(topic, self.messages.plan_committed(topic, queue_id, half, now_ms), now_ms)
+        return self.pending_quota.charge(plan.frames, plan.records, client, refuses=False)
 
-    def _check_room(self, plan: MessagePlan) -> None:
-        if len(plan.records) > 1:
-            self._schedules.check_room(plan.records)
+    def _counted(self, topic: Topic, plan: MessagePlan, now_ms: int) -> MessagePlan:
+        """Check the limits of a plan for a unit of the caller, count its messages, and complete its records."""
+        records = self._with_cancellations(topic, plan, now_ms)
+        if len(records) > 1:
+            self._schedules.check_room(records)
+        self._count("rocketmq", len(plan.frames), plan.body_bytes)
+        return plan._replace(records=records)
+
+    def _with_cancellations(self, topic: Topic, plan: MessagePlan, now_ms: int) -> list[StateRecord]:
+        """Return a plan's records and those that cancel, as of now, the pending messages that it replaces."""
+        keys = replacing_keys(plan.keys)
+        return [*plan.records, *cancellations_by_key(self._delays.timers, topic.number, keys, now_ms)]
 
     def _count(self, wire: str, count: int, size: int) -> None:
         """Count records that were appended, of `size` bytes together."""

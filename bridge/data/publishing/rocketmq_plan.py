@@ -6,8 +6,9 @@
     recurring            the same, as RocketMQ's tools expect, without a timer  ScheduleRegistered
     with an expiry       as above                                               QueuesExpire, once for each queue
 
-Each message has one frame, in the order of the messages. Half messages are planned when they are committed; until then
-`bridge/transactions/half_message_log.py` stores them.
+Each message has one frame, in the order of the messages. TimersCancelled is made from the keys of the plan when the
+unit is appended, because messages may be delivered or stored before that. Half messages are planned when they are
+committed; until then `bridge/transactions/half_message_log.py` stores them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ from duolog.bridge.config import Options
 from duolog.bridge.data import expiry
 from duolog.bridge.data.delayed import delay_headers, pending_frames
 from duolog.bridge.data.delayed.delay_headers import DelayParser
-from duolog.bridge.data.delayed.delay_records import cancellations_by_key
 from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME, Schedules
 from duolog.bridge.data.expiry import ExpiringQueues, ExpiryParser
 from duolog.bridge.data.publishing.refusals import (
@@ -38,7 +38,6 @@ from duolog.delay import entry_extra
 from duolog.delay.recurring import AMQ_NAMES, Run, Schedule
 from duolog.delay.requested_delay import DelayRefused, RequestedDelay
 from duolog.delay.schedules import DeliverySchedule, RecurringMessage
-from duolog.delay.timers import Timers
 from duolog.protocol.rocketmq.messages import flags, properties, tags
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages.message import Message
@@ -51,41 +50,20 @@ _REQUEST_MARKS: Final = ("DELAY", TIMER_PREFIX, "TRAN_MSG", AMQ_PREFIX, expiry.P
 _SCHEDULE_MARK: Final = b"AMQ_SCHEDULED_"
 
 
+class SenderKey(NamedTuple):
+    """The key that the sender gave a delayed message."""
+
+    key: bytes
+    replaces: bool  # The message replaces the pending messages of its topic that have the key.
+
+
 class MessagePlan(NamedTuple):
     """What RocketMQ messages become in one unit."""
 
     frames: list[Frame]  # One for each message that is stored, in order.
     records: list[StateRecord]
     body_bytes: int  # The sum over the messages that are stored.
-
-
-class Replacements:
-    """The sender's keys of the delayed messages of one batch.
-
-    `keys` are those whose pending messages the batch replaces. The pending messages are looked up in the turn in which
-    the batch is appended (`Publisher.append_batch`), because they may be delivered or stored in the turns before.
-    """
-
-    __slots__ = ("_all_keys", "keys")
-
-    def __init__(self) -> None:
-        self.keys: dict[bytes, None] = {}
-        self._all_keys: set[bytes] = set()  # Of messages that replace no others, too.
-
-    def add(self, key: bytes, *, replaces: bool) -> None:
-        """Add the key of the next message. Raises DelayRefused if the message cannot replace others."""
-        if replaces:
-            if key in self._all_keys:
-                raise DelayRefused(
-                    f"message of a batch with {delay_headers.TIMER_REPLACE} and the key {key[:100]!r} of an earlier "
-                    "message of the same batch; only messages that are stored can be replaced"
-                )
-            if len(self.keys) == delay_headers.REPLACING_MAX:
-                raise DelayRefused(
-                    f"batch of more than {delay_headers.REPLACING_MAX} messages with {delay_headers.TIMER_REPLACE}"
-                )
-            self.keys[key] = None
-        self._all_keys.add(key)
+    keys: Sequence[SenderKey] = ()  # Of its delayed messages that have one, in order.
 
 
 class HalfMessageOutline(NamedTuple):
@@ -103,7 +81,6 @@ class MessagePlanner:
 
     def __init__(
         self,
-        timers: Timers,
         topics: Topics,
         schedules: Schedules,
         expiring_queues: ExpiringQueues,
@@ -114,7 +91,7 @@ class MessagePlanner:
     ) -> None:
         self.store_host = store_host
         self.body_bytes_max = options.rocketmq.body_bytes_max
-        self._timers, self._topics, self._schedules, self._expiring_queues = timers, topics, schedules, expiring_queues
+        self._topics, self._schedules, self._expiring_queues = topics, schedules, expiring_queues
         self._unknown_headers, self._wall_time = unknown_headers, wall_time
         self._delay_parser, self._expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
         self._schedules_max = options.delay.batch_schedules_max
@@ -131,16 +108,14 @@ class MessagePlanner:
         sent_ms: int | None = None,
         sender: Sender | None = None,
         schedules_before: int = 0,
-        replacements: Replacements | None = None,
     ) -> MessagePlan:
         """Plan messages for a queue. The topic, queue and store host that a message names itself are ignored.
 
         `sent_ms` is the time from which delays and expiry count if the messages were sent earlier than now; an expired
         message is then left out if its topic drops expired messages. A delayed message is changed to the form in which
-        it waits (`pending_frames.make_pending`). The records cancel the messages that are replaced, unless the caller
-        passes `replacements` because it appends the plan in a later turn of the loop. `schedules_before` is the number
-        of schedules in the parts of the same batch that were planned before. Raises DelayRefused, IllegalMessage,
-        NotSupported, ProduceRefused, ProtocolError, TooManySchedules.
+        it waits (`pending_frames.make_pending`). `schedules_before` is the number of schedules in the parts of the same
+        batch that were planned before. Raises DelayRefused, IllegalMessage, NotSupported, ProduceRefused,
+        ProtocolError, TooManySchedules.
         """
         if not topic.may_produce:
             check_may_produce(topic)
@@ -150,9 +125,9 @@ class MessagePlanner:
         pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
         frames: list[Frame] = []
         records: list[StateRecord] = []
+        keys: list[SenderKey] = []
         body_bytes = 0
         has_expiry = False
-        replaced = replacements
         # The loop is written without functions for its steps, because it runs for each message that is sent.
         for message in messages:
             raw = message.properties
@@ -174,10 +149,13 @@ class MessagePlanner:
                     if is_late and topic.settings.drops_expired and (delay is None or delay.due_ms <= now_ms):
                         continue
                 if delay is not None and is_delayed:
-                    replaced = replaced or Replacements()
-                    frame, more = self._plan_delayed(topic, queue_id, message, delay, found, replaced, now_ms)
+                    key = _key_of(topic, found)
+                    if key is not None:
+                        keys.append(key)
+                    frame, schedule = self._plan_delayed(topic, queue_id, message, delay, found, key, now_ms)
                     frames.append(frame)
-                    records += more
+                    if schedule is not None:
+                        records.append(schedule)
                     body_bytes += len(message.body)
                     continue
             code = tags.code_of_properties(raw, text)
@@ -191,9 +169,7 @@ class MessagePlanner:
             body_bytes += size
         if has_expiry:
             records += self._expiring_queues.records_for(queue.key)
-        if replaced is not None and replacements is None:
-            records += cancellations_by_key(self._timers, topic.number, replaced.keys, now_ms)
-        return new_tuple(MessagePlan, (frames, records, body_bytes))
+        return new_tuple(MessagePlan, (frames, records, body_bytes, keys))
 
     def plan_committed(self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int) -> MessagePlan:
         """Plan the message of a half message that is committed now.
@@ -224,16 +200,11 @@ class MessagePlanner:
         message: Message,
         delay: RequestedDelay,
         found: dict[str, str],
-        replacements: Replacements,
+        sender_key: SenderKey | None,
         now_ms: int,
-    ) -> tuple[Frame, list[StateRecord]]:
-        """Make the frame in which a delayed message waits, and the state records of its unit."""
+    ) -> tuple[Frame, ScheduleRegistered | None]:
+        """Make the frame in which a delayed message waits, and the state record of a recurring one."""
         key = topic.queues[queue_id].key
-        records: list[StateRecord] = []
-        # A consumer sends a failed message to its retry topic as it came, so the message must not replace others there.
-        name = b"" if topic.rocketmq_name.startswith(RETRY_PREFIX) else found.get(properties.KEYS, "").encode()
-        if name:
-            replacements.add(name, replaces=delay_headers.replaces(found))
         schedule_name = ""
         if delay.schedule is not None:
             schedule_name = self._schedules.new_name()
@@ -244,13 +215,13 @@ class MessagePlanner:
         if len(message.properties) > rocketmq_message.PROPERTIES_BYTES_MAX - pending_frames.ADDED_BYTES_MAX:
             raise MessageTooLarge(f"properties of {len(message.properties)} bytes, with those of a delayed message")
         record = rocketmq_message.encode(message)
-        extra = b""  # A recurring message has no timer. Its frame only shows it to RocketMQ's tools.
+        extra, scheduled = b"", None  # A recurring message has no timer: its frame only shows it to RocketMQ's tools.
         if delay.schedule is None:
-            extra = entry_extra.encode_pending(key, delay.due_ms, name)
+            extra = entry_extra.encode_pending(key, delay.due_ms, b"" if sender_key is None else sender_key.key)
         else:
-            records.append(self._scheduled(key, schedule_name, delay.schedule, delay.due_ms, record, now_ms))
+            scheduled = self._scheduled(key, schedule_name, delay.schedule, delay.due_ms, record, now_ms)
         code = tags.hash_code(tag) if tag else tags.NO_TAG
-        return Frame(queue, frame_formats.ROCKETMQ, record, 1, delay.due_ms, code, ROCKETMQ_STAMP, extra), records
+        return Frame(queue, frame_formats.ROCKETMQ, record, 1, delay.due_ms, code, ROCKETMQ_STAMP, extra), scheduled
 
     def _scheduled(
         self, key: int, name: str, schedule: Schedule, due_ms: int, record: bytearray, now_ms: int
@@ -297,6 +268,40 @@ class MessagePlanner:
         found = properties.parse(raw)
         _refuse_unsupported(found)
         return found
+
+
+def replacing_keys(keys: Sequence[SenderKey]) -> list[bytes]:
+    """Return the keys whose pending messages a batch replaces, each once; `keys` are those of all its messages.
+
+    Raises DelayRefused if a message cannot replace others.
+    """
+    replacing: dict[bytes, None] = {}
+    earlier: set[bytes] = set()
+    for key, replaces in keys:
+        if replaces:
+            if key in earlier:
+                raise DelayRefused(
+                    f"message of a batch with {delay_headers.TIMER_REPLACE} and the key {key[:100]!r} of an earlier "
+                    "message of the same batch; only messages that are stored can be replaced"
+                )
+            replacing[key] = None
+        earlier.add(key)
+    if len(replacing) > delay_headers.REPLACING_MAX:
+        raise DelayRefused(
+            f"batch of more than {delay_headers.REPLACING_MAX} messages with {delay_headers.TIMER_REPLACE}"
+        )
+    return list(replacing)
+
+
+def _key_of(topic: Topic, found: Mapping[str, str]) -> SenderKey | None:
+    """Return the key of a delayed message.
+
+    A consumer sends a failed message to its retry topic as it came, so the message must not replace others there.
+    """
+    key = found.get(properties.KEYS, "")
+    if not key or topic.rocketmq_name.startswith(RETRY_PREFIX):
+        return None
+    return SenderKey(key.encode(), delay_headers.replaces(found))
 
 
 def _text_of(raw: bytes) -> str:

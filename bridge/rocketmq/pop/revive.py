@@ -108,9 +108,8 @@ def _give_back(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic
     done = [offset for offset in checkpoint.pending if offset < found.next_offset]
     try:
         pending = [buffer for buffer in found.buffers if checkpoint.is_pending(message.queue_offset_of(buffer))]
-        records: list[Record] = [settled(checkpoint.name, done)]
-        frames = _frames(context, checkpoint, topic, pending, now_ms, records)
-        context.state_log.commit(records, now_ms, frames)
+        frames, records = _plan_copies(context, checkpoint, topic, pending, now_ms)
+        context.state_log.commit([settled(checkpoint.name, done), *records], now_ms, frames)
     except ANSWERABLE as error:
         logger.warning("popped messages not given back group=%s reason=%r", checkpoint.name.group, str(error))
         context.pop.checkpoints.retry_at(checkpoint, now_ms + AGAIN_MS)
@@ -119,17 +118,14 @@ def _give_back(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic
         context.pop.checkpoints.retry_at(checkpoint, now_ms)
 
 
-def _frames(
-    context: RocketMQContext,
-    checkpoint: PopCheckpoint,
-    topic: Topic,
-    failed: list[Buffer],
-    now_ms: int,
-    records: list[Record],
-) -> list[Frame]:
+def _plan_copies(
+    context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic, failed: list[Buffer], now_ms: int
+) -> tuple[list[Frame], list[Record]]:
+    """Plan the copies of the messages that were not acknowledged: their frames and state records."""
     config = group_config(context, context.groups.configs.name_of(checkpoint.name.group))
     origins = origins_of(context, topic.rocketmq_name)
     frames: list[Frame] = []
+    records: list[Record] = []
     for buffer in failed:
         try:
             copy = _copy(context, checkpoint, topic, config, buffer, now_ms)
@@ -158,7 +154,7 @@ def _frames(
             context.metrics.dead_letters += 1
         else:
             context.metrics.retries += 1
-    return frames
+    return frames, records
 
 
 def _copy(

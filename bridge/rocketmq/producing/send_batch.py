@@ -13,7 +13,7 @@ further one is answered SYSTEM_BUSY, after which clients try again or use anothe
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from duolog.bridge.data.publishing.rocketmq_plan import Replacements
+from duolog.bridge.data.publishing.rocketmq_plan import SenderKey
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
@@ -101,7 +101,7 @@ class _Gathered:
         self._others: dict[int, Frame] = {}  # Delayed and recurring messages, by their indexes in the batch.
         self._schedules: list[Record] = []  # A ScheduleRegistered for each recurring message.
         self._expiry: list[Record] = []  # The record that the queue has messages that expire, if it is needed.
-        self._replacements = Replacements()
+        self._keys: list[SenderKey] = []  # Of the delayed messages.
         self.count = self._body_bytes = 0
 
     def add(self, messages: Sequence[Message], connection: RocketMQConnection) -> None:
@@ -114,8 +114,8 @@ class _Gathered:
             self._now_ms,
             sender=connection,
             schedules_before=len(self._schedules),
-            replacements=self._replacements,
         )
+        self._keys += plan.keys
         self._keep(plan.frames)
         self._body_bytes += plan.body_bytes
         if self._others:
@@ -159,7 +159,7 @@ class _Gathered:
             self._run,
             [*others.values()],
             [*self._schedules, *self._expiry],
-            self._replacements.keys,
+            self._keys,
             self._body_bytes,
             self._now_ms,
             client,
