@@ -4,9 +4,11 @@
     python -m benchmarks --only paths
     python -m benchmarks --only kafka-java-produce --only rocketmq-send-64 --rounds 3
     python -m benchmarks --flush sync --json sync.json
+    python -m benchmarks --checkout ../before --quick
 
 A name is a row's, the beginning of several rows' (`kafka`), or `paths`. Each load has a fixed length, and all
-brokers end with the run.
+brokers end with the run. With --checkout the peer is the broker of another checkout of Duolog, whose .venv `make setup`
+has made: so a change shows what it costs.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def main() -> int:
     if asked.cold_gib:
         scale = scale._replace(cold_bytes=asked.cold_gib << 30)
     measured: list[paths.Measured] = []
-    if not asked.only or PATHS in asked.only:
+    if PATHS in asked.only or not (asked.only or asked.checkout):
         measured = paths.run(quick=asked.quick)
         console.print(report.paths_table(measured))
     rows = _rows(asked.only)
@@ -50,7 +52,7 @@ def main() -> int:
         rows = []
     outcomes = []
     title = f"End to end, flush = {asked.flush}, median of {scale.rounds} interleaved rounds"
-    for outcome in end_to_end.run(rows, scale, asked.flush, _say):
+    for outcome in end_to_end.run(rows, scale, asked.flush, _say, asked.checkout):
         outcomes.append(outcome)
         if asked.each:
             console.print(report.rows_table([outcome], ""))
@@ -82,6 +84,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="shorter and fewer rounds, less data")
     parser.add_argument("--rounds", type=int, help="rounds of each row (5; quick: 2)")
     parser.add_argument("--flush", choices=("async", "sync"), default="async", help="when brokers answer")
+    parser.add_argument("--checkout", type=Path, help="compare with the broker of another checkout of Duolog")
     parser.add_argument("--cold-gib", type=int, metavar="N", help="data that is read cold (8; quick: 1)")
     parser.add_argument("--each", action="store_true", help="print each row when it is done, too")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures of all rounds there")

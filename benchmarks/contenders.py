@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -37,9 +37,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tests.kit.broker import Broker
 from tests.kit.certificates import Authority
-from tests.kit.command import DUOLOG, duolog
+from tests.kit.command import DUOLOG
 
 PEERS = Path(__file__).parent / "peers"
+OURS, OTHER_CHECKOUT = "duolog", "other-checkout"  # The names of contenders.
 PARTITIONS = 4  # Of every topic, on all sides; RocketMQ's default, and Duolog's.
 START_WITHIN_S = 180
 WAKE_WITHIN_S = 60
@@ -109,24 +110,25 @@ class Contender(Protocol):
 
 
 class Duolog:
-    """A Duolog broker."""
+    """A Duolog broker; `command` is that of another checkout, which has a name of its own."""
 
-    name = "duolog"
-
-    def __init__(self, folder: Path, flush: str, tls: Tls | None = None) -> None:
-        self.data = folder / "duolog"
+    def __init__(
+        self, folder: Path, flush: str, tls: Tls | None = None, name: str = OURS, command: Sequence[str] = DUOLOG
+    ) -> None:
+        self.name, self._command = name, command
+        self.data = folder / name
         settings: dict[str, object] = {"store.flush": flush, "topics.queues": PARTITIONS}
         if tls is not None:
             settings |= tls.authority.settings() | {"tls.mode": "optional", "tls.min_version": "1.3"}
             settings |= {"security.enabled": tls.has_login}
-        self._broker = Broker(self.data, settings)
+        self._broker = Broker(self.data, settings, command=command)
         self.kafka = self.kafka_tls = self.namesrv = self.http = ""
         self.tls: Mapping[str, str] = {} if tls is None else tls.client()
         self._has_login = tls is not None and tls.has_login
 
     def start(self) -> None:
         if self._has_login and not self.data.exists():
-            add_user(self.data)
+            add_user(self.data, self._command)
         self._broker.start()
         self.kafka, self.namesrv, self.http = self._broker.kafka, self._broker.namesrv, self._broker.http
         self.kafka_tls = self.kafka
@@ -150,12 +152,13 @@ class Duolog:
         return self._broker.pid
 
 
-def add_user(data: Path) -> None:
+def add_user(data: Path, command: Sequence[str] = DUOLOG) -> None:
     """Add the user and its rule to the data directory of a broker that does not run."""
-    offline = ("--data", str(data))
-    user = [*DUOLOG, "user", "add", USER, "--password-stdin", *offline]
-    subprocess.run(user, input=PASSWORD, text=True, check=True, stdout=subprocess.DEVNULL)
-    duolog("acl", "add", "--allow", "--user", USER, "--topic", "*", "--operation", "write,create", *offline)
+    user = ("user", "add", USER, "--password-stdin")
+    rule = ("acl", "add", "--allow", "--user", USER, "--topic", "*", "--operation", "write,create")
+    for words in (user, rule):
+        done = [*command, *words, "--data", str(data)]
+        subprocess.run(done, input=PASSWORD, text=True, check=True, stdout=subprocess.DEVNULL)
 
 
 class _Peer:

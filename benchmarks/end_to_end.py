@@ -30,6 +30,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from benchmarks import halves, librdkafka, noisy
 from benchmarks.contenders import (
+    OTHER_CHECKOUT,
+    OURS,
     PARTITIONS,
     Contender,
     Duolog,
@@ -132,11 +134,18 @@ class Outcome:
 
     def ratio(self, figure: str) -> float | None:
         """Return the median over the rounds of Duolog's figure divided by the peer's."""
-        ours = self.figures.get(Duolog.name, {}).get(figure)
+        ours = self.figures.get(OURS, {}).get(figure)
         theirs = self.figures.get(self.row.peer, {}).get(figure)
         if not ours or not theirs:
             return None
         return statistics.median(a / b for a, b in zip(ours, theirs, strict=False) if b)
+
+
+def against_checkout(row: Row) -> Row:
+    """Return the row with the broker of another checkout as the peer, and the goal to be as good in each figure."""
+    more = (RATE, COMMITS, SENDS_KEPT, CHECKS_KEPT)
+    as_good = {name: at_least(1) if name in more else at_most(1) for name in row.goals}
+    return replace(row, peer=OTHER_CHECKOUT, goals=as_good)
 
 
 def goals(row: Row, flush: str) -> dict[str, Goal]:
@@ -599,8 +608,15 @@ ROWS: Sequence[Row] = (
 # -- Running them
 
 
-def run(rows: Iterable[Row], scale: Scale, flush: str, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Run the rows, and yield each outcome. A row that fails does not end the run."""
+def run(
+    rows: Iterable[Row], scale: Scale, flush: str, say: Callable[[str], None], checkout: Path | None = None
+) -> Iterator[Outcome]:
+    """Run the rows, and yield each outcome. A row that fails does not end the run.
+
+    With `checkout`, the peer of all rows is the broker of that checkout, which has a `.venv`.
+    """
+    if checkout is not None:
+        rows = [against_checkout(row) for row in rows]
     with tempfile.TemporaryDirectory(prefix="duolog-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         loads = Loads(folder)
@@ -609,7 +625,7 @@ def run(rows: Iterable[Row], scale: Scale, flush: str, say: Callable[[str], None
                 say(row.name)
                 outcome = Outcome(row, goals(row, flush))
                 try:
-                    _run_row(outcome, folder, loads, scale, flush)
+                    _run_row(outcome, folder, loads, scale, flush, checkout)
                 except Exception as error:  # noqa: BLE001  # Shown in the table, beside the rows that ran.
                     outcome.error = " ".join([type(error).__name__, *getattr(error, "__notes__", ()), str(error)])
                     say(f"{row.name}: {outcome.error}")
@@ -618,11 +634,13 @@ def run(rows: Iterable[Row], scale: Scale, flush: str, say: Callable[[str], None
             loads.close()
 
 
-def _run_row(outcome: Outcome, folder: Path, loads: Loads, scale: Scale, flush: str) -> None:
+def _run_row(outcome: Outcome, folder: Path, loads: Loads, scale: Scale, flush: str, checkout: Path | None) -> None:
     row = outcome.row
     tls = Tls(Authority(folder / "ca"), row.has_login) if row.has_tls else None
     brokers: list[Contender] = [Duolog(folder, flush, tls)]
-    if row.peer:
+    if checkout is not None:
+        brokers.append(Duolog(folder, flush, tls, OTHER_CHECKOUT, (str(checkout / ".venv/bin/duolog"),)))
+    elif row.peer:
         brokers.append(PEERS[row.peer](folder, flush, tls))
     try:
         for broker in brokers:

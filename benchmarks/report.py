@@ -8,11 +8,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.contenders import OURS
 from benchmarks.end_to_end import Outcome
 from benchmarks.goals import Goal
 from benchmarks.paths import Measured
-
-OURS = "duolog"
 
 
 def paths_table(measured: Sequence[Measured]) -> Table:

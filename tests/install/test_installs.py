@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.kit.broker import Broker
+from tests.kit.command import DUOLOG
 
 ROOT = Path(__file__).parents[2]
 RELEASE_TOOLS = ROOT / ".venv-release/bin"
@@ -113,7 +114,7 @@ def test_an_installed_broker_serves_clients(install: Callable[[Path], Path], tmp
     python = install(folder)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert run(folder / "bin/duolog", "version") == f"duolog {version}\n"
-    with Broker(tmp_path / "data", python=str(python)) as broker:
+    with Broker(tmp_path / "data", command=(str(python), *DUOLOG[1:])) as broker:
         assert "no C extension" not in broker.log.read_text()
         assert produced_and_consumed(broker.kafka) == [b"0", b"1", b"2"]
         run(folder / "bin/duolog", "demo", "--http", broker.http)

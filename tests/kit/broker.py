@@ -18,13 +18,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+
+from tests.kit.command import DUOLOG
 
 READY_WITHIN_S = 30.0
 STOP_WITHIN_S = 5.0  # The time that the documentation of `duolog serve` promises.
@@ -55,14 +56,18 @@ class Broker:
         data: Path,
         settings: Mapping[str, object] | None = None,
         ports: Mapping[str, int] | None = None,
-        python: str = sys.executable,
+        command: Sequence[str] = DUOLOG,
         host: str = "127.0.0.1",
         prefix: Sequence[str] = (),
     ) -> None:
-        """`prefix` begins the command and keeps the process id: `ip netns exec NAME`, where `host` is an address."""
+        """Prepare a broker.
+
+        `command` is that of another environment or checkout. `prefix` stands before it and keeps the process id: `ip
+        netns exec NAME`, where `host` is an address.
+        """
         self.data = data
         self._host, self._prefix = host, prefix
-        self._python = python  # Another interpreter for tests that install packages beside the broker.
+        self._duolog = command
         self.log = data.with_name(data.name + ".log")
         self.settings = dict(settings or {})
         self._first_ports = ports
@@ -180,7 +185,7 @@ class Broker:
 
     def _command(self, settings: Mapping[str, object]) -> list[str]:
         ports = self._ports()
-        command = [*self._prefix, self._python, "-I", "-m", "duolog.bridge", "serve", "--data", str(self.data)]
+        command = [*self._prefix, *self._duolog, "serve", "--data", str(self.data)]
         command += ["--host", self._host]
         for option, port in ports.items():
             command += [f"--{option}-port", str(port)]

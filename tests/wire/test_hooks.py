@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.broker import Broker
+from tests.kit.command import DUOLOG
 from tests.kit.eventually import eventually
 from tests.wire.clients import frames
 from tests.wire.clients.frames import Wire
@@ -87,7 +88,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def hooked(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     settings = {"store.flush": "async", "hooks.timeout_ms": TIMEOUT_MS}
-    with Broker(tmp_path_factory.mktemp("hooked") / "data", settings, python=python) as broker:
+    with Broker(tmp_path_factory.mktemp("hooked") / "data", settings, command=(python, *DUOLOG[1:])) as broker:
         yield broker
 
 

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 
 from duolog.store.recovery.format_version import FORMAT_VERSION
 from tests.kit.broker import Broker
-from tests.kit.command import duolog
+from tests.kit.command import DUOLOG, duolog
 from tests.kit.release import ROOT, last_release, unpack
 from tests.wire.clients import frames, remoting
 from tests.wire.old_data.make_data import KAFKA_COUNT, PENDING_COUNT, SETTINGS, fill
@@ -43,8 +43,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = str(unpack(ROOT, release, folder))
     data = folder / "stopped"
     words = ("user", "add", "alice", "--super", "--password-stdin", "--data", str(data))
-    subprocess.run([python, "-I", "-m", "duolog.bridge", *words], input=f"{PASSWORD}\n", text=True, check=True)
-    with Broker(data, SETTINGS, python=python) as old:
+    subprocess.run([python, *DUOLOG[1:], *words], input=f"{PASSWORD}\n", text=True, check=True)
+    with Broker(data, SETTINGS, command=(python, *DUOLOG[1:])) as old:
         fill(old)
         fill_further(old)
         old.kill()
