@@ -12,7 +12,7 @@ WILDCARDS: Final = ("", "0.0.0.0", "::")  # Values of `server.host` with which a
 
 
 class StartError(Exception):
-    """The broker cannot start, for a reason that its user can remove; the message is one line."""
+    """The broker cannot start, or cannot go on, for a reason that its user can remove; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFi
     except BeginAgain:
         return BEGIN_AGAIN
     except StartError:
-        raise  # A standby that became the owner cannot serve.
+        raise  # A standby cannot follow, or cannot serve as the owner, until an operator has acted.
     except Exception:
         # The broker closes nothing in order, because its state may be wrong. The next start recovers the state from
         # the log.

@@ -4,6 +4,7 @@
     follow     the owner's slots are copied and replayed; when none come, this broker fences the stream
     own        parts that append are made ── clients are served ── store tested again
     deposed    all connections are aborted ── the process begins again as a standby (`OwnershipLost`)
+    refused    an object is damaged, or the store lies about creates ── the process ends with one line (`StartError`)
 
 While this broker owns the stream, no answer leaves unless its lease says that nobody else can be the owner.
 """
@@ -32,7 +33,7 @@ from duolog.bridge.running.external_watchdog import ExternalWatchdog
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security_start import check_users, start_security
 from duolog.bridge.tracing.export import start_export
-from duolog.store.errors import DataDirectoryInUse, StoreError
+from duolog.store.errors import DataDirectoryInUse, StoreError, WritingEnded
 from duolog.store.files import Files, RealFiles
 from duolog.store.objects.errors import StoreRefused, UnreliableStore
 from duolog.store.objects.interface import ObjectStore
@@ -44,6 +45,7 @@ from duolog.store.store import lock_directory
 log = logging.getLogger("bridge")
 
 TABLES_MS = 1_000  # A takeover that waits for longer for tables of delayed messages is reported.
+LOCAL_ERRORS = (DataDirectoryInUse, UnknownFormat, WritingEnded)  # Of the data directory, not of the object store.
 ABORT_MS = 200  # Between two times at which connections are aborted while another broker may be the owner.
 
 
@@ -111,31 +113,34 @@ class SharedBroker(Broker):
             if self.security.is_enabled:
                 await self.membership.check_key_file(self.security.key_file, is_there=self.security.has_key_file)
         except StoreError as error:
-            raise StartError(f"{self.options.shared.url}: {error}") from error
+            raise self._refusal(error) from error
 
     async def _join(self) -> None:
         """Join the stream and recover the local log. Raises StartError, also if nobody could log in to this owner."""
-        section, now_ms = self.options.store, self.clock.now_ms()
         try:
             files = self._open_files()
             ensure_format(files)
             lock = lock_directory(files)  # Before the store is asked: a mistaken second start must change nothing.
             await self.membership.join(files, lock, self._box)
-            self.prepare_log(files, now_ms, self.server, self.addresses)
+            self.prepare_log(files, self.clock.now_ms(), self.server, self.addresses)
             self.nodes = self.membership.nodes
             self._tables = StreamTables(self.delays.timers, files, self.membership.replica.named_files)
-            self.store = self.membership.replica.open(store_options(section, is_shared=True), self.state_log)
+            self.store = self.membership.replica.open(store_options(self.options.store, is_shared=True), self.state_log)
             self.metrics.shared_cache = self.membership.replica.cache_counts
-        except (DataDirectoryInUse, UnknownFormat) as error:
-            raise StartError(f"store.directory: {section.directory}: {error}") from error
-        except StoreError as error:
-            raise StartError(f"{self.options.shared.url}: {error}") from error
-        except OSError as error:
-            raise StartError(f"store.directory: {section.directory}: {error.strerror or error}") from error
+        except (StoreError, OSError) as error:
+            raise self._refusal(error) from error
         if self.membership.is_alone:
             check_users(self.security)
         self.topics.attach_store(self.store)
         self.start_store_threads()
+
+    def _refusal(self, error: StoreError | OSError) -> StartError:
+        """Return what an operator reads: the data directory or the object store, what is wrong, and what to do."""
+        if isinstance(error, OSError):
+            return StartError(f"store.directory: {self.options.store.directory}: {error.strerror or error}")
+        if isinstance(error, LOCAL_ERRORS):
+            return StartError(f"store.directory: {self.options.store.directory}: {error}")
+        return StartError(f"{self.options.shared.url}: {error}")
 
     @property
     def _box(self) -> SecretBox | None:
@@ -201,20 +206,32 @@ class SharedBroker(Broker):
         except OwnershipLost as lost:
             self._deposed(lost)
         except StartError as error:
-            if not self.ended.done():
-                self.ended.set_exception(error)
+            self._refuse(error)
+        except StoreError as error:
+            self._refuse(self._refusal(error))
         except Exception as error:  # noqa: BLE001 - ends the process
             self.fail(error)
 
+    def _refuse(self, error: StartError) -> None:
+        """End the process, because an operator must act; no answer leaves any more, and nothing more is uploaded."""
+        self._is_serving = False
+        self.server.may_answer = _never
+        self.membership.replica.stop()
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
     async def _own(self) -> None:
-        """Make the parts that append, and serve clients. Raises StartError if nobody could log in."""
+        """Make the parts that append, and serve clients. Raises StartError and StoreError."""
         begun_mono_ms = self.clock.mono_ms()
         # While the store is slow, the lease may end once before the first upload counts.
         self._aborted_mono_ms = begun_mono_ms + self.options.cluster.takeover_ms
         check_users(self.security)
         replica = self.membership.replica
-        await replica.begin(self.clock.now_ms())
-        await self._complete_tables()
+        try:
+            await replica.begin(self.clock.now_ms())
+            await self._complete_tables()
+        except OSError as error:
+            raise self._refusal(error) from error
         self.serve_log(self.store, self.clock.now_ms(), self.clock.mono_ms(), self._store_host(), is_takeover=True)
         self._is_open = True
         await self.serve_clients()
@@ -233,15 +250,9 @@ class SharedBroker(Broker):
         await self._check_store()
 
     async def _complete_tables(self) -> None:
-        """Wait for the tables of delayed messages that the log names. Raises StartError and RequestsStopped."""
+        """Wait for the tables of delayed messages. Raises StoreError, RequestsStopped and OSError."""
         begun_mono_ms = self.clock.mono_ms()
-        try:
-            await self._tables.complete(self.store.epoch, self.membership.replica.confirm)
-        except StoreError as error:
-            raise StartError(f"{self.options.shared.url}: {error}") from error
-        except OSError as error:
-            directory = self.options.store.directory
-            raise StartError(f"store.directory: {directory}: {error.strerror or error}") from error
+        await self._tables.complete(self.store.epoch, self.membership.replica.confirm)
         took_ms = self.clock.mono_ms() - begun_mono_ms
         if took_ms >= TABLES_MS:
             log.warning("tables of delayed messages were downloaded in_ms=%d", took_ms)

@@ -163,6 +163,17 @@ class Broker:
         if self._process is not None and self._process.poll() is not None:
             raise BrokerError(f"the broker ended by itself with status {self._process.returncode}\n{self.log_tail()}")
 
+    def wait_until_ended(self, within_s: float) -> int:
+        """Return the exit status of a broker that ends by itself. Raises BrokerError if it runs on."""
+        process = self._process
+        assert process is not None, "the broker is not running"
+        try:
+            status = process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise BrokerError(f"the broker still ran after {within_s} s\n{self.log_tail()}") from None
+        self._forget()
+        return status
+
     def log_tail(self) -> str:
         """Return the last lines of the broker's standard error."""
         if not self.log.exists():

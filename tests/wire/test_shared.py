@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,19 @@ def is_open(host: str, port: int) -> bool:
         return client.connect_ex((host, port)) == 0
 
 
+def refusal_of(broker: Broker) -> str:
+    """Return the last line of a broker that ends by itself, because an operator must act."""
+    assert broker.wait_until_ended(WITHIN_S) == 1
+    log = broker.log_tail()
+    assert "Traceback" not in log
+    return log.splitlines()[-1]
+
+
+def wal_keys(objects: Any, prefix: str) -> list[str]:
+    found = objects.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/wal/")
+    return [each["Key"] for each in found["Contents"]]
+
+
 def test_a_standby_names_the_owner_and_serves_nothing_else(pair: Pair) -> None:
     owner, standby = wait_for_role(pair.owner, "owner"), wait_for_role(pair.standby, "standby")
     assert standby["owner"] == owner["owner"]
@@ -257,6 +270,40 @@ def test_a_store_that_cannot_be_used_is_refused_at_the_start(
             Broker(tmp_path / "a", settings).start()
     assert text in str(refused.value)
     assert store.environment["AWS_SECRET_ACCESS_KEY"] not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data[:-1] + b"?"], ids=["truncated", "changed"]
+)
+def test_a_damaged_object_ends_a_standby_with_one_line_and_the_owner_goes_on(
+    pair: Pair, store: ObjectServer, damage: Callable[[bytes], bytes]
+) -> None:
+    writer = Writer(pair.owner.kafka, "orders")
+    writer.write("before")
+    pair.proxies[1].faults.is_cut = True
+    objects, prefix = store.client(), pair.owner.data.parent.name
+    read = wal_keys(objects, prefix)
+    writer.write("in an object that the standby has not read")
+    key = next(each for each in wal_keys(objects, prefix) if each not in read)
+    content = objects.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    objects.put_object(Bucket=BUCKET, Key=key, Body=damage(content))
+    pair.proxies[1].faults.is_cut = False
+    line = refusal_of(pair.standby)
+    assert f"s3://{BUCKET}/{prefix}: the object {key.removeprefix(prefix + '/')} is damaged: " in line
+    assert "restore this object from a backup or a version of the bucket" in line
+    writer.write("after")
+    assert status(pair.owner)["role"] == "owner"
+
+
+def test_a_store_that_begins_to_lie_before_a_takeover_ends_the_new_owner_with_one_line(pair: Pair) -> None:
+    pair.proxies[1].faults.ignores_conditions = True
+    pair.owner.kill()
+    line = refusal_of(pair.standby)
+    assert (
+        f"s3://{BUCKET}/{pair.owner.data.parent.name}: the object store has no create-if-absent that can be relied on"
+        in line
+    )
+    assert "so two brokers could write at a time: use a store" in line
 
 
 def test_an_owner_that_stops_in_order_hands_over_at_once(pair: Pair) -> None:
