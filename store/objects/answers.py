@@ -12,7 +12,7 @@ Azure's `BlobAlreadyExists` does. So status and code are read from the text:
     other 5xx                       unknown          retry             a gateway may have lost the store's answer
     no connection                   retry            retry             nothing was sent
     a lost connection, a time-out   unknown          retry
-    501, NotImplemented             refused          refused           no create-if-absent
+    405, 501, NotImplemented        refused          refused           a create: no create-if-absent
     any other                       refused          refused           credentials, bucket, region, clock
 
 No text of `obstore` is passed on, because answers to signed requests quote their signature.
@@ -26,6 +26,8 @@ from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRet
 BUSY = (408, 425, 429, 503)
 EXISTS = (304, 412)
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})")
+# Of a request that deletes several objects, an object that was not deleted: with its code (S3) or status (Azure).
+_NOT_DELETED = re.compile(r"request failed for key .* \(code: ([A-Za-z0-9]{1,64})\)")
 _NO_CONNECTION = re.compile(r"kind: Connect\b")  # `kind: ConnectionReset` is of a connection that was established.
 _CODE = re.compile(r"<Code>([A-Za-z0-9._-]{1,64})</Code>")
 _INSTANCE_ROLE = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata/identity")
@@ -50,6 +52,7 @@ NO_CONDITIONAL_CREATE = (
     "the store has no create-if-absent (If-None-Match: *), by which one broker at a time writes: use a store, or a "
     "version of it, that has"
 )
+NOT_OFFERED = "the store does not have this request: use a store, or a version of it, that has"
 # What an operator can do, by the code of the answer.
 REMEDIES = {
     "AccessDenied": NO_RIGHTS,
@@ -63,7 +66,6 @@ REMEDIES = {
     "ExpiredToken": "the credentials have expired: renew them and start the broker again",
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it, for example by NTP",
     "RequestExpired": "the clock of this machine is wrong: set it, for example by NTP",
-    "NotImplemented": NO_CONDITIONAL_CREATE,
     "AuthorizationHeaderMalformed": "the region is wrong: set shared.region to the bucket's",
     "IllegalLocationConstraintException": "the region is wrong: set shared.region to the bucket's",
     "PermanentRedirect": "the bucket is in another region or at another address: set shared.region or shared.endpoint",
@@ -77,8 +79,6 @@ BY_STATUS = {
     401: WRONG_CREDENTIALS,
     403: NO_RIGHTS,
     404: NO_BUCKET,
-    405: NO_CONDITIONAL_CREATE,
-    501: NO_CONDITIONAL_CREATE,
     507: "the store is full: give it more space",
 }
 UNKNOWN_REMEDY = "compare --shared, shared.endpoint and shared.region with the store's own settings"
@@ -103,6 +103,9 @@ def answer_of(error: Exception) -> StoreAnswer:
     text = str(error)
     status = _STATUS.search(text)
     code = _CODE.search(text)
+    if not_deleted := _NOT_DELETED.search(text):
+        found = not_deleted[1]
+        return StoreAnswer(int(found), "") if found.isdecimal() else StoreAnswer(200, found)
     return StoreAnswer(
         int(status[1]) if status else 301 if "BareRedirect" in text else 0,
         code[1] if code else "",
@@ -127,9 +130,11 @@ def error_of(answer: StoreAnswer, what: str, *, is_create: bool) -> ObjectStoreE
         return StoreRefused(f"{what}: {NO_CREDENTIALS}")
     if not answer.was_sent or answer.status in (409, *BUSY) or answer.code in BUSY_CODES:
         return StoreRetry(f"{what}: {answer}: the request is tried again")
-    if answer.status in (0, 500, 502, 504):
+    if answer.status in (0, 500, 502, 504) or answer.code == "InternalError":
         if is_create:
             return StoreUnknown(f"{what}: {answer}: the object may have been created, which is looked up")
         return StoreRetry(f"{what}: {answer}: the request is tried again")
     remedy = REMEDIES.get(answer.code) or BY_STATUS.get(answer.status, UNKNOWN_REMEDY)
+    if answer.status in (405, 501) or answer.code == "NotImplemented":
+        remedy = NO_CONDITIONAL_CREATE if is_create else NOT_OFFERED
     return StoreRefused(f"{what}: {answer}: {remedy}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duolog.store.files import DIRECTORY_MODE, FILE_MODE
-from duolog.store.objects.answers import answer_of, error_of, says_exists
+from duolog.store.objects.answers import NO_RIGHTS, answer_of, error_of, says_exists
 from duolog.store.objects.counted import CountedObjects
 from duolog.store.objects.credentials import Profile, read_profile
 from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRetry, StoreUnknown
@@ -165,6 +165,44 @@ def test_an_object_exists_by_these_answers_alone(error: Exception) -> None:
 )
 def test_a_refusal_names_the_remedy(code: str, remedy: str) -> None:
     assert remedy in str(error_of(answer_of(answered(400, code)), "create s3://b/k", is_create=True))
+
+
+@pytest.mark.parametrize("error", [answered(405, "MethodNotAllowed"), answered(501), answered(400, "NotImplemented")])
+def test_only_a_create_that_the_store_does_not_have_is_a_store_without_create_if_absent(error: Exception) -> None:
+    answer = answer_of(error)
+    assert "create-if-absent (If-None-Match: *)" in str(error_of(answer, "create s3://b/k", is_create=True))
+    for what in ("delete s3://b/k", "list s3://b/wal/"):
+        refused = error_of(answer, what, is_create=False)
+        assert type(refused) is StoreRefused
+        assert str(refused).endswith(
+            ": the store does not have this request: use a store, or a version of it, that has"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "reason"),
+    [
+        (
+            "Generic S3 error: DeleteObjects request failed for key a/b: Denied (code: AccessDenied)",
+            StoreRefused,
+            NO_RIGHTS,
+        ),
+        ("Generic S3 error: DeleteObjects request failed for key a/b: Oh (code: InternalError)", StoreRetry, "200 Int"),
+        ("Generic S3 error: DeleteObjects request failed for key a/b: Slow (code: SlowDown)", StoreRetry, "200 Slow"),
+        (
+            "Generic MicrosoftAzure error: Bulk delete request failed for key a/b: X (code: 403)",
+            StoreRefused,
+            NO_RIGHTS,
+        ),
+        ("Generic MicrosoftAzure error: Bulk delete request failed for key a/b: X (code: 409)", StoreRetry, "409: "),
+    ],
+)
+def test_object_that_one_request_for_several_did_not_delete_is_reported(
+    text: str, expected: type[ObjectStoreError], reason: str
+) -> None:
+    raised = error_of(answer_of(RuntimeError(f"{text}\n\nDebug source: ...")), "delete s3://b/k", is_create=False)
+    assert type(raised) is expected
+    assert reason in str(raised)
 
 
 @pytest.mark.parametrize("scheme", ["file", "memory"])
