@@ -17,8 +17,7 @@ from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, Object
 from duolog.store.objects.options import Location, ObjectStoreOptions
 
 T = TypeVar("T")
-DELETE_LIMIT = 1000  # Keys of one DeleteObjects of S3
-BULK_DELETE = ("s3",)
+DELETE_LIMITS = {"s3": 1000, "az": 256}  # Keys of one DeleteObjects of S3, and of one batch of Azure
 LISTS_IN_ORDER = ("s3", "gs", "az", "memory")
 PART_BYTES = 16 << 20  # Of an upload in parts. S3 takes 10,000 parts of 5 MiB to 5 GiB.
 PARTS_AT_ONCE = 4
@@ -111,18 +110,19 @@ class RemoteObjects:
         return sorted(found)[:limit]
 
     async def delete(self, keys: Sequence[str]) -> None:
-        if self._location.scheme in BULK_DELETE:
-            for at in range(0, len(keys), DELETE_LIMIT):
-                await self._delete(keys[at : at + DELETE_LIMIT])
-            return
-        for key in keys:
-            await self._delete([key])
+        limit = DELETE_LIMITS.get(self._location.scheme, 1)
+        for at in range(0, len(keys), limit):
+            await self._delete(keys[at : at + limit])
 
     async def _delete(self, keys: Sequence[str]) -> None:
+        """Delete objects by one request."""
         try:
             await self._in_time(self._store.delete_async(list(keys)))
         except Exception as error:  # noqa: BLE001 - see create
             self._raise_unless_missing(error, self._what("delete", keys[0]))
+            if len(keys) > 1:  # Azure: one of them is missing, and what became of those after it is not reported.
+                for key in keys:
+                    await self._delete([key])
 
     # -- Outcomes
 
