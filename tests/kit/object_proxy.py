@@ -40,6 +40,7 @@ class ProxyFaults:
     stale_list: float = 0.0  # A list is answered by the last answer to the same request.
     truncated: float = 0.0  # The connection ends in the middle of the answer's body.
     ignores_conditions: bool = False  # Headers such as If-None-Match do not reach the store, so a create replaces.
+    refuses_clock: bool = False  # 403 RequestTimeTooSkewed without asking the store: the client's clock is wrong
     is_cut: bool = False  # Connections are accepted, and no request and no answer passes.
 
 
@@ -131,6 +132,8 @@ class ObjectProxy:
         method, target, _ = request.line.split(" ", 2)
         await asyncio.sleep(faults.latency_ms / 2000)
         await self._wait_while_cut()
+        if faults.refuses_clock:
+            return _refusal(403, "RequestTimeTooSkewed")
         if self._happens(faults.busy):
             return _refusal(503, "SlowDown")
         if method == "PUT" and self._happens(faults.conflict):

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.broker import Broker, BrokerError
 from tests.kit.eventually import eventually
-from tests.kit.object_proxy import ObjectProxy
+from tests.kit.object_proxy import ObjectProxy, ProxyFaults
 from tests.kit.object_servers import ObjectServer, moto
 from tests.wire.clients.remoting import ask
 from tests.wire.clients.shared_pair import BUCKET, WITHIN_S, Pair, http, status, wait_for_role
@@ -251,24 +251,31 @@ def test_an_owner_that_is_cut_off_from_the_store_answers_nothing_and_follows_lat
 
 
 @pytest.mark.parametrize(
-    ("bucket", "is_lying", "text"),
+    ("bucket", "faults", "text"),
     [
-        (BUCKET, True, "so two brokers could write at a time: use a store"),
-        ("no-such-bucket", False, "the bucket does not exist: create it"),
+        (BUCKET, ProxyFaults(ignores_conditions=True), "so two brokers could write at a time: use a store"),
+        (
+            BUCKET,
+            ProxyFaults(refuses_clock=True),
+            "403 RequestTimeTooSkewed: the clock of this machine is wrong: set it",
+        ),
+        ("no-such-bucket", ProxyFaults(), "the bucket does not exist: create it"),
     ],
-    ids=["lies", "no bucket"],
+    ids=["lies", "clock", "no bucket"],
 )
 def test_a_store_that_cannot_be_used_is_refused_at_the_start(
-    tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch, bucket: str, is_lying: bool, text: str
+    tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch, bucket: str, faults: ProxyFaults, text: str
 ) -> None:
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
     with ObjectProxy(store.endpoint) as proxy:
-        proxy.faults.ignores_conditions = is_lying
+        proxy.faults = faults
         settings = {"shared.url": f"s3://{bucket}/{tmp_path.name}", "shared.endpoint": proxy.endpoint}
         with pytest.raises(BrokerError, match="ended with status 1") as refused:
             Broker(tmp_path / "a", settings).start()
     assert text in str(refused.value)
+    assert f"s3://{bucket}/{tmp_path.name}" in str(refused.value)
+    assert "Traceback" not in str(refused.value)
     assert store.environment["AWS_SECRET_ACCESS_KEY"] not in str(refused.value)
 
 
