@@ -259,6 +259,11 @@ class Store:
         return self.durability.written
 
     @property
+    def behind_bytes(self) -> int:
+        """Bytes that were written and that the object store lacks, as far as is known; 0 if there is none."""
+        return self.durability.written - self.durability.shared if self.options.is_shared else 0
+
+    @property
     def durable(self) -> int:
         """The position up to which the log was fsynced: a power failure loses nothing below it."""
         return self._log.durable

@@ -35,8 +35,11 @@ log = logging.getLogger("cluster")
 class StreamTables:
     """The tables of one broker: files in its data directory, and objects. It is used in the loop."""
 
+    is_write_once = True  # Objects are created once.
+
     def __init__(self, timers: Timers, files: Files, objects: NamedFiles) -> None:
         self._tree, self._files, self._objects = timers.tree, files, objects
+        self._tree.context.keeper = self
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._is_ended = asyncio.Event()  # This broker follows no more.
@@ -102,7 +105,6 @@ class StreamTables:
             await confirm()  # If this broker was paused, a later owner may have deleted the object.
             raise
         await asyncio.to_thread(self._tree.read_tables, first_number(epoch), may_lose=False)
-        self._tree.context.keeper = self
         named = {file.path for entry in self._manifest for file in files_of(entry)}
         self._begin(self._delete_unnamed(first_number(epoch), named))
 

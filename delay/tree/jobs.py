@@ -42,6 +42,9 @@ class TreeStore(Protocol):
 class TableKeeper(Protocol):
     """Keeps copies of the tables' files where the copy of the log is."""
 
+    is_write_once: bool
+    """Whether a file that was copied must not change, so that the log has the tombstones of its table."""
+
     def keep(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
         """Copy new files, before a manifest names them; call `done` in the loop after that."""
 
@@ -51,6 +54,8 @@ class TableKeeper(Protocol):
 
 class OneDisk:
     """The TableKeeper of a broker whose log is on its disk alone: there are no copies."""
+
+    is_write_once = False
 
     def keep(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
         done(None)

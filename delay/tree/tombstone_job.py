@@ -28,14 +28,14 @@ class _Marks(NamedTuple):
 class TombstoneJob:
     """Writes the deletions that only the log has to the files of the tables.
 
-    The tables of a stream get their tombstones in the log instead, because their files never change. All timers below a
+    Where files are write-once (`TableKeeper`), tables get their tombstones in the log instead. All timers below a
     table's `start` are deleted, so these need no tombstones.
 
         state       event                                                          next state
         idle        there are TOMBSTONES_MIN deletions, or TOMBSTONES_MS passed    finding
         finding     a worker has found the deleted timers in the tables            marking
         marking     all of them are marked, a slice in each loop turn              writing
-        marking     the same, in a stream; a manifest with them is committed       idle
+        marking     the same, files are write-once; a manifest is committed        idle
         writing     a worker has synced the files; a manifest is committed         idle
     """
 
@@ -87,7 +87,7 @@ class TombstoneJob:
             tables.delete(table, ref)
         if not marks.tombstones:
             self._marks = None
-            if self._context.store.options.is_shared:
+            if self._context.keeper.is_write_once:
                 self._commit(marks, (), None)
                 return
             writes = tables.tombstone_writes()
@@ -97,7 +97,7 @@ class TombstoneJob:
         if outcome is None:
             tables = self._context.tables
             manifest = tables.with_starts(marks.starts, tables.with_tombstones(writes))
-            logged = tables.unlogged_tombstones() if self._context.store.options.is_shared else b""
+            logged = tables.unlogged_tombstones() if self._context.keeper.is_write_once else b""
             try:
                 self._context.commit(ManifestChange(manifest, counted_to=marks.counted_to, tombstones=logged))
             except StoreError as error:

@@ -41,12 +41,11 @@ def broker_families(context: HttpContext) -> Iterator[Metric]:
     yield from _log(context)
     yield from _process(context)
     yield from _compatible(context)
-    durability = context.store.durability
     yield from shared_families(
         context.monitoring.metrics,
         is_owner=True,
         epoch=context.store.epoch,
-        behind_bytes=durability.written - durability.shared if context.options.shared.url else 0,
+        behind_bytes=context.store.behind_bytes,
     )
 
 
