@@ -249,9 +249,7 @@ class HttpPort:
             )
         except web.HTTPException as error:
             if error is request.match_info.http_exception:
-                return failure(
-                    f"there is no path {request.path[:80]}; GET /api/openapi.json lists all paths", error.status
-                )
+                return failure(f"there is no path {request.path[:80]}; GET /openapi.json lists all paths", error.status)
             return failure(error.text or error.reason, error.status)
         except (NotLoggedIn, NotAllowed) as error:
             return not_admitted(error)

@@ -162,7 +162,6 @@ ROUTES: Final[dict[tuple[str, str], RouteAccess]] = {
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): OPEN,
     ("GET", "/openapi.json"): LOGGED_IN,
-    ("GET", "/api/openapi.json"): LOGGED_IN,
     ("GET", "/api/history"): _of_cluster(DESCRIBE),
     ("GET", "/api/warnings"): _of_cluster(DESCRIBE),
     ("GET", "/api/clients"): _of_cluster(DESCRIBE),

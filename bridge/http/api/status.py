@@ -3,7 +3,7 @@
 GET  /metrics                   Prometheus text
 GET  /healthz                   200 while the event loop runs
 GET  /readyz                    200 while requests are served
-GET  /openapi.json              the OpenAPI document (`openapi/`), also as /api/openapi.json
+GET  /openapi.json              the OpenAPI document (`openapi/`)
 GET  /api/status                the broker and its log
 GET  /api/segments              the files of the log
 GET  /api/poison                records that were set aside
@@ -75,7 +75,6 @@ class StatusApi(ApiPart):
             web.get("/healthz", self._healthz),
             web.get("/readyz", self._readyz),
             web.get("/openapi.json", self._openapi),
-            web.get("/api/openapi.json", self._openapi),
             web.get("/api/status", self._status),
             web.get("/api/segments", self._segments),
             web.get("/api/poison", self._poison),

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the HTTP API, which the port serves at `GET /api/openapi.json`.
+"""The OpenAPI document of the HTTP API, which the port serves at `GET /openapi.json`.
 
 Paths and methods come from the router, the schemas of bodies from the types that handlers parse, the schemas of answers
 from `answers.py`, and the texts from `operations.py`. A route without an operation is an error, so that every new route

@@ -53,7 +53,6 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
         "Whether the broker serves all requests.", statuses={503: "Not ready; the text is the reason."}
     ),
     ("GET", "/openapi.json"): ApiOperation("This document.", answer=dict[str, Any]),
-    ("GET", "/api/openapi.json"): ApiOperation("The same document.", answer=dict[str, Any]),
     ("GET", "/api/status"): ApiOperation("The broker, its ports, log, last recovery, memory.", answer=answers.Status),
     ("GET", "/api/settings"): ApiOperation(
         "The settings in force, each with its source.",

@@ -53,7 +53,16 @@ def test_the_port_serves_the_document_of_its_routes() -> None:
     bench = HttpBench()
     served = api_routes(routes_of(bench.port().application))
     assert set(served) == set(OPERATIONS), "operations.py has other routes than the port"
-    assert bench.ask("GET", "/api/openapi.json") == (200, msgspec.to_builtins(document(served)))
+    status, content = bench.ask("GET", "/openapi.json")
+    assert (status, msgspec.json.decode(content)) == (200, msgspec.to_builtins(document(served)))
+    status, refusal = bench.ask("GET", "/api/no-such-path")
+    assert (status, refusal["error"]) == (404, "there is no path /api/no-such-path; GET /openapi.json lists all paths")
+
+
+def test_no_two_operations_have_the_same_id() -> None:
+    paths = document(tuple(OPERATIONS))["paths"].values()
+    ids = [operation["operationId"] for methods in paths for operation in methods.values()]
+    assert len(ids) == len(set(ids)) == len(OPERATIONS)
 
 
 def test_all_references_lead_to_schemas() -> None:
