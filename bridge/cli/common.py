@@ -35,6 +35,7 @@ Http = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
 Execute = Annotated[bool, typer.Option("--execute", "--yes", help="make the change; by default it is only shown")]
+Search = Annotated[str | None, typer.Option(metavar="TEXT", help="only those whose name contains this text")]
 Key = Annotated[str | None, typer.Option(metavar="KEY", help="the message's key")]
 Queue = Annotated[
     int | None, typer.Option(metavar="N", help="the queue; by default the queue of the key, or any queue")

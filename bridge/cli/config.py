@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,9 @@ from duolog.bridge.cli.common import (
     ConfigFile,
     Http,
     Overrides,
+    Search,
     new_app,
+    query,
     reading,
     say,
     show_json,
@@ -45,6 +47,7 @@ def config_check(
 def config_show(
     config: ConfigFile = None,
     overrides: Overrides = None,
+    search: Search = None,
     http: Annotated[
         str | None,
         typer.Option("--http", "--url", metavar="HOST:PORT", help="the settings of the broker that runs there"),
@@ -57,7 +60,10 @@ def config_show(
     """
     if http is not None and (config is not None or overrides):
         raise typer.BadParameter("expected either --http, or --config and --set")
-    rows = reading(http).get("/api/settings") if http is not None else _would_be(config, overrides or [])
+    if http is not None:
+        rows = reading(http).get(f"/api/settings?{query(search=search)}")
+    else:
+        rows = [row for row in _would_be(config, overrides or []) if (search or "").lower() in row["name"]]
     if as_json:
         show_json(rows)
         return
@@ -79,7 +85,7 @@ def config_reload(http: Http = None, as_json: AsJson = False) -> None:
         typer.echo(f"need a restart: {', '.join(found['need_restart'])}")
 
 
-def _would_be(config: Path | None, overrides: list[str]) -> list[dict[str, object]]:
+def _would_be(config: Path | None, overrides: list[str]) -> list[dict[str, Any]]:
     try:
         loaded = load_with_sources(config, dict(map(parse_override, overrides)), os.environ)
     except ConfigError as error:

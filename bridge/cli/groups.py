@@ -9,6 +9,7 @@ from duolog.bridge.cli.common import (
     AsJson,
     Execute,
     Http,
+    Search,
     beginning,
     given,
     local_time,
@@ -35,9 +36,9 @@ DRY_RUN = "nothing was changed; add --execute to do it"
 
 
 @group_app.command("list")
-def group_list(http: Http = None, as_json: AsJson = False) -> None:
+def group_list(search: Search = None, http: Http = None, as_json: AsJson = False) -> None:
     """List groups, the client protocol in which each is active, and its lag."""
-    rows = reading(http).get("/api/groups")
+    rows = reading(http).get(f"/api/groups?{query(search=search)}")
     if as_json:
         show_json(rows)
         return

@@ -9,8 +9,10 @@ from duolog.bridge.cli.common import (
     AsJson,
     BadOption,
     Http,
+    Search,
     new_app,
     pairs,
+    query,
     reading,
     say,
     show_done,
@@ -31,12 +33,13 @@ Configs = Annotated[
 
 @topic_app.command("list")
 def topic_list(
+    search: Search = None,
     everything: Annotated[bool, typer.Option("--all", help="also show the broker's own topics")] = False,
     http: Http = None,
     as_json: AsJson = False,
 ) -> None:
     """List topics."""
-    rows = sorted(reading(http).get("/api/topics"), key=lambda row: str(row["name"]))
+    rows = sorted(reading(http).get(f"/api/topics?{query(search=search)}"), key=lambda row: str(row["name"]))
     shown = [row for row in rows if everything or not row["is_system"]]
     if as_json:
         show_json(shown)

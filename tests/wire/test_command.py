@@ -192,6 +192,8 @@ def test_settings_are_checked_and_shown_and_the_log_is_json(tmp_path: Path) -> N
 
         effective = shown()
         assert effective["log.format"] == ("json", "file")
+        found = run_duolog("config", "show", "--search", "log.f", "--http", http, "--json").stdout
+        assert [row["name"] for row in json.loads(found)] == ["log.format"]
         assert effective["store.flush"] == ("async", "environment")
         assert effective["log.levels"] == ("store=error", "command line")
         assert effective["txn.check_urls"] == ("(hidden)", "environment")
@@ -370,6 +372,8 @@ def test_listings_say_which_broker_and_cut_no_names(running: Broker) -> None:
     listed = run_duolog("topic", "list", "--http", running.http)
     assert [line for line in listed.stdout.splitlines() if line.startswith(name + " ")]
     assert "SCHEDULE_TOPIC_XXXX" not in listed.stdout
+    assert name in run_duolog("topic", "list", "--search", "NNNN", "--http", running.http).stdout
+    assert name not in run_duolog("topic", "list", "--search", "no-such", "--http", running.http).stdout
     assert "topics of the broker's own are not shown; --all shows them" in listed.stderr
     assert "SCHEDULE_TOPIC_XXXX" in run_duolog("--url", f"http://{running.http}/", "topic", "list", "--all").stdout
     command = [*DUOLOG, "group", "list", "--json"]

@@ -8,10 +8,10 @@ LINES = 200
 
 
 async def settings(api: PageApi) -> Page:
-    search = api.query.optional("search") or ""
-    found = await api.get("/api/settings", words=duolog("config", "show", "--http", api.host))
-    rows = [row for row in found if search in row["name"]]
-    return Page("settings.html", "Settings", {"rows": rows, "search": search})
+    search = api.query.optional("search")
+    words = duolog("config", "show", *option("--search", search), "--http", api.host)
+    rows = await api.get("/api/settings", words=words, search=search)
+    return Page("settings.html", "Settings", {"rows": rows, "search": search or ""})
 
 
 async def clients(api: PageApi) -> Page:

@@ -25,9 +25,6 @@ async def delayed(api: PageApi) -> Page:
     topic, key, span = query.optional("topic"), query.optional("key"), query.optional("span") or "hour"
     from_ms, until_ms = query.moment_ms("from"), query.moment_ms("until")
     length_ms, bins = SPANS.get(span, SPANS["hour"])
-    histogram = await api.get(
-        "/api/timers/histogram", topic=topic, from_ms=api.now_ms, until_ms=api.now_ms + length_ms, bins=bins
-    )
     words = duolog(
         "timer", "list", *option("--topic", topic), *option("--key", key),
         *option("--from", None if from_ms is None else moment(from_ms)),
@@ -39,6 +36,7 @@ async def delayed(api: PageApi) -> Page:
     )  # fmt: skip
     found["timers"] = [api.masking.masked(row["topic"], row) for row in found["timers"]]
     count = await api.get("/api/timers/count", topic=topic, key=key, from_ms=from_ms, until_ms=until_ms)
+    histogram = await _histogram(api, topic, api.now_ms, length_ms, bins)
     values = {
         "topic": topic or "", "key": key or "", "span": span, "spans": tuple(SPANS), "found": found,
         "count": count["count"], "histogram": _chart(histogram), "weeks": await _calendar(api, topic),
@@ -65,6 +63,19 @@ async def schedules(api: PageApi) -> Page:
     return Page("schedules.html", "Schedules", values)
 
 
+async def _histogram(api: PageApi, topic: str | None, from_ms: int, length_ms: int, bins: int) -> dict[str, Any]:
+    """Return the numbers of pending messages in equal spans of time."""
+    until_ms = from_ms + length_ms
+    words = duolog(
+        "timer", "histogram", *option("--topic", topic), "--from", moment(from_ms), "--until", moment(until_ms),
+        "--bins", bins,
+    )  # fmt: skip
+    found: dict[str, Any] = await api.get(
+        "/api/timers/histogram", words=words, topic=topic, from_ms=from_ms, until_ms=until_ms, bins=bins
+    )
+    return found
+
+
 def _chart(histogram: dict[str, Any]) -> dict[str, Any]:
     """Return the bars of a chart: the begin of each in seconds, and its number."""
     begins_s = [(histogram["from_ms"] + at * histogram["step_ms"]) / 1000 for at in range(len(histogram["counts"]))]
@@ -79,10 +90,7 @@ def _chart(histogram: dict[str, Any]) -> dict[str, Any]:
 async def _calendar(api: PageApi, topic: str | None) -> list[list[dict[str, Any]]]:
     """Return weeks of days, from today in UTC: begin, date, day, month, weekday, number, shade from 0 to 4."""
     today_ms = api.now_ms - api.now_ms % DAY_MS
-    found = await api.get(
-        "/api/timers/histogram", topic=topic, from_ms=today_ms, until_ms=today_ms + DAYS * DAY_MS, bins=DAYS
-    )
-    counts: list[int] = found["counts"]
+    counts: list[int] = (await _histogram(api, topic, today_ms, DAYS * DAY_MS, DAYS))["counts"]
     most = max(counts)
     days = []
     for number, count in enumerate(counts):

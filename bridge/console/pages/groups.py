@@ -13,10 +13,10 @@ GROUPS: Final = 1000  # The number of groups with dead letters that a page names
 
 
 async def groups(api: PageApi) -> Page:
-    search = api.query.optional("search") or ""
-    found = [row for row in await api.get("/api/groups", words=duolog("group", "list")) if search in row["name"]]
+    search = api.query.optional("search")
+    found = await api.get("/api/groups", words=duolog("group", "list", *option("--search", search)), search=search)
     rows, following = rows_from(found, api.query.number("row"))
-    values = {"rows": rows, "following": following, "search": search, "count": len(found)}
+    values = {"rows": rows, "following": following, "search": search or ""}
     return Page("groups.html", "Groups", values)
 
 
@@ -56,7 +56,7 @@ async def dead_letters(api: PageApi) -> Page:
 
 async def _with_dead_letters(api: PageApi, group: str | None) -> list[dict[str, Any]]:
     """Return the groups that have a dead-letter topic, with the topic's number of records."""
-    words = duolog("topic", "list") if group is None else ()
+    words = duolog("topic", "list", "--search", DLQ_PREFIX) if group is None else ()
     topics = await api.get("/api/topics", words=words, search=DLQ_PREFIX, limit=GROUPS)
     named = [(row["rocketmq_name"], row["records"]) for row in topics]
     return [

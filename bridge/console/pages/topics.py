@@ -7,7 +7,7 @@ from duolog.bridge.http.local_api import path_of
 
 async def topics(api: PageApi) -> Page:
     search, everything = api.query.optional("search"), api.query.flag("all")
-    words = duolog("topic", "list", *option("--all", everything))
+    words = duolog("topic", "list", *option("--search", search), *option("--all", everything))
     found = await api.get(
         "/api/topics",
         words=words,

@@ -116,12 +116,13 @@ class GroupApi(ApiPart):
     # -- Reading
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
+        check_query(request, {"search"})
         await self._kept(self._context.state_log.barrier())
-        context = self._context
+        context, search = self._context, request.query.get("search", "").lower()
         seen = [
             name
             for name in sorted(group_views.known_groups(context))
-            if is_seen(context, request, (group(name, Operation.DESCRIBE),))
+            if search in name.lower() and is_seen(context, request, (group(name, Operation.DESCRIBE),))
         ]
         return Listing(array(group_views.groups(context, seen)))
 

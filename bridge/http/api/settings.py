@@ -1,6 +1,6 @@
 """The settings of the broker: their values and sources, and their reload.
 
-GET  /api/settings           the settings in force
+GET  /api/settings           the settings in force; ?search=
 POST /api/settings/reload    reads them again (`bridge/reload.py`)
 """
 
@@ -12,6 +12,7 @@ from aiohttp import web
 from duolog.bridge.config import ConfigError
 from duolog.bridge.http.answers import Listing, answer, array, failure
 from duolog.bridge.http.context import HttpContext
+from duolog.bridge.http.requests import check_query
 
 
 class Reloaded(NamedTuple):
@@ -31,7 +32,9 @@ class SettingsApi:
         return [web.get("/api/settings", self._settings), web.post("/api/settings/reload", self._reload_settings)]
 
     async def _settings(self, request: web.Request) -> web.StreamResponse:
-        return Listing(array(row._asdict() for row in self._context.monitoring.settings_in_force.rows()))
+        check_query(request, {"search"})
+        search, rows = request.query.get("search", "").lower(), self._context.monitoring.settings_in_force.rows()
+        return Listing(array(row._asdict() for row in rows if search in row.name))
 
     async def _reload_settings(self, request: web.Request) -> web.Response:
         try:

@@ -57,6 +57,7 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
     ("GET", "/api/settings"): ApiOperation(
         "The settings in force, each with its source.",
         answer=list[answers.SettingAnswer],
+        queries=(Query("search", "Only settings whose name contains this text.", TEXT),),
         description="After a reload, the settings that it changed have their new values.",
     ),
     ("POST", "/api/settings/reload"): ApiOperation(
@@ -172,7 +173,11 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
         statuses={404: "There is no such message."},
     ),
     # -- Groups
-    ("GET", "/api/groups"): ApiOperation("All consumer groups.", answer=list[answers.GroupSummary]),
+    ("GET", "/api/groups"): ApiOperation(
+        "Consumer groups.",
+        answer=list[answers.GroupSummary],
+        queries=(Query("search", "Only groups whose name contains this text, in upper or lower case.", TEXT),),
+    ),
     ("GET", "/api/groups/{name}"): ApiOperation(
         "One group with its committed offsets and lag.",
         answer=answers.GroupAnswer,

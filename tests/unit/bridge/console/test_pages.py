@@ -3,7 +3,9 @@ becomes a request of the API, and the command that it shows is one that `duolog`
 
 import re
 import shlex
+from html import unescape
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from typer.main import get_command
@@ -11,12 +13,63 @@ from typer.main import get_command
 from duolog.bridge.cli.main import program
 from duolog.bridge.console.actions import ACTIONS
 from duolog.bridge.console.console import PATHS
-from duolog.bridge.console.forms import Form, FormError
+from duolog.bridge.console.forms import Form, FormError, moment
 from duolog.bridge.console.pages import PAGES
+from duolog.bridge.console.pages.delayed import DAY_MS
 from duolog.bridge.http import local_api
 from duolog.bridge.http.observation.warnings import HANGING_MS
+from duolog.bridge.records.groups import CommittedOffset
 from tests.kit.http import HEADERS, HttpBench, encoded
 
+COMMAND = re.compile(r"<pre[^>]*><code>(.*?)</code>", re.DOTALL)
+# The commands of each page; `--http` with the address of the page is at the end of each.
+COMMANDS: dict[str, list[str]] = {
+    "/": ["duolog status", "duolog warnings", "duolog history", "duolog poison list"],
+    "/console/topics": ["duolog topic list"],
+    "/console/topics?search=ord&all=true": ["duolog topic list --search ord --all"],
+    "/console/topics/orders": ["duolog topic describe orders", "duolog topic groups orders"],
+    "/console/messages": [],
+    "/console/messages?topic=orders": [
+        "duolog consume orders --queue 0 --from-beginning --count 50 --timeout 1s",
+    ],
+    "/console/messages?topic=orders&queue=1&offset=0&key=k&tag=a&header=b=c&sql=d > 1": [
+        "duolog consume orders --queue 1 --offset 0 --key k --tag a --header b=c --sql 'd > 1' --count 50 --timeout 1s",
+    ],
+    "/console/messages?topic=orders&time=2030-01-31T08:00": [
+        "duolog consume orders --queue 0 --from-time 2030-01-31T08:00:00Z --count 50 --timeout 1s",
+    ],
+    "/console/send": [],  # Its action has one.
+    "/console/delayed": [
+        "duolog timer list",
+        "duolog timer histogram --from {now} --until {in_an_hour} --bins 60",
+        "duolog timer histogram --from {today} --until {in_4_weeks} --bins 28",
+    ],
+    "/console/delayed?topic=orders&key=k&from=2030-01-31T08:00&until=2030-01-31T09:00&span=week": [
+        "duolog timer list --topic orders --key k --from 2030-01-31T08:00:00Z --until 2030-01-31T09:00:00Z",
+        "duolog timer histogram --topic orders --from {now} --until {in_a_week} --bins 56",
+        "duolog timer histogram --topic orders --from {today} --until {in_4_weeks} --bins 28",
+    ],
+    "/console/timer?id={timer}": ["duolog timer show {timer}"],
+    "/console/schedules": ["duolog schedule list"],
+    "/console/schedules?cron=30 2 * * *&zone=Europe/Berlin": [
+        "duolog schedule list", "duolog schedule preview '30 2 * * *' --zone Europe/Berlin",
+    ],
+    "/console/transactions": ["duolog txn list"],
+    "/console/groups": ["duolog group list"],
+    "/console/groups?search=bill": ["duolog group list --search bill"],
+    "/console/groups/orders": ["duolog group describe orders", "duolog group members orders"],
+    "/console/dead-letters": ["duolog topic list --search %DLQ%"],
+    "/console/dead-letters?group=orders&offset=0&reason=attempts&topic=a&key=b&tag=c": [
+        "duolog group dead-letters orders --offset 0 --reason attempts --topic a --key b --tag c",
+    ],
+    "/console/clients": ["duolog clients --limit 100"],
+    "/console/settings": ["duolog config show --http localhost:9644"],
+    "/console/settings?search=log.": ["duolog config show --search log. --http localhost:9644"],
+    "/console/log": ["duolog lines --limit 200"],
+    "/console/log?level=warning&component=data&search=late": [
+        "duolog lines --limit 200 --level warning --component data --search late",
+    ],
+}  # fmt: skip
 EVIL = "<script>alert(1)</script>"
 # A form for each action.
 FORMS: dict[str, dict[str, str]] = {
@@ -53,11 +106,12 @@ def bench() -> HttpBench:
     made.ask("POST", "/api/topics/orders/messages", message)
     made.ask("POST", "/api/timers", {"topic": "orders", **message, "delay_ms": 60_000})
     made.ask("POST", "/api/schedules", {"topic": "orders", **message, "name": EVIL, "every_ms": 3_600_000})
+    made.core.group_offsets.commit("orders", [CommittedOffset(made.core.topic("orders").key(0), 0)], 0)
     return made
 
 
 def page(bench: HttpBench, path: str) -> tuple[int, str]:
-    status, text = bench.ask("GET", path)
+    status, text = bench.ask("GET", quote(path, safe="/?=&+"))
     return status, text.decode()
 
 
@@ -65,15 +119,43 @@ def test_each_page_has_a_route() -> None:
     assert tuple(PAGES) == PATHS
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_is_rendered_and_shows_its_command(bench: HttpBench, path: str) -> None:
+@pytest.mark.parametrize("path", COMMANDS)
+def test_a_page_is_rendered_and_shows_the_commands_that_do_the_same(bench: HttpBench, path: str) -> None:
     timers = bench.ask("GET", "/api/timers")[1]["timers"]
-    queries = {"/console/messages": "?topic=orders", "/console/timer": f"?id={timers[0]['id']}"}
-    status, text = page(bench, path.replace("{name}", "orders") + queries.get(path, ""))
-    assert status == (404 if path == "/console/groups/{name}" else 200), text
+    now_ms = bench.core.clock.now_ms()
+    today_ms = now_ms - now_ms % DAY_MS
+    known = {
+        "timer": timers[0]["id"], "now": moment(now_ms), "in_an_hour": moment(now_ms + DAY_MS // 24),
+        "in_a_week": moment(now_ms + 7 * DAY_MS), "today": moment(today_ms),
+        "in_4_weeks": moment(today_ms + 28 * DAY_MS),
+    }  # fmt: skip
+    status, text = page(bench, path.replace("{timer}", known["timer"]))
+    assert status == 200, text
     assert "<script>alert" not in text
-    if status == 200 and path not in ("/console/send", "/console/dead-letters"):
-        assert "<pre" in text.partition("The same by a command")[2]
+    shown = [shlex.split(each) for each in map(unescape, COMMAND.findall(text.partition("The same by a command")[2]))]
+    expected = [shlex.split(each.format(**known)) for each in COMMANDS[path]]
+    assert [words for words in shown if words[0] == "duolog"] == [
+        words if "--http" in words else [*words, "--http", "localhost:9644"] for words in expected
+    ]
+    assert sum(words[0] == "curl" for words in shown) == len(expected)
+    for words in expected:
+        is_understood(words)
+
+
+def test_the_commands_of_each_page_are_asked_for() -> None:
+    names = {path.partition("?")[0] for path in COMMANDS}
+    assert {path for path in PAGES if path.replace("{name}", "orders") not in names} == set()
+
+
+def is_understood(words: list[str]) -> None:
+    """Ask that `duolog` takes these words."""
+    command: Any = get_command(program())
+    left = words[1:]
+    while hasattr(command, "commands"):
+        command = command.commands[left.pop(0)]
+    address = [] if "--http" in left else ["--http", "127.0.0.1:1"]
+    context = command.make_context("duolog", [*left, *address])
+    assert context.params, "the command takes these words"
 
 
 def test_texts_of_clients_are_escaped(bench: HttpBench) -> None:
@@ -126,12 +208,7 @@ def test_an_action_shows_a_command_that_exists(bench: HttpBench, name: str) -> N
     status, text = bench.ask("POST", f"/console/actions/{name}", FORMS[name] | {"preview": "true"})
     assert status == 200
     planned = ACTIONS[name](Form(FORMS[name], 0))
-    command: Any = get_command(program())
-    words = list(planned.words[1:])
-    while hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
-    context = command.make_context("duolog", [*words, "--http", "127.0.0.1:1"])
-    assert context.params, "the command takes these words"
+    is_understood([*planned.words])
     assert shlex.quote(planned.words[1]) in text.decode()
 
 

@@ -17,6 +17,9 @@ from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 CONTENT = {"topic": "orders", "value": "v", "key": "k", "headers": {"TAGS": "paid"}}
 CHECKED_QUERIES = [
+    ("GET", "/api/topics"),
+    ("GET", "/api/groups"),
+    ("GET", "/api/settings"),
     ("GET", "/api/topics/orders/messages"),
     ("GET", "/api/groups/billing/dead-letters"),
     ("DELETE", "/api/groups/billing"),
