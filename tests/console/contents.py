@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
+from duolog.bridge.config import Options, StoreSection
+from duolog.bridge.offline import open_offline
 from tests.kit.broker import Broker
 from tests.wire.clients import remoting
 
@@ -29,10 +34,26 @@ def ask(broker: Broker, method: str, path: str, body: Any = None) -> Any:
         return json.loads(answer.read())
 
 
+def set_aside_records(data: Path) -> None:
+    """Begin a data directory whose state lists records that could not be processed."""
+    with open_offline(Options(store=StoreSection(directory=str(data)))) as core:
+        for kind, place in (("schedule", "nightly"), ("popped message", "orders queue 0 offset 5")):
+            core.poison.set_aside(kind, place, ValueError("the record has no time"))
+        core.poison.save(core.clock.now_ms(), core.clock.mono_ms())
+
+
+def write_schemas(folder: Path) -> None:
+    """Write the Avro schema of the topic `sensors`."""
+    folder.mkdir()
+    fields = [{"name": "sensor", "type": "string"}, {"name": "celsius", "type": "double"}]
+    schema = {"type": "record", "name": "Reading", "fields": fields}
+    (folder / "sensors.avsc").write_text(json.dumps(schema))
+
+
 @contextmanager
 def fill(broker: Broker) -> Iterator[None]:
     """Fill the broker; a member of a group and an open transaction stay as long as the context."""
-    for name, queues in (("orders", 4), ("audit", 1), (LONG, 2)):
+    for name, queues in (("orders", 4), ("audit", 1), ("sensors", 1), (LONG, 2)):
         ask(broker, "POST", "/api/topics", {"name": name, "queues": queues})
     messages = [
         {"value": json.dumps({"order": number, "lines": [{"item": "pen", "count": 2}]}), "key": f"order-{number}",
@@ -41,6 +62,8 @@ def fill(broker: Broker) -> Iterator[None]:
     ]  # fmt: skip
     ask(broker, "POST", "/api/topics/orders/messages", {"messages": messages})
     ask(broker, "POST", "/api/topics/audit/messages", {"value_base64": "AAECAwT/", "key_base64": "/wA="})
+    reading = base64.b64encode(b"\x0anorth" + struct.pack("<d", 21.5)).decode()
+    ask(broker, "POST", "/api/topics/sensors/messages", {"value_base64": reading, "key": "north"})
     for number in range(40):
         timer = {"topic": "orders", "value": f"reminder {number}", "key": f"order-{number % 5}"}
         ask(broker, "POST", "/api/timers", timer | {"delay_ms": 60_000 + number * number * 120_000})
@@ -91,9 +114,9 @@ def send(broker: Broker, topic: str, body: str, properties: dict[str, str], syst
     return reply.fields["msgId"]
 
 
-def add_dead_letter(broker: Broker, body: str, group: str) -> None:
+def add_dead_letter(broker: Broker, body: str, group: str, tag: str = "late") -> None:
     """Send a message that a RocketMQ group gives up at once."""
-    sent = send(broker, "audit", body, {"KEYS": "k", "TAGS": "late"})
+    sent = send(broker, "audit", body, {"KEYS": "k", "TAGS": tag})
     fields = {"offset": int(sent[16:], 16), "group": group, "delayLevel": -1, "maxReconsumeTimes": 0}
     reply = remoting.ask(broker.rocketmq, SEND_MSG_BACK, fields)
     assert reply.code == 0, reply.remark

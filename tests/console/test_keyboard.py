@@ -6,13 +6,14 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.contents import ask, send_half
-from tests.console.test_actions import accept, result
-from tests.console.test_pages import PAGES
+from tests.console.test_actions import accepting, result
+from tests.console.test_pages import address
 from tests.kit.broker import Broker
 
 # Names of PAGES: those with actions, and a list of messages.
 WITH_ACTIONS = (
-    "topics", "topic", "hex", "send", "schedules", "transactions", "group", "dead-letters", "settings",
+    "topics", "topic", "hex", "send", "delayed-topic", "timer", "schedules", "transactions", "group", "dead-letters",
+    "settings",
 )  # fmt: skip
 # Numbers the elements that can be used, and returns how many there are. A closed panel hides those in it.
 NUMBER = """() => {
@@ -35,8 +36,8 @@ def tab_to(page: Page, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_ACTIONS)
-def test_tab_reaches_all_that_can_be_clicked(page: Page, name: str) -> None:
-    page.goto(PAGES[name])
+def test_tab_reaches_all_that_can_be_clicked(page: Page, broker: Broker, name: str) -> None:
+    page.goto(address(broker, name))
     page.get_by_label("Live", exact=True).uncheck()
     for panel in page.locator("details.panel > summary").all():
         panel.focus()
@@ -63,8 +64,8 @@ def test_a_topic_is_created_and_deleted_by_keyboard(page: Page, broker: Broker, 
     tab_to(page, "Pause or delete")
     page.keyboard.press("Space")
     tab_to(page, "Delete the topic")
-    accept(page)
-    page.keyboard.press("Space")
+    with accepting(page, "Delete typed?"):
+        page.keyboard.press("Space")
     result(page, "The topic typed was deleted.")
     expect(page.locator("#lost")).to_contain_text("status 404")
     faults[:] = [line for line in faults if "404" not in line]
@@ -76,8 +77,8 @@ def test_the_focus_stays_in_the_content_when_an_action_removes_its_button(page: 
     page.goto("/console/transactions")
     row = page.locator("#live-part tr", has_text="orders/H9")
     row.get_by_role("button", name="Commit").focus()
-    accept(page)
-    page.keyboard.press("Enter")
+    with accepting(page, "Commit this half message?"):
+        page.keyboard.press("Enter")
     result(page, "was committed.")
     expect(row).to_have_count(0)
     expect(page.locator("#main")).to_be_focused()
