@@ -32,6 +32,9 @@ class Alert(NamedTuple):
     description: str
 
 
+# Without the errors by which Kafka's groups work: a new member gets its id by the one, a rebalance calls all members by
+# the other.
+NOT_ROUTINE: Final = 'error!~"MEMBER_ID_REQUIRED|REBALANCE_IN_PROGRESS"'
 ON: Final = 'instance=~"$instance"'
 RATE: Final = "[$__rate_interval]"
 
@@ -178,7 +181,7 @@ ALERTS: Final = (
     ),
     Alert(
         "DuologRequestsRefused",
-        "sum by (instance, wire, error) (rate(duolog_errors_total[5m])) > 1",
+        f"sum by (instance, wire, error) (rate(duolog_errors_total{{{NOT_ROUTINE}}}[5m])) > 1",
         "5m",
         "warning",
         "Requests of {{ $labels.wire }} clients are refused: {{ $labels.error }}",

@@ -95,10 +95,9 @@ class StandbyKafkaConnection(KafkaConnection):
         except (OSError, TimeoutError) as error:
             self.close(f"the owner has not answered: {error or type(error).__name__}")
 
-    def refuse_as_standby(self, context: StandbyContext, request: KafkaRequest) -> Answer | None:
+    def refuse_as_standby(self, request: KafkaRequest) -> Answer | None:
         """Send the client to the owner."""
         error = error_for(request.api_key)
-        context.metrics.errors["kafka", error.name] += 1
         if request.api_key == ApiKey.FETCH:
             return fault_answers.fetch_answer_of(request, error)
         answer = fault_answers.answer_of(request, self._log_directory, error, "this broker is not the owner")
@@ -111,7 +110,7 @@ class StandbyKafkaConnection(KafkaConnection):
 
 
 def _refused(context: StandbyContext, connection: StandbyKafkaConnection, request: KafkaRequest) -> Answer | None:
-    return connection.refuse_as_standby(context, request)
+    return connection.refuse_as_standby(request)
 
 
 def _metadata(context: StandbyContext, connection: StandbyKafkaConnection, request: KafkaRequest) -> Steps | OutboxSlot:
@@ -147,7 +146,7 @@ def _init_producer_id(
 ) -> Answer | OutboxSlot | None:
     owner = context.nodes.owner
     if owner is None or request.body.transactional_id is not None:
-        return connection.refuse_as_standby(context, request)
+        return connection.refuse_as_standby(request)
     return connection.send_on(context, owner.endpoints.kafka)
 
 

@@ -62,6 +62,8 @@ def fetch(
     if asked.session_id:
         # This broker gives out no session ids, so the id is another broker's. The error makes the client start over.
         error = ErrorCode.none if asked.session_epoch == _SESSION_ENDS else ErrorCode.fetch_session_id_not_found
+        if error is not ErrorCode.none:
+            request.count_error(error)
         return Answer(wire.encode_response(request.version, request.correlation_id, (), error=error))
     steps = _steps(context, connection, request)
     return answer_in_steps(connection, request, steps, context.purgatory, context.sliced_requests)
@@ -282,6 +284,8 @@ def _steps(context: KafkaContext, connection: OrderedConnection, request: KafkaR
             if context.tracing is not None:
                 _trace(context.tracing, reading, asked, request.client_id or "", begun_ms)
             fetched = reading.fetched if request.rights is None else _allowed(request, request.rights, reading.fetched)
+            if reading.has_error or request.rights is not None:
+                _count_errors(request, fetched)
             throttle_ms = 0
             if context.security.quotas.has_any and not connection.closed:
                 mono_ms, used = context.clock.mono_ms(), reading.found_bytes
@@ -317,6 +321,12 @@ def _allowed(request: KafkaRequest, rights: Rights, fetched: list[PartitionFetch
         ),
         *(PartitionFetched(each.topic, each.partition, error) for error, body in refused for each in body.partitions),
     ]
+
+
+def _count_errors(request: KafkaRequest, fetched: list[PartitionFetched]) -> None:
+    for found in fetched:
+        if found.error:
+            request.count_error(found.error)
 
 
 def _trace(tracing: Tracing, reading: _Reading, asked: FetchRequest, client_id: str, begun_ms: int) -> None:

@@ -51,9 +51,19 @@ def metadata(context: KafkaContext, connection: OrderedConnection, request: Kafk
     body = context.metadata_cache.get(version, question) if request.rights is None else None
     if body is None:
         body = yield from encode_in_steps(context, request, describe(context, request, names))
-        if context.topics.version == version and request.rights is None:
+        # The errors of an answer are counted when it is encoded, so one with errors is not kept.
+        if context.topics.version == version and request.rights is None and _are_known(context, names):
             context.metadata_cache.put(version, question, request.held_bytes, body)
     return make_answer(request, body, context.barrier())
+
+
+def _are_known(context: KafkaContext, names: Iterable[tuple[str | None, UUID | None]] | None) -> bool:
+    """Whether there is a topic of each of these names and ids; None stands for all topics."""
+    topics = context.topics
+    return all(
+        (topics.by_id(topic_id) if topic_id is not None else topics.by_kafka_name(name or "")) is not None
+        for name, topic_id in names or ()
+    )
 
 
 def asked_names(request: KafkaRequest) -> tuple[tuple[str | None, UUID | None], ...] | None:

@@ -99,11 +99,9 @@ def _answer(
         return Answer(wire.encode_response(request.version, request.correlation_id, [result], throttle_ms), promise)
     results = [result for result, _, _ in outcomes]
     if request.refused is not None:
-        results += [
-            PartitionProduced(each.topic, each.partition, error)
-            for error, body in request.refused.bodies.items()
-            for each in body.partitions
-        ]
+        for error, body in request.refused.bodies.items():
+            request.count_error(error, len(body.partitions))
+            results += [PartitionProduced(each.topic, each.partition, error) for each in body.partitions]
     if request.body.acks == 0:
         _close_after_error(connection, results)
         return None
@@ -136,7 +134,7 @@ def _append(
             topic, index, records or b"", now_ms, _origin(context.security.quotas, connection, request)
         )
     except ANSWERABLE as error:
-        return _failed(context, partition, error), None, checker.opened_bytes - opened_before
+        return _failed(request, partition, error), None, checker.opened_bytes - opened_before
     start = topic.queues[index].start_offset
     result = new_tuple(PartitionProduced, (name, index, 0, base_offset, log_append_ms, start, None, ()))
     return result, promise, checker.opened_bytes - opened_before
@@ -169,11 +167,11 @@ def _append_in_slices(
             base_offset, log_append_ms, promise = done.value
             break
         except ANSWERABLE as error:
-            return _failed(context, partition, error), None, cost_bytes + checker.opened_bytes - opened_before
+            return _failed(request, partition, error), None, cost_bytes + checker.opened_bytes - opened_before
         cost_bytes += checker.opened_bytes - opened_before
         yield
         if topic.number not in context.topics:
-            return _refused(context, partition, ErrorCode.unknown_topic_or_partition, None), None, cost_bytes
+            return _refused(request, partition, ErrorCode.unknown_topic_or_partition, None), None, cost_bytes
     start = topic.queues[index].start_offset
     result = PartitionProduced(name, index, 0, base_offset, log_append_ms, start)
     return result, promise, cost_bytes + checker.opened_bytes - opened_before
@@ -193,15 +191,15 @@ def _refuse_unread(
     """Return the error of a partition whose batch is not read."""
     acks = request.body.acks
     if acks not in _ACKS:
-        return _refused(context, partition, ErrorCode.invalid_required_acks, f"acks is {acks}; it must be -1, 0 or 1")
+        return _refused(request, partition, ErrorCode.invalid_required_acks, f"acks is {acks}; it must be -1, 0 or 1")
     bytes_max = context.options.convert.inflate_bytes_max
     if opened_bytes >= bytes_max:
         message = f"the request's batches decompress to more than convert.inflate_bytes_max={bytes_max} bytes"
-        return _refused(context, partition, ErrorCode.kafka_storage_error, message)
-    return _refused(context, partition, ErrorCode.unknown_topic_or_partition, None)
+        return _refused(request, partition, ErrorCode.kafka_storage_error, message)
+    return _refused(request, partition, ErrorCode.unknown_topic_or_partition, None)
 
 
-def _failed(context: KafkaContext, partition: PartitionRecords, error: Exception) -> PartitionProduced:
+def _failed(request: KafkaRequest, partition: PartitionRecords, error: Exception) -> PartitionProduced:
     """Return the error of a partition whose batch was refused, and log an invalid record."""
     code = code_of(error)
     if code is ErrorCode.invalid_record:  # Many clients do not show the reason.
@@ -209,17 +207,17 @@ def _failed(context: KafkaContext, partition: PartitionRecords, error: Exception
             "record refused topic=%s queue=%d reason=%r", partition.topic, partition.partition, message_of(error)
         )
     record_errors = error.record_errors if isinstance(error, InvalidBatch) else ()
-    return _refused(context, partition, code, message_of(error), record_errors)
+    return _refused(request, partition, code, message_of(error), record_errors)
 
 
 def _refused(
-    context: KafkaContext,
+    request: KafkaRequest,
     partition: PartitionRecords,
     error: ErrorCode,
     message: str | None,
     record_errors: Sequence[RecordError] = (),
 ) -> PartitionProduced:
-    context.metrics.errors["kafka", error.name.upper()] += 1
+    request.count_error(error)
     shortened = [record._replace(message=record.message[:MESSAGE_CHARACTERS_MAX]) for record in record_errors]
     return PartitionProduced(
         partition.topic, partition.partition, error, error_message=message, record_errors=shortened

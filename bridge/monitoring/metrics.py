@@ -26,7 +26,7 @@ class Metrics:
     def __init__(self) -> None:
         # By (client protocol, name of the API or request code).
         self.requests: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.errors: defaultdict[tuple[str, str], int] = defaultdict(int)  # By (client protocol, error in the answer).
+        self.errors: defaultdict[tuple[str, str], int] = defaultdict(int)  # By (client protocol, error in an answer).
         self.records_in = dict.fromkeys(WIRES, 0)  # Records that were appended, by the client protocol of their writer.
         self.bytes_in = dict.fromkeys(WIRES, 0)
         # Records that were appended, by the bit length of their size - 1: up to 2^i bytes at index i. All records of a

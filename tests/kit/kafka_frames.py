@@ -5,11 +5,13 @@ answer = answer_of(ApiKey.METADATA, 12, 1, frame)            # without its size
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
 from typing import Any, cast, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from duolog.protocol.kafka.api_messages import ApiKey, is_flexible
@@ -89,3 +91,15 @@ def _empty(type_: Any) -> Any:
 def _parts_of(type_: Any) -> tuple[Any, ...]:
     is_union = get_origin(type_) is not None and get_origin(type_) is not tuple
     return get_args(type_) if is_union else (type_,)
+
+
+def errors_in(value: Any) -> Iterator[ErrorCode]:
+    """Yield each error code of an answer, `none` included."""
+    if isinstance(value, ErrorCode):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from errors_in(each)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from errors_in(getattr(value, field.name))

@@ -102,8 +102,8 @@ def _requests(context: HttpContext) -> Iterator[Metric]:
     )
     yield _labelled(
         "errors",
-        "Errors that were answered: in Kafka those of Produce for each partition, in "
-        "RocketMQ by code, in HTTP by status.",
+        "Errors that were answered, by Kafka's error, RocketMQ's code or HTTP's status. An answer of Kafka counts "
+        "once for each item, such as a partition, that has an error.",
         ("wire", "error"),
         metrics.errors,
     )

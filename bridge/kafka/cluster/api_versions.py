@@ -34,6 +34,8 @@ def api_versions(context: Describing, connection: OrderedConnection, request: Ka
         names = (request.body.client_software_name, request.body.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             error = ErrorCode.invalid_request
+    if error is not ErrorCode.none:
+        request.count_error(error)
     body = _body(context.advertised_versions, request.version, error)
     return Answer(encode_frame(request.api_key, request.version, request.correlation_id, [body]))
 

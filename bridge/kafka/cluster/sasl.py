@@ -51,12 +51,12 @@ def _steps(
     try:
         token = yield from login.steps(bytes(request.body.auth_bytes), context.clock.now_ms(), context.clock.mono_ms())
     except LoginFailed as failure:
-        context.metrics.errors["kafka", ErrorCode.sasl_authentication_failed.name.upper()] += 1
+        reason = str(failure)
+        answer = request.answer(_response(request, ErrorCode.sasl_authentication_failed, reason))
         if delay_ms := context.security.options.failed_login_delay_ms:
             yield UntilCalled(partial(connection.server.timed_calls.wait, delay_ms))
-        reason = str(failure)
         connection.server.soon("kafka login", lambda: connection.close(f"login failed: {reason}"))
-        return request.answer(_response(request, ErrorCode.sasl_authentication_failed, reason))
+        return answer
     finally:
         connection.is_busy = False
         connection.go_on_soon()

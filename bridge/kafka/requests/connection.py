@@ -22,7 +22,7 @@ from types import GeneratorType
 
 from duolog.bridge.kafka import TABLE, api_versions
 from duolog.bridge.kafka.context import Serving
-from duolog.bridge.kafka.requests.access import ERRORS, decide, needs_of, remember
+from duolog.bridge.kafka.requests.access import decide, needs_of, remember
 from duolog.bridge.kafka.requests.api import KafkaApi
 from duolog.bridge.kafka.requests.login import Login
 from duolog.bridge.kafka.requests.ordered_connection import OrderedConnection
@@ -36,7 +36,7 @@ from duolog.bridge.security.quotas.quotas import Quotas
 from duolog.bridge.security.rights import Rights
 from duolog.bridge.security.session import Session
 from duolog.protocol.errors import ProtocolError
-from duolog.protocol.kafka.api_messages import ApiKey, decode_header, decode_request
+from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode, decode_header, decode_request
 from duolog.store.entry import new_tuple
 
 _METRICS = {key: api.metric for key, api in TABLE.items()}
@@ -82,6 +82,7 @@ class KafkaConnection(OrderedConnection):
         if api is None or not api.min_version <= version <= api.max_version:
             if key != ApiKey.API_VERSIONS:
                 raise ProtocolError(f"request with key {key} and version {version} of client {client_id[:100]!r}")
+            context.metrics.errors["kafka", ErrorCode.unsupported_version.name.upper()] += 1
             self.outbox.add(api_versions.unsupported(context.advertised_versions, correlation_id))
             return
         login = self.login
@@ -95,7 +96,8 @@ class KafkaConnection(OrderedConnection):
         body = decode_request(key, version, frame, body_at, self._elements_max)
         context.metrics.requests[_METRICS[key]] += 1
         request = new_tuple(
-            KafkaRequest, (key, version, correlation_id, client_id, body, len(frame), self.rights, None)
+            KafkaRequest,
+            (key, version, correlation_id, client_id, body, context.metrics.errors, len(frame), self.rights, None),
         )
         quotas = context.security.quotas
         begun_s = self._begin_measuring(quotas, key, client_id) if quotas.has_any else None
@@ -150,7 +152,6 @@ class KafkaConnection(OrderedConnection):
             raise ProtocolError(session.end)
         need, allowed, refused = decide(api.access, security.authorizer, session, context, body)
         if need is not None:
-            context.metrics.errors["kafka", ERRORS[need.resource_type].name.upper()] += 1
             security.audit.refused("kafka", session, api.key.name, (need,))
             answer = self.refuse(request, need)
             if answer is None:

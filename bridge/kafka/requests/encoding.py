@@ -13,7 +13,7 @@ from duolog.store.entry import Promise
 
 
 def encode_in_steps(context: Describing, request: KafkaRequest, entity: Any) -> Generator[int, None, list[bytes]]:
-    """Encode a response whose arrays may be `Elements`; return the pieces of its body.
+    """Encode a response whose arrays may be `Elements`, and count its errors; return the pieces of its body.
 
     Raises AnswerTooLarge beyond `kafka.answer_bytes_max`.
     """
@@ -21,7 +21,7 @@ def encode_in_steps(context: Describing, request: KafkaRequest, entity: Any) -> 
     if request.refused is not None:
         entity = with_refused(request, entity)
     try:
-        return (yield from encode_steps(entity, bytes_max))
+        return (yield from encode_steps(entity, bytes_max, request.count_errors))
     except AnswerTooLarge:
         raise AnswerTooLarge(
             f"the answer to a request of API {request.api_key} is larger than kafka.answer_bytes_max={bytes_max}"

@@ -37,10 +37,10 @@ from duolog.protocol.kafka.api_messages import (
     NO_THROTTLE,
     ApiKey,
     ErrorCode,
-    encode_response,
 )
 from duolog.protocol.kafka.fetch import PartitionFetched
 from duolog.protocol.kafka.produce import PartitionProduced
+from duolog.protocol.kafka.response import element_of
 
 _ERROR: Final = ErrorCode.unknown_server_error
 _FETCH_ERROR_FROM: Final = 7
@@ -56,7 +56,14 @@ class _NotMirrored(Exception):
 def answer_of(
     request: KafkaRequest, log_directory: str, error: ErrorCode = _ERROR, message: str = BUG
 ) -> Answer | None:
-    """Return the error answer of the request's API and version; None: there is none."""
+    """Return the error answer of the request's API and version, and count its errors; None: there is none."""
+    answer = _answer_of(request, log_directory, error, message)
+    if answer is None:
+        request.count_error(error)
+    return answer
+
+
+def _answer_of(request: KafkaRequest, log_directory: str, error: ErrorCode, message: str) -> Answer | None:
     key, version, correlation_id = request.api_key, request.version, request.correlation_id
     if key == ApiKey.PRODUCE:
         if request.body.acks == 0:
@@ -65,9 +72,11 @@ def answer_of(
             PartitionProduced(each.topic, each.partition, error, error_message=message)
             for each in request.body.partitions
         ]
+        request.count_error(error, len(produced))
         return Answer(produce.encode_response(version, correlation_id, produced))
     if key == ApiKey.FETCH:
         if version >= _FETCH_ERROR_FROM:
+            request.count_error(error)
             return Answer(fetch.encode_response(version, correlation_id, (), error=error))
         return fetch_answer_of(request, error)
     response_type: Any = load_response_schema(key, version)
@@ -82,7 +91,7 @@ def answer_of(
         entity = _Mirror(error, message).entity(response_type, None if _has_own_error(response_type) else asked)
     except _NotMirrored:
         return None
-    return Answer(encode_response(key, version, correlation_id, entity))
+    return request.answer(entity)
 
 
 def fetch_answer_of(request: KafkaRequest, error: ErrorCode) -> Answer:
@@ -92,6 +101,7 @@ def fetch_answer_of(request: KafkaRequest, error: ErrorCode) -> Answer:
     has the error.
     """
     fetched = [PartitionFetched(each.topic, each.partition, error) for each in request.body.partitions]
+    request.count_error(error, len(fetched))
     return Answer(fetch.encode_response(request.version, request.correlation_id, fetched))
 
 
@@ -141,7 +151,7 @@ class _Mirror:
         return response_type(**values)
 
     def _elements(self, array: "Field[Any]", asked: Any) -> Iterator[Any]:
-        element_type = _element_of(array)
+        element_type = element_of(array)
         items = _items(asked, array.name)
         if items is None:
             raise _NotMirrored
@@ -191,7 +201,7 @@ def _has_own_error(entity_type: Any) -> bool:
 def _array_with_errors(entity_type: Any) -> "Field[Any] | None":
     """Return the array whose elements, or the elements within them, have an error code."""
     for field in fields(entity_type):
-        element_type = _element_of(field)
+        element_type = element_of(field)
         if element_type is not None and _has_errors(element_type):
             return field
     return None
@@ -200,14 +210,6 @@ def _array_with_errors(entity_type: Any) -> "Field[Any] | None":
 def _has_errors(entity_type: Any) -> bool:
     """Whether the type, or an array within it, has an error code."""
     return _has_own_error(entity_type) or _array_with_errors(entity_type) is not None
-
-
-def _element_of(field: "Field[Any]") -> Any:
-    """Return the class of an array's elements; None: the field is not an array of entities."""
-    for part in (field.type, *get_args(field.type)):
-        if get_origin(part) is tuple and is_dataclass(get_args(part)[0]):
-            return get_args(part)[0]
-    return None
 
 
 @cache
@@ -246,11 +248,11 @@ def _repeated_arrays(response_type: Any, asked_type: Any) -> tuple["Field[Any]",
 
     An example is the entity of a quota, which consists of a user and a client id.
     """
-    asked = {field.name: _element_of(field) for field in fields(asked_type)} if is_dataclass(asked_type) else {}
+    asked = {field.name: element_of(field) for field in fields(asked_type)} if is_dataclass(asked_type) else {}
     return tuple(
         field
         for field in fields(response_type)
-        if (element_type := _element_of(field)) is not None
+        if (element_type := element_of(field)) is not None
         and not _has_errors(element_type)
         and (given_type := asked.get(field.name)) is not None
         and [each.name for each in fields(element_type)] == [each.name for each in fields(given_type)]
@@ -259,7 +261,7 @@ def _repeated_arrays(response_type: Any, asked_type: Any) -> tuple["Field[Any]",
 
 def _copied(array: "Field[Any]", asked: Any) -> tuple[Any, ...]:
     """Return the elements that an item of the request has in the array of this name, for the response."""
-    element_type = _element_of(array)
+    element_type = element_of(array)
     names = [field.name for field in fields(element_type)]
     return tuple(element_type(**{name: getattr(each, name) for name in names}) for each in getattr(asked, array.name))
 

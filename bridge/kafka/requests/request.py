@@ -1,5 +1,6 @@
 """A decoded request, and the steps of a handler."""
 
+from collections import defaultdict
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
@@ -9,10 +10,12 @@ from duolog.bridge.security.rights import Rights
 from duolog.bridge.security.rules import Operation
 from duolog.protocol.kafka.api_messages import (
     NO_THROTTLE,
+    ErrorCode,
     ResponseTypes,
     encode_response,
     response_types,
 )
+from duolog.protocol.kafka.response import error_codes
 from duolog.store.entry import Promise
 
 __all__ = ("NO_THROTTLE", "KafkaRequest", "Steps", "join_promises")
@@ -26,6 +29,7 @@ class KafkaRequest(NamedTuple):
     correlation_id: int
     client_id: str
     body: Any
+    errors: defaultdict[tuple[str, str], int]  # `Metrics.errors`, in which the errors of its answer are counted.
     size: int = 0  # The size of its frame in bytes.
     rights: Rights | None = None  # None: security is off, and everything is allowed.
     refused: Any = None  # The items of the request that were refused before the handler: `access.RefusedItems`.
@@ -54,8 +58,18 @@ class KafkaRequest(NamedTuple):
         return response_types(self.api_key, self.version)
 
     def answer(self, entity: Any, promise: Promise | None = None) -> Answer:
-        """Encode a response, which leaves once the log keeps the promise."""
+        """Encode a response, which leaves once the log keeps the promise, and count its errors."""
+        self.count_errors(entity)
         return Answer(encode_response(self.api_key, self.version, self.correlation_id, entity), promise)
+
+    def count_errors(self, entity: Any) -> None:
+        """Count the errors of a response, or of an element of one."""
+        for error in error_codes(entity):
+            self.count_error(error)
+
+    def count_error(self, error: int, count: int = 1) -> None:
+        """Count an error of an answer, or of some of its items."""
+        self.errors["kafka", ErrorCode(error).name.upper()] += count
 
 
 # The steps of a handler that may have much to do. The generator yields wherever the loop may turn; it yields the number

@@ -209,6 +209,25 @@ def test_a_connection_keeps_its_login_at_the_takeover() -> None:
     assert stranger.is_closed
 
 
+@pytest.mark.parametrize(
+    ("key", "topics", "error"),
+    [
+        (ApiKey.PRODUCE, [{"name": "orders", "partition_data": [{"index": 0}]}], "NOT_LEADER_OR_FOLLOWER"),
+        (ApiKey.HEARTBEAT, [], "NOT_COORDINATOR"),
+        (ApiKey.CREATE_TOPICS, [{"name": "new"}], "NOT_CONTROLLER"),
+    ],
+)
+def test_a_refusal_is_counted_by_the_name_that_an_owner_counts_errors_by(
+    key: ApiKey, topics: list[Any], error: str
+) -> None:
+    bench = KafkaStandby()
+    alice = bench.connect()
+    login(alice, "alice", "secret")
+    values: dict[str, Any] = {"acks": 1, "topic_data": topics} if key == ApiKey.PRODUCE else {"topics": topics}
+    alice.ask(key, TABLE[key].max_version, **values)
+    assert bench.metrics.errors == {("kafka", error): 1}
+
+
 def test_only_what_a_standby_answers_is_decided_by_rules() -> None:
     """A refusal says the same of everything, so it needs no right; what is answered has the row of an owner."""
     for key, row in STANDBY_TABLE.items():

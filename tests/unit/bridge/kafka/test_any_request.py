@@ -1,9 +1,11 @@
 """Any request is answered, waits, or closes its connection; none raises an unexpected exception in a handler.
+Each error of an answer is counted once.
 
 Requests are made from the schemas with limit values of each type; one broker serves all.
 """
 
 import struct
+from collections import Counter
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from functools import cache
@@ -18,6 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from duolog.bridge.kafka import TABLE
 from duolog.protocol.kafka.api_messages import ApiKey
+from tests.kit.kafka_frames import errors_in
 from tests.unit.bridge.batches import batch
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
@@ -92,11 +95,17 @@ def test_any_request_is_answered_or_closes(bench: KafkaBench, key: ApiKey, data:
     bench.topic()
     client = bench.connect()
     chosen = {field.name: getattr(entity, field.name) for field in fields(entity)}
+    counted_before = bench.metrics.errors.copy()
     number = client.send(key, version, is_answered=True, **chosen)
     for _ in range(4):
         bench.pass_ms(400_000)  # Longer than any request waits.
     answer = client.answer_to(number)
     assert answer is not None or client.is_closed or (key == ApiKey.PRODUCE and entity.acks == 0)
+    if answer is not None:
+        errors = Counter(error.name.upper() for error in errors_in(answer) if error is not ErrorCode.none)
+        assert Counter(bench.metrics.errors) - Counter(counted_before) == {
+            ("kafka", name): n for name, n in errors.items()
+        }
     client.connection.close("")
     bench.settle()
 

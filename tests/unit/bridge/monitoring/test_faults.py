@@ -4,8 +4,9 @@ what it reserves; the client is answered in its protocol's way or closed, nothin
 
 import io
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, cast
 
 import pytest
@@ -39,7 +40,7 @@ from duolog.store.errors import (
 from duolog.store.promises import Promises
 from duolog.store.state_log import StateLog
 from tests.kit.clock import ManualClock
-from tests.kit.kafka_frames import frame_of
+from tests.kit.kafka_frames import errors_in, frame_of
 from tests.kit.memory_log import MemoryLog
 from tests.kit.rows import named_row
 from tests.unit.bridge.kafka.bench import KafkaBench
@@ -139,7 +140,7 @@ def _fault_is_answered_for_each(key: ApiKey, version: int) -> None:
     entity: Any = filled(load_request_schema(key, version), "orders")
     body = io.BytesIO()
     entity_writer(type(entity))(body, entity)
-    asked = KafkaRequest(key, version, 7, "c", decode_request(key, version, body.getvalue()))
+    asked = KafkaRequest(key, version, 7, "c", decode_request(key, version, body.getvalue()), defaultdict(int))
     answer = fault_answers.answer_of(asked, DIRECTORY)
     assert answer is not None
     frame = b"".join(map(bytes, answer.buffers))
@@ -172,7 +173,7 @@ def _fault_is_answered_or_closes(key: ApiKey, version: int, is_null: bool) -> No
     entity: Any = filled(request_type, "orders", 0, **nullable)
     body = io.BytesIO()
     entity_writer(type(entity))(body, entity)
-    asked = KafkaRequest(key, version, 7, "c", decode_request(key, version, body.getvalue()))
+    asked = KafkaRequest(key, version, 7, "c", decode_request(key, version, body.getvalue()), defaultdict(int))
     answer = fault_answers.answer_of(asked, DIRECTORY)
     means_all = (bool(nullable) and key == ApiKey.ELECT_LEADERS and version == 0) or (
         key == ApiKey.DESCRIBE_TOPIC_PARTITIONS
@@ -191,21 +192,10 @@ def _fault_is_answered_or_closes(key: ApiKey, version: int, is_null: bool) -> No
         assert {*errors_in(response)} == {ErrorCode.unknown_server_error}
 
 
-def errors_in(value: Any) -> Iterator[ErrorCode]:
-    if isinstance(value, ErrorCode):
-        yield value
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from errors_in(each)
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from errors_in(getattr(value, field.name))
-
-
 def test_fault_of_what_is_named_by_its_place_has_as_many_places() -> None:
     creation = {"resource_name": "orders", "principal": "User:a", "host": "*"}
     body = decode(ApiKey.CREATE_ACLS, 3, creations=[creation] * 3)
-    answer = fault_answers.answer_of(KafkaRequest(ApiKey.CREATE_ACLS, 3, 7, "c", body), DIRECTORY)
+    answer = fault_answers.answer_of(KafkaRequest(ApiKey.CREATE_ACLS, 3, 7, "c", body, defaultdict(int)), DIRECTORY)
     assert answer is not None
     response, _ = entity_reader(load_response_schema(ApiKey.CREATE_ACLS, 3))(b"".join(map(bytes, answer.buffers)), 9)
     assert len(response.results) == 3
@@ -216,7 +206,7 @@ def test_fault_of_what_is_named_by_its_place_has_as_many_places() -> None:
 )
 def test_fault_is_answered_in_one_turn_of_the_loop_or_not_at_all(count: int, is_answered: bool) -> None:
     body = decode(ApiKey.DESCRIBE_GROUPS, 5, groups=tuple(f"g{n}" for n in range(count)))
-    answer = fault_answers.answer_of(KafkaRequest(ApiKey.DESCRIBE_GROUPS, 5, 7, "c", body), DIRECTORY)
+    answer = fault_answers.answer_of(KafkaRequest(ApiKey.DESCRIBE_GROUPS, 5, 7, "c", body, defaultdict(int)), DIRECTORY)
     assert (answer is not None) is is_answered
 
 

@@ -1,5 +1,9 @@
-"""Responses that are encoded element by element have the bytes that kio writes, for each API and version served."""
+"""Responses that are encoded element by element have the bytes that kio writes, for each API and version served.
 
+Their errors are found in the whole, and in each element when it is encoded.
+"""
+
+from collections import Counter
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args, get_origin
@@ -11,7 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from duolog.bridge.kafka import TABLE
 from duolog.protocol.kafka.api_messages import ApiKey, encode_body
-from duolog.protocol.kafka.response import AnswerTooLarge, Elements, encode_steps
+from duolog.protocol.kafka.response import AnswerTooLarge, Elements, encode_steps, error_codes
+from tests.kit.kafka_frames import errors_in
 
 VERSIONS = [
     (api.key, version)
@@ -36,7 +41,8 @@ def value(type_: Any, count: int) -> Any:
     if type_ is str or any(name in kind for name in ("Name", "GroupId", "TransactionalId")):
         return "text"
     known = {
-        "bool": True, "bytes": b"x", "UUID": UUID(int=7), "ErrorCode": ErrorCode.none, "Timedelta": timedelta(0),
+        "bool": True, "bytes": b"x", "UUID": UUID(int=7), "ErrorCode": ErrorCode.invalid_request,
+        "Timedelta": timedelta(0),
         "Datetime": datetime(2024, 1, 1, tzinfo=UTC), "TZAware": datetime(2024, 1, 1, tzinfo=UTC),
     }  # fmt: skip
     return next((given for name, given in known.items() if name.lower() in kind.lower()), 1)
@@ -65,12 +71,16 @@ def run(steps: Any) -> bytes:
 def test_elements_are_written_as_kio_writes_arrays(key: ApiKey, version: int) -> None:
     for count in (0, 2):
         entity = filled(load_response_schema(key, version), count)
-        assert run(encode_steps(lazy(entity), 1 << 30)) == encode_body(key, version, entity)
+        seen: list[Any] = []
+        assert run(encode_steps(lazy(entity), 1 << 30, seen.append)) == encode_body(key, version, entity)
+        errors = Counter(errors_in(entity))
+        assert Counter(error_codes(entity)) == errors
+        assert Counter(error for each in seen for error in error_codes(each)) == errors
 
 
 def test_count_of_many_elements_has_more_than_a_byte() -> None:
     entity = filled(load_response_schema(ApiKey.LIST_GROUPS, 5), 2500)
-    assert run(encode_steps(lazy(entity), 1 << 30)) == encode_body(ApiKey.LIST_GROUPS, 5, entity)
+    assert run(encode_steps(lazy(entity), 1 << 30, lambda _: None)) == encode_body(ApiKey.LIST_GROUPS, 5, entity)
 
 
 def test_answer_ends_where_it_becomes_too_large() -> None:
@@ -86,5 +96,5 @@ def test_answer_ends_where_it_becomes_too_large() -> None:
     entity = filled(response_type, 0)
     entity = type(entity)(**{field.name: getattr(entity, field.name) for field in fields(entity)} | {"groups": Elements(groups())})  # fmt: skip # noqa: E501
     with pytest.raises(AnswerTooLarge):
-        run(encode_steps(entity, 100))
+        run(encode_steps(entity, 100, lambda _: None))
     assert len(made) < 10, "nothing is made beyond the limit"
