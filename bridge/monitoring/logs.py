@@ -36,7 +36,7 @@ from duolog.bridge.monitoring.last_lines import LogLine, keep
 LINES_MAX = 20
 WINDOW_S = 10.0
 INDENT = "  "  # Before each line of a traceback.
-KINDS_MAX = 1000  # The number of kinds that are counted. When it is reached, all counts are dropped.
+KINDS_MAX = 1000  # Kinds that are counted. At this number, one line has the sum of what was left out.
 
 LIBRARY: Final = "library"  # The event of all lines that are not of a component.
 RESERVED: Final = frozenset({"time", "level", "component", "event", "message", "left_out", "traceback", "stack"})
@@ -210,12 +210,19 @@ class FloodFilter(logging.Filter):
         if record.created - repeats.start_s >= WINDOW_S:
             record.left_out = repeats.left_out
             repeats = Repeats(record.created, record.levelno, 0)
-        if len(self._repeats) >= KINDS_MAX:
-            self._repeats.clear()
+        if len(self._repeats) >= KINDS_MAX and kind not in self._repeats:
+            self._begin_anew()
         repeats = self._repeats[kind] = repeats._replace(lines=repeats.lines + 1)
         if repeats.left_out and self._report_s is None:
             self._report_s = repeats.start_s + WINDOW_S
         return not repeats.left_out
+
+    def _begin_anew(self) -> None:
+        cut = [repeats.left_out for repeats in self._repeats.values() if repeats.left_out]
+        self._repeats.clear()
+        self._report_s = None
+        if cut:
+            log.warning("lines of many kinds left out kinds=%d count=%d", len(cut), sum(cut))
 
     def next_report_ms(self) -> int | None:
         """Return the wall-clock time in milliseconds at which `report` has something to write; None: nothing yet."""

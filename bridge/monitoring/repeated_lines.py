@@ -7,7 +7,7 @@ attempts, so that they neither fill the log nor use up the limit of their kind, 
 from typing import Final
 
 QUIET_MS: Final = 60_000  # After a line with a key, further ones are only counted for this time.
-KEYS_MAX: Final = 1_000  # When it is reached, all keys and counts are dropped.
+KEYS_MAX: Final = 1_000  # When it is reached, all keys are dropped; the next line has the counts of all.
 
 
 class RepeatedLines:
@@ -15,14 +15,21 @@ class RepeatedLines:
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, ...], tuple[int, int]] = {}  # Time of the last line, lines omitted since then.
+        self._dropped = 0  # Lines that were omitted for keys that were dropped.
 
     def take(self, key: tuple[str, ...], mono_ms: int) -> int | None:
-        """Return how many lines with this key were omitted since the last one; None: this one is to be omitted, too."""
+        """Return how many lines were omitted with this key since the last one, and with keys that were dropped.
+
+        None: this line is to be omitted, too.
+        """
         written_mono_ms, omitted = self._lines.get(key, (mono_ms - QUIET_MS, 0))
         if mono_ms - written_mono_ms < QUIET_MS:
             self._lines[key] = written_mono_ms, omitted + 1
             return None
+        self._lines.pop(key, None)
         if len(self._lines) >= KEYS_MAX:
+            self._dropped += sum(count for _, count in self._lines.values())
             self._lines.clear()
         self._lines[key] = mono_ms, 0
+        omitted, self._dropped = omitted + self._dropped, 0
         return omitted

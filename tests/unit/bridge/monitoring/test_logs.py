@@ -14,6 +14,7 @@ import pytest
 from duolog.bridge.config import LoggingOptions
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.logs import (
+    KINDS_MAX,
     LINES_MAX,
     RESERVED,
     WINDOW_S,
@@ -22,6 +23,7 @@ from duolog.bridge.monitoring.logs import (
     TextFormatter,
     event_of,
 )
+from duolog.bridge.monitoring.repeated_lines import KEYS_MAX, QUIET_MS, RepeatedLines
 from tests.kit.log_lines import all_lines
 
 AT_S = 1_700_000_000.0
@@ -144,6 +146,28 @@ def test_lines_left_out_are_reported_when_no_further_line_comes(caplog: pytest.L
     assert flood.next_report_ms() is None
     flood.report(end_ms)
     assert len(caplog.messages) == 1
+
+
+def test_lines_left_out_are_reported_before_too_many_kinds_are_counted_anew(caplog: pytest.LogCaptureFixture) -> None:
+    flood = FloodFilter()
+    for kind in range(KINDS_MAX):
+        for number in range(LINES_MAX + 5 if kind < 3 else 1):
+            flood.filter(record(f"refused by rule {kind} peer=%d", number))
+    assert caplog.messages == []
+    assert flood.filter(record("another"))
+    assert caplog.messages == ["lines of many kinds left out kinds=3 count=15"]
+    assert flood.next_report_ms() is None
+
+
+def test_omitted_lines_of_too_many_clients_are_counted_in_the_next_line() -> None:
+    lines = RepeatedLines()
+    for client in range(KEYS_MAX):
+        assert lines.take((f"client {client}",), 0) == 0
+        assert lines.take((f"client {client}",), 1) is None
+    assert lines.take(("another",), 2) == KEYS_MAX
+    assert lines.take(("client 0",), 3) == 0
+    assert lines.take(("another",), 4) is None
+    assert lines.take(("another",), 2 + QUIET_MS) == 1
 
 
 @pytest.fixture
