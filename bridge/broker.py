@@ -81,7 +81,7 @@ class Broker(Core):
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(options, Faults(clock.mono_ms, self.fail), clock)
-        self.poison.now_ms = clock.now_ms
+        self.poison_records.now_ms = clock.now_ms
         self.loop = loop
         # Done when the broker must stop; after an internal error it holds the exception.
         self.ended: asyncio.Future[None] = loop.create_future()

@@ -112,7 +112,7 @@ class Core(Owners):
         turn_log = self._turn_log()
         self.state_log.attach(turn_log)
         self.wall_time.begin(self.store.appender, now_ms, mono_ms)
-        has_lost = self.poison.counts["state record"] > 0
+        has_lost = self.poison_records.counts["state record"] > 0
         self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost, is_takeover=is_takeover)
         self._make_publisher(turn_log, store_host)
         self.halves.attach(self.store, self.topics, store_host)
@@ -296,7 +296,7 @@ class Core(Owners):
             history=self.history,
             topic_rates=self.topic_rates,
             faults=self.faults,
-            poison=self.poison,
+            poison_records=self.poison_records,
             watchdog=self.watchdog,
             maintenance=self.maintenance,
             sealed_data=self.sealed_data,
@@ -315,7 +315,7 @@ class Core(Owners):
             server=self.server,
             purgatory=self.purgatory,
             metrics=self.metrics,
-            poison=self.poison,
+            poison_records=self.poison_records,
             store=self.store,
             state_log=self.state_log,
             topics=self.topics,

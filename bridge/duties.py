@@ -82,7 +82,7 @@ def _add_upkeep(core: Core, add: Add) -> None:
     add("check of sealed data", sealed.next_deadline_mono_ms, lambda now_ms, mono_ms: sealed.advance(mono_ms))
     audit = core.security.audit
     add("audit", audit.next_deadline_mono_ms, lambda now_ms, mono_ms: audit.report(mono_ms))
-    add("poison list", core.poison.next_deadline_mono_ms, core.poison.save)
+    add("poison list", core.poison_records.next_deadline_mono_ms, core.poison_records.save)
     add("rates", rates.next_deadline_ms, lambda now_ms, mono_ms: rates.sample(mono_ms, now_ms))
     add("history", history.next_deadline_ms, lambda now_ms, mono_ms: history.sample(mono_ms, now_ms))
     add("rates of topics", topic_rates.next_deadline_ms, lambda now_ms, mono_ms: topic_rates.run(mono_ms))

@@ -18,7 +18,7 @@ from duolog.bridge.kafka.groups.waiting_request import WaitingRequest
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.history import History
 from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.monitoring.rates import Rates
 from duolog.bridge.monitoring.topic_rates import TopicRates
 from duolog.bridge.monitoring.watchdog import Watchdog
@@ -65,9 +65,9 @@ class Owners:
         self.metrics = Metrics()
         self.rates = Rates(self.metrics.totals)
         self.history = History(self.metrics, self.watchdog)
-        self.poison = Poison()
-        self.state_log = StateLog(codec, self.poison)
-        self.poison.attach(self.state_log)
+        self.poison_records = PoisonRecords()
+        self.state_log = StateLog(codec, self.poison_records)
+        self.poison_records.attach(self.state_log)
         self._cluster = _Cluster(self.state_log)
         self.security = Security(self.state_log, options, clock)
         self.wall_time = WallTime(self.state_log, options.retention)
@@ -85,7 +85,7 @@ class Owners:
         self.expiring_queues = ExpiringQueues(self.state_log)
         self.delay_parser, self.expiry_parser = DelayParser(options.delay), ExpiryParser(options.delay)
         self.delays = Delays(
-            self.state_log, self.topics, options.delay, self.delay_parser.limits, self.metrics, self.poison
+            self.state_log, self.topics, options.delay, self.delay_parser.limits, self.metrics, self.poison_records
         )
         self.idempotency_keys = IdempotencyKeys(self.state_log, options.http)
         self.transactions = Transactions(
@@ -93,7 +93,7 @@ class Owners:
         )
         self.isolation = self.transactions.isolation
         self.halves = HalfMessageLog(self.state_log, options.txn, options.store.segment_bytes // 2)
-        self.schedules = Schedules(self.state_log, self.topics, options.delay, self.metrics, self.poison)
+        self.schedules = Schedules(self.state_log, self.topics, options.delay, self.metrics, self.poison_records)
         self.kafka_groups: GroupCoordinator[WaitingRequest] = GroupCoordinator(options.groups)
         self.rocketmq_state = RocketMQState(self.state_log, self.group_offsets, options)
         self.clock_set_back = ClockSetBack()

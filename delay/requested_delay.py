@@ -31,12 +31,13 @@ class DelayLimits:
         level = min(level, len(self._levels_ms))
         return RequestedDelay(now_ms + self._levels_ms[level - 1], level)
 
-    def until(
+    def check_due_time(
         self, due_ms: int, now_ms: int, name: str = "the time asked for", value: int | None = None
     ) -> RequestedDelay | None:
-        """Delay a message until a time; return None if the time has passed.
+        """Return the delay until a due time; None if the time has passed.
 
-        Raises DelayRefused, which says what asked for the time: `name`, with its value if there is one.
+        Raises DelayRefused if the time is too far away. Its text has `name`, the property that asks for the time, and
+        `value`, unless that is None.
         """
         if due_ms <= now_ms:
             return None

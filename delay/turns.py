@@ -105,12 +105,12 @@ class Turns:
         """Let a blocked topic wait for a turn, because its cursor has moved; None: all blocked topics."""
         for each in [*self._blocked] if topic is None else self._blocked & {topic}:
             self._blocked.discard(each)
-            self.line_up(each)
+            self.wait_if_ready(each)
 
     def give_back(self, topic: int) -> None:
         """End the turn of a topic, and let it wait for the next one."""
         self._delivering.discard(topic)
-        self.line_up(topic)
+        self.wait_if_ready(topic)
 
     def pause(self, topic: int) -> None:
         self.paused.add(topic)
@@ -119,10 +119,10 @@ class Turns:
 
     def resume(self, topic: int) -> None:
         self.paused.discard(topic)
-        self.line_up(topic)
+        self.wait_if_ready(topic)
 
-    def line_up(self, topic: int) -> None:
-        """Let a topic wait for a turn if it has a ready timer."""
+    def wait_if_ready(self, topic: int) -> None:
+        """Let a topic wait for a turn if one of its timers is ready."""
         next_ms = self._source.next_ready_ms(topic)
         if next_ms is not None:
             self.offer(topic, next_ms)

@@ -113,7 +113,7 @@ def as_messages(frame: DataFrame) -> DataFrame:
     """Return the columns above for a DataFrame of Spark's Kafka source, loaded with the option `includeHeaders`."""
     when = F.when(F.unix_millis("timestamp") != _NO_TIMESTAMP_MS, F.col("timestamp"))
     is_log_append_time = F.col("timestampType") == _LOG_APPEND_TIME
-    born, due = _moment(BORN_TIMESTAMP), _moment(TIMER_OUT_MS)
+    born, due = _timestamp(BORN_TIMESTAMP), _timestamp(TIMER_OUT_MS)
     key_text = F.col("key").cast("string")
     return frame.select(
         "topic",
@@ -141,7 +141,7 @@ def first_header(name: str) -> Column:
     return F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).value
 
 
-def _moment(name: str) -> Column:
+def _timestamp(name: str) -> Column:
     """Return the column of a header that contains milliseconds as text, as a timestamp.
 
     It is null if there is no such header, or its value is not a number of at most fifteen digits, the range of Spark's

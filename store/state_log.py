@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from duolog.store.copy_on_write import CopyOnWrite
 from duolog.store.entry import Appended, Promise, Slot
 from duolog.store.errors import HalfApplied
+from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame, FrameRun, Part, StateRecord
 
 RecordT = TypeVar("RecordT")
@@ -59,9 +60,9 @@ class UnitLog(Protocol):
 class StateLog:
     """Commits state records and replays them into their owners, live and at recovery (`Replayer`)."""
 
-    def __init__(self, codec: RecordCodec, poison: SetAside) -> None:
+    def __init__(self, codec: RecordCodec, poison_records: SetAside) -> None:
         self._codec = codec
-        self._poison = poison
+        self._poison_records = poison_records
         self._replays: dict[type[Any], list[Callable[[Any, Slot], None]]] = {}
         self._snapshots: list[Callable[[], Iterable[Any]]] = []
         self._snapshot_ends: list[Callable[[], None]] = []
@@ -214,11 +215,12 @@ class StateLog:
 
     def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None:
         """Report an entry of the log that cannot be replayed. Raises `error` if the entry itself is not its cause."""
-        self._poison.set_aside(kind, f"position {position}, {what}", error)
+        self._poison_records.set_aside(kind, f"position {position}, {what}", error)
 
     def _set_aside(self, key: int, slot: Slot, error: Exception) -> None:
-        place = f"position {slot.position}, topic number {key >> 16}, queue {key & 0xFFFF}, offset {slot.base_offset}"
-        self._poison.set_aside("frame", place, error)
+        number, queue_id = Queue.split(key)
+        place = f"position {slot.position}, topic number {number}, queue {queue_id}, offset {slot.base_offset}"
+        self._poison_records.set_aside("frame", place, error)
 
     def snapshot(self) -> "Snapshot":
         """Return the records of the present state of all owners; the caller must close it."""

@@ -97,7 +97,7 @@ class HalfMessages:
         self._askers = Askers()
         self._count = 0  # Open half messages.
         self._verdicts = RecentVerdicts(verdicts_kept)
-        self._moment: CopyOnWrite[HalfPage, OpenPage] = CopyOnWrite(self._open_page)  # The pages at a snapshot.
+        self._snapshot_copies: CopyOnWrite[HalfPage, OpenPage] = CopyOnWrite(self._open_page)
 
     # -- Reading
 
@@ -188,7 +188,7 @@ class HalfMessages:
             since = page.offsets[-1] + 1
             late = [at for at, due_ms in enumerate(page.dues_ms) if due_ms != HOLE and due_ms > latest_ms]
             if late:
-                self._moment.before_change(page)
+                self._snapshot_copies.before_change(page)
             for at in late:
                 page.dues_ms[at] = latest_ms
             if late:
@@ -202,11 +202,11 @@ class HalfMessages:
                 return page
         return None
 
-    def is_last_check(self, half: Half, now_ms: int) -> bool:
-        """Return whether the half message must be given up, instead of sending another check-back.
+    def must_give_up(self, half: Half, now_ms: int) -> bool:
+        """Return whether the half message must be given up instead of sending another check-back.
 
-        It must if `checks_max` check-backs were sent, or it has been open for `open_ms_max`. `now_ms` must be the
-        trusted time: with a clock that is ahead, all half messages would be given up.
+        This is the case if `checks_max` check-backs were sent, or if it has been open for `open_ms_max`. `now_ms` must
+        be the trusted time: with a clock that is ahead, all half messages would be given up.
         """
         return half.checks >= self.checks_max or now_ms - half.stored_ms >= self._open_ms_max
 
@@ -224,7 +224,7 @@ class HalfMessages:
         if found is None:
             return  # Recovery replays a verdict that the checkpoint already contains.
         page, at = found
-        self._moment.before_change(page)
+        self._snapshot_copies.before_change(page)
         self._askers.release(page.askers[at])
         page.dues_ms[at] = HOLE
         page.open_count -= 1
@@ -232,7 +232,8 @@ class HalfMessages:
         self._verdicts.put(offset, verdict)
         size = len(page.offsets)
         if page.open_count * 2 <= size and (size == self._page_max or page is not self._pages[-1]):
-            self._tidy(page)  # The last page is rewritten only if it is full, because most verdicts are made there.
+            # The last page is rewritten only if it is full, because most verdicts are made there.
+            self._rewrite_page(page)
 
     def checked(self, offsets: Iterable[int], now_ms: int, *, counts: bool = True) -> None:
         """Set the next check-back of these half messages to one interval after `now_ms`.
@@ -244,7 +245,7 @@ class HalfMessages:
             if found is None:
                 continue
             page, at = found
-            self._moment.before_change(page)
+            self._snapshot_copies.before_change(page)
             last_ms = page.stored_ms[at] + self._open_ms_max
             next_ms = now_ms + self._interval_ms
             page.dues_ms[at] = min(next_ms, last_ms) if last_ms > now_ms else next_ms
@@ -260,12 +261,12 @@ class HalfMessages:
 
         `end_snapshot` must follow.
         """
-        self._moment.begin(self._pages)
-        return (saved for _, saved in self._moment.entries())
+        self._snapshot_copies.begin(self._pages)
+        return (saved for _, saved in self._snapshot_copies.entries())
 
     def end_snapshot(self) -> None:
         """Release the copies of a snapshot."""
-        self._moment.end()
+        self._snapshot_copies.end()
 
     def _open_page(self, page: "HalfPage") -> OpenPage | None:
         if not page.open_count:
@@ -322,7 +323,7 @@ class HalfMessages:
             page = HalfPage(self._pages_made)
             self._pages.append(page)
             self._starts.append(offset)
-        self._moment.before_change(page)
+        self._snapshot_copies.before_change(page)
         page.offsets.append(offset)
         page.stored_ms.append(stored_ms)
         page.dues_ms.append(due_ms)
@@ -339,7 +340,7 @@ class HalfMessages:
             page.heap_ms = due_ms
             heappush(self._heap, (due_ms, page.number, page))
 
-    def _tidy(self, page: "HalfPage") -> None:
+    def _rewrite_page(self, page: "HalfPage") -> None:
         """Rewrite a page without its holes, remove it if it is empty, and merge it with the page before it.
 
         Two pages are merged if both fit into half a page.
@@ -352,7 +353,7 @@ class HalfMessages:
         self._starts[number] = page.offsets[0]
         if number and len(self._pages[number - 1].offsets) + len(page.offsets) <= self._page_max // 2:
             before = self._pages[number - 1]
-            self._moment.before_change(before)
+            self._snapshot_copies.before_change(before)
             before.join(page)
             del self._pages[number], self._starts[number]
             if page.heap_ms < before.heap_ms:

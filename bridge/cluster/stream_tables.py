@@ -39,7 +39,7 @@ class StreamTables:
 
     def __init__(self, timers: Timers, files: Files, objects: NamedFiles) -> None:
         self._tree, self._files, self._objects = timers.tree, files, objects
-        self._tree.context.keeper = self
+        self._tree.context.table_copies = self
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._is_ended = asyncio.Event()  # This broker follows no more.
@@ -131,12 +131,12 @@ class StreamTables:
         with suppress(RequestsStopped):
             await self._objects.delete_others(TIMERS_DIRECTORY, is_needed)
 
-    # -- Owner (TableKeeper)
+    # -- Owner (TableCopies)
 
-    def keep(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
-        self._begin(self._keep(files, done))
+    def copy(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
+        self._begin(self._upload(files, done))
 
-    async def _keep(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
+    async def _upload(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
         outcome: Failure | None = None
         try:
             for file in files:
@@ -148,10 +148,10 @@ class StreamTables:
         # Not called in this task, because the loop reports what a callback raises, and a task keeps it.
         asyncio.get_running_loop().call_soon(done, outcome)
 
-    def forget(self, files: Sequence[TableFile]) -> None:
-        self._begin(self._forget(files))
+    def remove(self, files: Sequence[TableFile]) -> None:
+        self._begin(self._delete(files))
 
-    async def _forget(self, files: Sequence[TableFile]) -> None:
+    async def _delete(self, files: Sequence[TableFile]) -> None:
         with suppress(RequestsStopped):
             await self._objects.delete(files)
 

@@ -28,7 +28,7 @@ from duolog.bridge.maintenance import Maintenance
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.history import History
 from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.monitoring.sealed_data import SealedDataCheck
 from duolog.bridge.monitoring.topic_rates import TopicRates
 from duolog.bridge.monitoring.watchdog import Watchdog
@@ -131,7 +131,7 @@ class MonitoringContext:
     history: History
     topic_rates: TopicRates
     faults: Faults
-    poison: Poison
+    poison_records: PoisonRecords
     watchdog: Watchdog
     maintenance: Maintenance
     sealed_data: SealedDataCheck

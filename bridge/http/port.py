@@ -54,7 +54,7 @@ from duolog.bridge.http.guard import Guard
 from duolog.bridge.http.local_api import BODY, LocalApi
 from duolog.bridge.http.observation.routes import observation_routes
 from duolog.bridge.monitoring.watchdog import measured
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.rocketmq.consuming.group_configs import TooManyGroups
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.retry.redrive import RedriveRefused
@@ -188,7 +188,7 @@ class HttpPort:
         store = self._context.store
         if store.kept(promise):
             return
-        await awaited(partial(store.when, promise))
+        await wait_for_callback(partial(store.when, promise))
 
     async def _serve_local(self, request: web.Request) -> web.StreamResponse:
         """Return the answer to a request of `local_api`, which aiohttp gives to `_serve` with its route."""

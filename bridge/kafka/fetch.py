@@ -167,7 +167,7 @@ class _Reading:
         if offset >= end or (room_bytes <= 0 and self.found_bytes):
             return self._found(asked, queue, ends, ())
         try:
-            found = context.reader.kafka(queue, topic, offset, max(1, min(max_bytes, room_bytes)), end)
+            found = context.reader.read_for_kafka(queue, topic, offset, max(1, min(max_bytes, room_bytes)), end)
         except ANSWERABLE as error:
             return self._failed(asked, code_of(error))
         if isinstance(found, Later):

@@ -56,7 +56,7 @@ class SetAsideRecord(NamedTuple):
 _Name = tuple[str, str]  # Kind and place.
 
 
-class Poison:
+class PoisonRecords:
     """The list of records that were set aside, in this run and before. `now_ms` is set when the log is open."""
 
     def __init__(self) -> None:

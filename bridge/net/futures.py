@@ -1,4 +1,4 @@
-"""`awaited`, by which a coroutine, such as a handler of HTTP, waits for a callback of another part of the broker."""
+"""`wait_for_callback` lets a coroutine, such as an HTTP handler, wait for a callback of another part of the broker."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from duolog.store.errors import StoreError
 T = TypeVar("T")
 
 
-async def awaited(start: Callable[[Callable[[T | StoreError], None]], None]) -> T:
+async def wait_for_callback(start: Callable[[Callable[[T | StoreError], None]], None]) -> T:
     """Call `start` with a callback, and return the value that the callback gets; raise it if it is a StoreError.
 
     If the task that waits is cancelled, the value is dropped.

@@ -16,7 +16,7 @@ from duolog.bridge.data.expiry import ExpiringQueues
 from duolog.bridge.data.publishing.publisher import Publisher
 from duolog.bridge.data.reading.queue_reader import QueueReader
 from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.monitoring.rates import Rates
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.purgatory import Purgatory
@@ -148,7 +148,7 @@ class RocketMQContext:
     server: Server
     purgatory: Purgatory
     metrics: Metrics
-    poison: Poison
+    poison_records: PoisonRecords
     store: Store
     state_log: StateLog
     topics: Topics

@@ -1,8 +1,8 @@
 """The class ExternalWatchdog: the broker's side of a child process that disconnects clients of a broker in a stall.
 
-    event loop turns     beats: the owner may answer for so many milliseconds          the child waits
-    it stands still      no beat until the lease of the owner has ended                the child shuts down the sockets
-    it turns again       the ports are opened again, a beat                            the child waits
+    event loop turns     heartbeats: the owner may answer for so many milliseconds   the child waits
+    it stands still      no heartbeat until the lease of the owner has ended         the child shuts down the sockets
+    it turns again       the ports are opened again, a heartbeat                     the child waits
 
 A stalled broker that shares its log owns the stream no longer when its lease has ended (`store/shared/lease.py`). Its
 kernel keeps connections open all the same, and accepts new ones, so clients would wait for their time-outs instead of
@@ -27,7 +27,7 @@ from duolog.bridge.net.server import Server
 
 PROGRAM: Final = Path(__file__).with_name("watchdog_child.py")
 MESSAGE_BYTES: Final = 256  # The longest message of the child.
-INTERVALS: Final = 10  # In `stall_ms`, between two beats.
+HEARTBEATS_PER_STALL: Final = 10  # The heartbeats that the broker sends within `stall_ms`.
 STALLS_MIN: Final = 3  # A stall of a third of `stall_ms` disconnects nobody, whatever is left of the lease.
 
 log = logging.getLogger("bridge")
@@ -46,11 +46,11 @@ class ExternalWatchdog:
     ) -> None:
         """Prepare to watch. `owner_until_mono_ms` gives the end of the lease of an owner, and None for a standby."""
         self._loop, self._server, self._ports = loop, server, list(ports)
-        self._stall_ms, self._interval_ms = stall_ms, stall_ms // INTERVALS
+        self._stall_ms, self._interval_ms = stall_ms, stall_ms // HEARTBEATS_PER_STALL
         self._owner_until_mono_ms = owner_until_mono_ms
-        self._told_until_mono_ms = 0  # The end of the lease that the last beat named.
+        self._announced_until_mono_ms = 0  # The end of the lease that the last heartbeat named.
         self._next_mono_ms = 0
-        self._beats: socket.socket | None = None  # None: there is no child, or none any more.
+        self._heartbeats: socket.socket | None = None  # None: there is no child, or none any more.
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -65,10 +65,10 @@ class ExternalWatchdog:
     def _start(self) -> None:
         from duolog.bridge.running.watchdog_child import allow_access_by  # Imported here, because it may raise.
 
-        self._beats, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._beats.setblocking(False)
+        self._heartbeats, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._heartbeats.setblocking(False)
         with its_end:
-            numbers = [os.getpid(), self._beats.fileno(), *self._ports]
+            numbers = [os.getpid(), self._heartbeats.fileno(), *self._ports]
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(PROGRAM), *map(str, numbers)],
                 stdin=its_end.fileno(),
@@ -77,36 +77,36 @@ class ExternalWatchdog:
                 start_new_session=True,
             )
         allow_access_by(self._process.pid)
-        self._loop.add_reader(self._beats.fileno(), self._read)
+        self._loop.add_reader(self._heartbeats.fileno(), self._read)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the monotonic time of the next beat; None without a child.
+        """Return the monotonic time of the next heartbeat; None without a child.
 
-        The beat is due at once when the lease has been extended by an interval or more.
+        The heartbeat is due at once when the lease has been extended by an interval or more.
         """
-        if self._beats is None:
+        if self._heartbeats is None:
             return None
         until = self._owner_until_mono_ms()
-        is_extended = until is not None and until >= self._told_until_mono_ms + self._interval_ms
+        is_extended = until is not None and until >= self._announced_until_mono_ms + self._interval_ms
         return 0 if is_extended else self._next_mono_ms
 
     def advance(self, mono_ms: int) -> None:
-        """Send a beat."""
-        if self._beats is None:
+        """Send a heartbeat."""
+        if self._heartbeats is None:
             return
         until = self._owner_until_mono_ms()
         left_ms = self._stall_ms if until is None else max(until - mono_ms, self._stall_ms // STALLS_MIN)
-        self._told_until_mono_ms = until or 0
+        self._announced_until_mono_ms = until or 0
         self._next_mono_ms = mono_ms + self._interval_ms
-        # The lease may be extended by less than an interval before the next beat names its end.
-        with suppress(OSError):  # Its end is noticed by `_read`; a child that reads nothing needs no beat.
-            self._beats.send(b"%d" % (left_ms + self._interval_ms))
+        # The lease may be extended by less than an interval before the next heartbeat names its end.
+        with suppress(OSError):  # `_read` notices the end of the child; a child that reads nothing needs no heartbeat.
+            self._heartbeats.send(b"%d" % (left_ms + self._interval_ms))
 
     def _read(self) -> None:
         """Take a message of the child; nothing is its end."""
-        assert self._beats is not None, "there is no child"
+        assert self._heartbeats is not None, "there is no child"
         try:
-            message = self._beats.recv(MESSAGE_BYTES).decode()
+            message = self._heartbeats.recv(MESSAGE_BYTES).decode()
         except BlockingIOError:
             return
         except OSError:
@@ -125,10 +125,10 @@ class ExternalWatchdog:
         log.warning("external watchdog does not run, clients wait for a broker that stands still reason=%r", reason)
 
     def _end(self) -> None:
-        beats, self._beats = self._beats, None
-        if beats is not None:
-            self._loop.remove_reader(beats.fileno())
-            beats.close()
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is not None:
+            self._loop.remove_reader(heartbeats.fileno())
+            heartbeats.close()
         if self._process is not None:
             self._process.kill()  # So that waiting for its end takes no time.
             self._process.wait()

@@ -318,7 +318,7 @@ class SharedBroker(Broker):
     def _write(self, mono_ms: int) -> None:
         """Write what this turn appended, and begin its upload if it is time."""
         super()._write(mono_ms)
-        self.membership.replica.pump(mono_ms)
+        self.membership.replica.begin_due_uploads(mono_ms)
 
     def _on_progress(self) -> None:
         """Slots count, or were copied: promises may be kept, and the copy may be synced."""

@@ -2,13 +2,13 @@
 
     python -I -S watchdog_child.py PID FILE PORT...
 
-Its standard input is a socket from `external_watchdog.py`. Each beat of the broker is a decimal number: the
-milliseconds within which the next beat must come. If it does not come, all sockets of the process PID that are bound to
-one of the ports are shut down. The end of the file is the end of the broker. FILE is the broker's end of the socket, by
-which the permission to do this is tested.
+Its standard input is a socket from `external_watchdog.py`. Each heartbeat of the broker is a decimal number: the
+milliseconds within which the next heartbeat must come. If it does not come, the child shuts down all sockets of the
+process PID that are bound to one of the ports. The end of the input means that the broker has ended. FILE is the
+broker's end of the socket; with it, the child tests whether it may copy sockets of the broker.
 
-    first beat of the broker ──> permission tested ──> "ready", or "refused ..." and the end
-    no beat in time          ──> sockets shut down ──> "disconnected COUNT"      nothing further until the next beat
+    first heartbeat of the broker ──> permission tested ──> "ready", or "refused ..." and the end
+    no heartbeat in time          ──> sockets shut down ──> "disconnected COUNT", then nothing until the next one
 
 The program imports little, because each module costs memory: 12 MB are resident, of which 5 MB are not shared with the
 broker's interpreter. It keeps no socket of the broker. `pidfd_getfd` needs Linux 5.6.
@@ -47,13 +47,13 @@ def copy_file(pidfd: int, file: int) -> int:
 
 
 class BrokerSockets:
-    """The sockets of the process `pid` that are bound to `ports`, as long as nothing is heard on `beats`."""
+    """The sockets of the process `pid` that are bound to `ports`, as long as nothing is heard on `heartbeats`."""
 
-    def __init__(self, pid: int, ports: Collection[int], beats: socket.socket) -> None:
+    def __init__(self, pid: int, ports: Collection[int], heartbeats: socket.socket) -> None:
         self._pid, self._pidfd = pid, os.pidfd_open(pid)
         self._ports = ports
         self._poll = select.poll()
-        self._poll.register(beats, select.POLLIN)
+        self._poll.register(heartbeats, select.POLLIN)
 
     def test(self, file: int) -> None:
         """Raise OSError if this process may not copy sockets of the broker."""
@@ -77,7 +77,7 @@ class BrokerSockets:
         """Shut down a socket that is bound to one of the ports, and return whether it was.
 
         A broker that begins again executes its program anew, with the same process id. The end of the old program is
-        seen on `beats` before the new one opens its first socket, so no socket of the new one is shut down.
+        seen on `heartbeats` before the new one opens its first socket, so no socket of the new one is shut down.
         """
         with socket.socket(fileno=copy_file(self._pidfd, file)) as copied:
             if copied.family not in FAMILIES or copied.getsockname()[1] not in self._ports or self._poll.poll(0):
@@ -86,24 +86,24 @@ class BrokerSockets:
             return True
 
 
-def watch(beats: socket.socket, broker_sockets: BrokerSockets, left_ms: int) -> None:
-    """Shut down the sockets each time that no beat comes in time; return at the end of the broker.
+def watch(heartbeats: socket.socket, broker_sockets: BrokerSockets, left_ms: int) -> None:
+    """Shut down the sockets each time that no heartbeat comes in time; return at the end of the broker.
 
     The time is counted in slices instead of being read from a clock, so that a pause of the whole machine is one slice.
     """
     poll = select.poll()
-    poll.register(beats, select.POLLIN)
+    poll.register(heartbeats, select.POLLIN)
     while True:
         slice_ms = min(left_ms, SLICE_MS) if left_ms > 0 else None
         if poll.poll(slice_ms):
-            beat = beats.recv(MESSAGE_BYTES)
-            if not beat:
+            heartbeat = heartbeats.recv(MESSAGE_BYTES)
+            if not heartbeat:
                 return
-            left_ms = int(beat)
+            left_ms = int(heartbeat)
         elif slice_ms is not None:
             left_ms -= slice_ms
             if left_ms <= 0:
-                beats.send(b"disconnected %d" % broker_sockets.shut_down())
+                heartbeats.send(b"disconnected %d" % broker_sockets.shut_down())
 
 
 def main(pid: int, file: int, *ports: int) -> None:
@@ -111,18 +111,18 @@ def main(pid: int, file: int, *ports: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with socket.socket(fileno=0) as beats:
-        beat = beats.recv(MESSAGE_BYTES)  # Permission is given before the first beat.
-        if not beat:
+    with socket.socket(fileno=0) as heartbeats:
+        heartbeat = heartbeats.recv(MESSAGE_BYTES)  # Permission is given before the first heartbeat.
+        if not heartbeat:
             return
         try:
-            broker_sockets = BrokerSockets(pid, ports, beats)
+            broker_sockets = BrokerSockets(pid, ports, heartbeats)
             broker_sockets.test(file)
         except OSError as error:
-            beats.send(f"refused {error.strerror or error}".encode())
+            heartbeats.send(f"refused {error.strerror or error}".encode())
             return
-        beats.send(b"ready")
-        watch(beats, broker_sockets, int(beat))
+        heartbeats.send(b"ready")
+        watch(heartbeats, broker_sockets, int(heartbeat))
 
 
 if __name__ == "__main__":

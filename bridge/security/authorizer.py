@@ -28,7 +28,7 @@ from duolog.bridge.security.rules import (
     Rule,
     network_of,
 )
-from duolog.bridge.security.session import VERDICTS_MAX, Session
+from duolog.bridge.security.session import DECISIONS_MAX, Session
 from duolog.bridge.security.users import Users
 
 NETWORKS_MAX: Final = 10_000  # Parsed hosts of rules that are kept.
@@ -55,14 +55,14 @@ class Authorizer:
             self._renew(session)
         if session.is_super:
             return True
-        question = (resource_type, name, operation)
-        verdict = session.verdicts.get(question)
-        if verdict is None:
-            verdict = self._decide(session, resource_type, name, operation)
-            if len(session.verdicts) >= VERDICTS_MAX:
-                session.verdicts.clear()
-            session.verdicts[question] = verdict
-        return verdict
+        key = (resource_type, name, operation)
+        decision = session.decisions.get(key)
+        if decision is None:
+            decision = self._decide(session, resource_type, name, operation)
+            if len(session.decisions) >= DECISIONS_MAX:
+                session.decisions.clear()
+            session.decisions[key] = decision
+        return decision
 
     def allows_cluster(self, session: Session, operation: Operation) -> bool:
         """Whether the session may do the operation on the broker as a whole."""
@@ -86,9 +86,9 @@ class Authorizer:
         """Ask for `*`, and for each name in a rule that may decide otherwise. A session remembers the answers."""
         if session.generation != self.generation:
             self._renew(session)
-        question = (quantifier, resource_type, operation)
-        verdict = session.over_names.get(question)
-        if verdict is None:
+        key = (quantifier, resource_type, operation)
+        decision = session.over_names.get(key)
+        if decision is None:
             deciding = Permission.ALLOW if quantifier is any else Permission.DENY
             every_rule = quantifier is all and self._allow_if_no_rule  # A rule for others takes the right, too.
             names = (
@@ -96,9 +96,9 @@ class Authorizer:
                 for rule in self._acls.of_type(resource_type)
                 if every_rule or (rule.permission is deciding and rule.principal in session.principals)
             )
-            verdict = quantifier(self.allows(session, resource_type, name, operation) for name in chain((ANY,), names))
-            session.over_names[question] = verdict
-        return verdict
+            decision = quantifier(self.allows(session, resource_type, name, operation) for name in chain((ANY,), names))
+            session.over_names[key] = decision
+        return decision
 
     def is_valid(self, session: Session) -> bool:
         """Whether the session's user still exists, with the password of the login."""

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from duolog.bridge.security.rules import GROUP_OF_PRINCIPALS, USER, Address, address_of
 
-VERDICTS_MAX: Final = 1024  # Decisions that one session remembers; beyond, all are forgotten.
+DECISIONS_MAX: Final = 1024  # Decisions that one session remembers; beyond, all are forgotten.
 
 
 class Session:
@@ -18,6 +18,7 @@ class Session:
 
     __slots__ = (
         "address",
+        "decisions",
         "generation",
         "host",
         "is_broker",
@@ -29,7 +30,6 @@ class Session:
         "principals",
         "readable",
         "sends",
-        "verdicts",
         "writable",
     )
 
@@ -46,7 +46,7 @@ class Session:
         self.generation = -1  # That of the following fields.
         self.is_valid = False  # The user exists, with the password of the login.
         self.is_super = False
-        self.verdicts: dict[tuple[int, str, int], bool] = {}
+        self.decisions: dict[tuple[int, str, int], bool] = {}
         # By `any` or `all`: decisions about all names of a resource type.
         self.over_names: dict[tuple[Callable[[Iterable[bool]], bool], int, int], bool] = {}
         # Topics that the session may read or write, without any condition but the generation; for Produce and Fetch.
@@ -62,7 +62,7 @@ class Session:
 
     def forget(self) -> None:
         """Forget all decisions."""
-        for decisions in (self.verdicts, self.over_names, self.readable, self.writable, self.sends):
+        for decisions in (self.decisions, self.over_names, self.readable, self.writable, self.sends):
             decisions.clear()
 
     @property

@@ -142,7 +142,7 @@ class TopicTable:
         state_log.own(TopicNumbersUsed, self._replay_numbers_used)
         state_log.own(LeaderEpochsStarted, self._replay_epochs)
         state_log.on_snapshot(lambda: [TopicNumbersUsed(self.next_number)])
-        self._moment = state_log.on_copied_snapshot(lambda: self._by_number, self._records_of)
+        self._snapshot_copies = state_log.on_copied_snapshot(lambda: self._by_number, self._records_of)
 
     # -- Finding
 
@@ -218,7 +218,7 @@ class TopicTable:
         topic = self._by_number.get(record.number)
         if topic is None:
             return
-        self._moment.before_change(record.number)
+        self._snapshot_copies.before_change(record.number)
         if record.queue_count is not None:
             more = max(0, record.queue_count - topic.queue_count)
             topic.queue_count += more
@@ -235,11 +235,11 @@ class TopicTable:
     def _replay_origins(self, record: OriginsAdded, slot: Slot) -> None:
         topic = self._by_number.get(record.number)
         if topic is not None:
-            self._moment.before_change(record.number)
+            self._snapshot_copies.before_change(record.number)
             topic.origins |= frozenset(record.origins)
 
     def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:
-        self._moment.before_change(record.number)
+        self._snapshot_copies.before_change(record.number)
         topic = self._by_number.pop(record.number, None)
         if topic is not None:
             self.queue_count -= topic.queue_count
@@ -258,7 +258,7 @@ class TopicTable:
             if topic is None:
                 continue
             if start.epoch > topic.leader_epoch(queue_id):
-                self._moment.before_change(topic.number)
+                self._snapshot_copies.before_change(topic.number)
                 starts = topic.epochs.setdefault(queue_id, [])
                 starts.append(start)
                 del starts[:-EPOCHS_MAX]

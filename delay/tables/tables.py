@@ -12,7 +12,7 @@ the same three steps, so a crash leaves either the old tables or the new ones:
     3. in a worker    remove old files once it is durable       removal
 
 The tables of a stream have their tombstones in the log (delay/tables/logged_tombstones.py), and copies of their files
-in the object store. A new table is copied between the steps 1 and 2 (`TableKeeper` in delay/tree/jobs.py).
+in the object store. A new table is copied between the steps 1 and 2 (`TableCopies` in delay/tree/jobs.py).
 
 `switch` replays a manifest, live and at recovery. During recovery it only stores the last manifest. Then `open` opens
 the files that this manifest names, and removes all others: tables and tombstones that no manifest named, and files

@@ -27,7 +27,7 @@ class TablesView:
         self, start: TimerKey, until_ms: int, topic: int | None = None, without: frozenset[int] = frozenset()
     ) -> Iterator[TableTimer]:
         """Yield the pending timers in due order: those of `topic`, or of all topics except those in `without`."""
-        return in_order([table.scan(start, until_ms, topic, without) for table in self._meeting(start, until_ms)])
+        return in_order([table.scan(start, until_ms, topic, without) for table in self._overlapping(start, until_ms)])
 
     def find(self, key: TimerKey) -> Iterator[Found]:
         """Yield the timers of this key, deleted or not, table by table: at most one of them is pending."""
@@ -39,15 +39,15 @@ class TablesView:
 
     def histogram(self, edges_ms: Sequence[int], topic: int | None = None) -> list[int]:
         """Return the number of pending timers between each two neighbours of these times, which must be ascending."""
-        meeting = self._meeting((edges_ms[0], 0), edges_ms[-1])
-        before = [sum(table.pending_before((edge_ms, 0), topic) for table in meeting) for edge_ms in edges_ms]
+        overlapping = self._overlapping((edges_ms[0], 0), edges_ms[-1])
+        before = [sum(table.pending_before((edge_ms, 0), topic) for table in overlapping) for edge_ms in edges_ms]
         return [until - start for start, until in pairwise(before)]
 
     def lower(self, key: TimerKey) -> dict[int, int]:
         """Return how many timers of each table are before this key, by table number, for `Tables.with_starts`."""
         return {table.entry.number: table.lower(*key) for table in self.tables}
 
-    def _meeting(self, start: TimerKey, until_ms: int) -> list[SortedTable]:
+    def _overlapping(self, start: TimerKey, until_ms: int) -> list[SortedTable]:
         if (until_ms, 0) <= start:
             return []
         return [table for table in self.tables if start <= table.last and table.first[0] < until_ms]

@@ -32,9 +32,9 @@ class CompactionJob:
             self._context.submit(compaction.run, partial(self._written, compaction))
 
     def _written(self, compaction: Compaction, outcome: Failure | None) -> None:
-        """Let the keeper copy the results, once a worker has written them."""
+        """Copy the new tables, once a worker has written them."""
         if outcome is None:
-            self._context.keep(compaction.outputs, partial(self._end, compaction))
+            self._context.copy(compaction.outputs, partial(self._end, compaction))
         else:
             self._end(compaction, outcome)
 

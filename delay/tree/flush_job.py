@@ -115,10 +115,10 @@ class FlushJob:
         context.store.when(Promise(context.store.next_position, WRITTEN), run)
 
     def _written(self, flush: Flush, outcome: Failure | None) -> None:
-        """Let the keeper copy the table, once a worker has written it."""
+        """Copy the table, once a worker has written it."""
         if outcome is None:
             assert flush.table is not None, "the flush has run"
-            self._context.keep([flush.table], partial(self._end, flush))
+            self._context.copy([flush.table], partial(self._end, flush))
         else:
             self._end(flush, outcome)
 

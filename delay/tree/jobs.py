@@ -17,7 +17,7 @@ from duolog.store.options import StoreOptions
 from duolog.store.promises import Done
 from duolog.store.workers import Executor, Failure, Inline
 
-RETRY_MS: Final = 1_000  # After a failure of the disk.
+RETRY_MS: Final = 1_000  # The time without new jobs after a failure of the disk.
 
 T = TypeVar("T")
 
@@ -39,28 +39,28 @@ class TreeStore(Protocol):
     def when(self, promise: Promise, done: Done) -> None: ...
 
 
-class TableKeeper(Protocol):
-    """Keeps copies of the tables' files where the copy of the log is."""
+class TableCopies(Protocol):
+    """Copies of the tables' files in the object store that has the log."""
 
     is_write_once: bool
     """Whether a file that was copied must not change, so that the log has the tombstones of its table."""
 
-    def keep(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
+    def copy(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
         """Copy new files, before a manifest names them; call `done` in the loop after that."""
 
-    def forget(self, files: Sequence[TableFile]) -> None:
-        """Remove the copies of files that no manifest of the log names any more, and none will."""
+    def remove(self, files: Sequence[TableFile]) -> None:
+        """Remove the copies of files that no manifest of the log names now or will name."""
 
 
-class OneDisk:
-    """The TableKeeper of a broker whose log is on its disk alone: there are no copies."""
+class NoCopies:
+    """The TableCopies of a broker whose log is only on its disk: it makes no copies."""
 
     is_write_once = False
 
-    def keep(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
+    def copy(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
         done(None)
 
-    def forget(self, files: Sequence[TableFile]) -> None:
+    def remove(self, files: Sequence[TableFile]) -> None:
         pass
 
 
@@ -86,7 +86,7 @@ class Context:
 
     def __init__(self, pending: PendingTimers, commit: CommitManifest) -> None:
         self.executor: Executor = Inline()
-        self.keeper: TableKeeper = OneDisk()
+        self.table_copies: TableCopies = NoCopies()
         self.is_closed = False
         self.now_ms = self.mono_ms = 0
         self.check_mono_ms = 0  # When `TimerTree.run` next begins jobs that have become necessary.
@@ -111,18 +111,18 @@ class Context:
 
     # -- Files
 
-    def keep(self, tables: Sequence[SortedTable], done: Callable[[Failure | None], None]) -> None:
-        """Let the keeper copy new tables, and call `done` in the loop after that, unless the tree is closed by then."""
+    def copy(self, tables: Sequence[SortedTable], done: Callable[[Failure | None], None]) -> None:
+        """Copy new tables to where the log is, and then call `done` in the loop, unless the tree is closed by then."""
 
         def post(outcome: Failure | None) -> None:
             if not self.is_closed:
                 done(outcome)
 
-        self.keeper.keep([file for table in tables for file in files_of(table.entry)], post)
+        self.table_copies.copy([file for table in tables for file in files_of(table.entry)], post)
 
     def discard(self, tables: Sequence[SortedTable]) -> None:
         """Remove the files of tables whose manifest was not committed."""
-        self.keeper.forget([file for table in tables for file in files_of(table.entry)])
+        self.table_copies.remove([file for table in tables for file in files_of(table.entry)])
         self.submit(self.tables.discard(tables), log_failure)
 
     def commit(self, change: ManifestChange) -> None:
@@ -134,7 +134,7 @@ class Context:
             def remove(error: StoreError | None) -> None:
                 if error is None:
                     self.submit(removal, log_failure)
-                    self.keeper.forget(files)
+                    self.table_copies.remove(files)
 
             self.store.when(Promise(promise.end, self.store.options.level_max), remove)
 

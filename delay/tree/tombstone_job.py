@@ -28,7 +28,7 @@ class _Marks(NamedTuple):
 class TombstoneJob:
     """Writes the deletions that only the log has to the files of the tables.
 
-    Where files are write-once (`TableKeeper`), tables get their tombstones in the log instead. All timers below a
+    Where files are write-once (`TableCopies`), tables get their tombstones in the log instead. All timers below a
     table's `start` are deleted, so these need no tombstones.
 
         state       event                                                          next state
@@ -87,7 +87,7 @@ class TombstoneJob:
             tables.delete(table, ref)
         if not marks.tombstones:
             self._marks = None
-            if self._context.keeper.is_write_once:
+            if self._context.table_copies.is_write_once:
                 self._commit(marks, (), None)
                 return
             writes = tables.tombstone_writes()
@@ -97,7 +97,7 @@ class TombstoneJob:
         if outcome is None:
             tables = self._context.tables
             manifest = tables.with_starts(marks.starts, tables.with_tombstones(writes))
-            logged = tables.unlogged_tombstones() if self._context.keeper.is_write_once else b""
+            logged = tables.unlogged_tombstones() if self._context.table_copies.is_write_once else b""
             try:
                 self._context.commit(ManifestChange(manifest, counted_to=marks.counted_to, tombstones=logged))
             except StoreError as error:

@@ -102,7 +102,7 @@ class TimerTree:
         context.store = store
         self.flush.open(store.options)
         if not tables.is_open:
-            assert not context.keeper.is_write_once, "`read_tables` comes first: the files may have to be copied back"
+            assert not context.table_copies.is_write_once, "`read_tables` comes first: files may have to be copied back"
             self.read_tables()
         view = tables.view()
         for table in view.tables:

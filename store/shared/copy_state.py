@@ -88,7 +88,7 @@ def read_copy_state(files: Files) -> CopyState | None:
 _REMEDY: Final = "remove the data directory, and the start downloads the log again; what was not uploaded is lost"
 
 
-class CopyStateKeeper:
+class CopyStateFile:
     """Writes the file from time to time, in the background thread.
 
     A state is written once the local log is durable up to its position, since a start relies on the log up to there.

@@ -19,13 +19,13 @@ from typing import Final
 from duolog.store.durability import Durability
 from duolog.store.log.format import UNIT_HEADER_SIZE, BadUnit, unit_size
 from duolog.store.log.log_copy import LogCopy
-from duolog.store.shared.copy_state import CopyStateKeeper
+from duolog.store.shared.copy_state import CopyStateFile
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.polling import AHEAD_BYTES, AHEAD_MAX, Polling
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.compactor import CountedSlot, SlotsSeen
+from duolog.store.shared.segments.log_download import FellBehind, missing
 from duolog.store.shared.segments.manifest import Manifests, SegmentObject
-from duolog.store.shared.segments.materialize import FellBehind, missing
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import Fence, Ignored, LogCursor, Units
 from duolog.store.shared.wal.lost_slots import check_end
@@ -47,7 +47,7 @@ class Follower:
         seen: SlotsSeen,
         copy: LogCopy,
         durability: Durability,
-        keeper: CopyStateKeeper,
+        copy_state_file: CopyStateFile,
         options: SharedOptions,
         mono_ms: Callable[[], int],
         on_written: Callable[[], None],
@@ -56,7 +56,7 @@ class Follower:
         assert copy.position == cursor.position, f"the copy ends at {copy.position}, the slots at {cursor.position}"
         self.cursor = cursor
         self._requests, self._copy, self._durability = requests, copy, durability
-        self._keeper = keeper
+        self._copy_state_file = copy_state_file
         self._manifests, self._seen = manifests, seen
         self._options, self._mono_ms = options, mono_ms
         self._on_written = on_written
@@ -73,8 +73,8 @@ class Follower:
         while True:
             self._collect()  # Answers may have come while this follower looked at something else, or was paused.
             for sequence in () if self._is_full else self._polling.due(self._mono_ms()):
-                is_twinned = not self._polling.asks_again
-                task = asyncio.create_task(self._requests.get(key_of(sequence), is_twinned=is_twinned))
+                is_hedged = not self._polling.asks_again
+                task = asyncio.create_task(self._requests.get(key_of(sequence), is_hedged=is_hedged))
                 task.add_done_callback(_retrieve)
                 self._asked[task] = sequence, self._mono_ms()
             if (data := self._found.pop(self.cursor.sequence, None)) is not None:
@@ -140,7 +140,7 @@ class Follower:
             self._is_released = outcome.is_last
             await self._apply(outcome.payload)
             self._durability.stored(self._copy.position)
-            self._keeper.note(self.cursor.owner, self.cursor.tail)
+            self._copy_state_file.note(self.cursor.owner, self.cursor.tail)
         elif isinstance(outcome, Fence):
             self._is_released = False
 
@@ -203,7 +203,7 @@ class Follower:
         self._seen_mono_ms = self._mono_ms()
         self._forget()
         self._durability.stored(self._copy.position)
-        self._keeper.note(floor.owner, floor.tail)
+        self._copy_state_file.note(floor.owner, floor.tail)
         return True
 
     async def _apply_segment(self, segment: SegmentObject) -> None:

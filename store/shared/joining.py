@@ -12,7 +12,7 @@ the store has other units, or another broker has fenced the stream, the local lo
 uploaded, so only topics with `flush.mode` `sync` or `async` lose it, and the loss is reported.
 
 A local log that cannot be cut, or that ends where the shared log has gaps, is removed and downloaded again
-(`store/shared/segments/materialize.py`).
+(`store/shared/segments/log_download.py`).
 
 Where the shared log ends with this broker's own objects, nobody has taken over since it stopped. Then it fences the
 stream at once and keeps the rest of its log, which it uploads.
@@ -31,8 +31,8 @@ from duolog.store.log.segment import LOG_DIRECTORY
 from duolog.store.shared.copy_state import CopyState, read_copy_state, write_copy_state
 from duolog.store.shared.local_copy import CannotCut, LocalCopy, Surplus, remove_log
 from duolog.store.shared.requests import Requests
+from duolog.store.shared.segments.log_download import FellBehind, download_log
 from duolog.store.shared.segments.manifest import Manifests
-from duolog.store.shared.segments.materialize import FellBehind, materialize
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import LogCursor
 from duolog.store.shared.wal.lost_slots import check_end
@@ -107,7 +107,7 @@ async def _download(requests: Requests, files: Files, manifests: Manifests, stre
     write_copy_state(files, _nothing(stream, writer))
     while manifests.first_whole:
         with suppress(FellBehind):
-            await materialize(requests, files, manifests)
+            await download_log(requests, files, manifests)
             assert manifests.floor is not None, "a manifest has a floor"
             return CopyState(manifests.floor.owner, manifests.floor.tail, POSITION_MAX, writer)
     remove_log(files)

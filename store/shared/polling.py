@@ -1,36 +1,41 @@
 """The class Polling: which slots a follower asks for, and when. It sends nothing and knows no clock.
 
-An owner writes a slot at least once in every *beat*: a third of `cluster.takeover_ms`, or a twelfth while the store is
-slow for it. A follower asks for each slot shortly after it should be there:
+An owner writes a slot at least once in every *heartbeat interval*: a third of `cluster.takeover_ms`, or a twelfth while
+the store is slow for it. A follower asks for each slot shortly after the owner should have written it:
 
-    the store answers within a beat      one slot at a time: asked a little less than a beat after the last one that was
-                                         there was to be asked for; a tenth of a beat later if it was empty. So one of
-                                         BEATS_OF_A_MISS requests comes too early, which says when slots are written
-    it is slower                         all slots that may be written in a round trip, and two more. A small one is
-                                         asked for again after every two beats, whatever was not answered yet
-    slots with units, or many that       as many at a time as were there, without pauses, up to AHEAD_MAX
-    were there
+    round trip of the store              requests of the follower
+    shorter than a heartbeat interval    One slot at a time, a little less than an interval after the time planned for
+                                         the newest slot that was found. If the slot is empty, the follower asks again a
+                                         tenth of an interval later. So one of HEARTBEATS_PER_MISS requests comes too
+                                         early, which shows when the owner writes.
+    longer                               All slots that the owner may write during a round trip, and two more. The
+                                         follower repeats the request for a small slot every two intervals, although
+                                         earlier requests have no answer yet.
+    any, and slots have units or         As many slots at a time as were found, without pauses, up to AHEAD_MAX.
+    many slots were found
 
-So a follower needs hardly more requests than the owner as long as the store is fast. While it is slow, a follower is
-two beats and one way of an answer behind. If it asked for a slot again only after the answer that it is empty, it would
-be a whole round trip behind.
+While the store is fast, a follower sends hardly more requests than the owner. While the store is slow, a follower is
+two heartbeat intervals and one way of an answer late. If it repeated a request only after the answer that the slot is
+empty, it would be a whole round trip late.
 """
 
 from collections import deque
 from typing import Final, NamedTuple
 
-from duolog.store.shared.uploader import BEATS, BEATS_IF_SLOW, SLOW_SHARE
+from duolog.store.shared.uploader import HEARTBEATS, HEARTBEATS_IF_SLOW, SLOW_SHARE
 from duolog.store.shared.wal.wal_object import HEADER_SIZE
 
-BEATS_OF_A_MISS: Final = 30  # Beats from one empty slot to the next, while the owner writes one slot in each.
-HITS_MAX: Final = 40  # Slots in a row that were there, after which the next is asked for at once: is the owner faster?
-MISSES_MAX: Final = 3  # Empty slots in a row, after which the owner is not faster than the beat.
-AHEAD_FIRST: Final = 4  # Slots that are asked for at a time at the start,
-AHEAD_MAX: Final = 32  # and at most,
-AHEAD_BYTES: Final = 32 << 20  # and their size, if they are as large as the last one.
-AGAIN_BEATS: Final = 2  # Between two requests for a slot while the store is slow,
-AGAIN_BYTES: Final = 64 << 10  # unless slots are larger than this.
-LATENCIES: Final = 3  # Newest round trips, whose shortest one counts.
+HEARTBEATS_PER_MISS: Final = 30  # One request in so many finds its slot empty while the owner writes only heartbeats.
+HITS_MAX: Final = (
+    40  # After so many found slots in a row, one request is sent early, to see whether the owner is faster.
+)
+MISSES_MAX: Final = 3  # After so many empty slots in a row, the owner writes no faster than one slot in an interval.
+AHEAD_FIRST: Final = 4  # The number of slots that a follower asks for at a time at the start.
+AHEAD_MAX: Final = 32  # The greatest number of slots that it asks for at a time.
+AHEAD_BYTES: Final = 32 << 20  # The greatest size of these slots together, estimated by the size of the last one.
+REPEAT_HEARTBEATS: Final = 2  # The heartbeat intervals between two requests for a slot while the store is slow.
+REPEAT_BYTES: Final = 64 << 10  # A request for a slot is not repeated before its answer if slots are larger than this.
+LATENCIES: Final = 3  # The number of newest round trips whose shortest one is `latency_ms`.
 
 
 class _Newest(NamedTuple):
@@ -38,7 +43,7 @@ class _Newest(NamedTuple):
 
     sequence: int
     asked_mono_ms: int
-    planned_mono_ms: int  # When it was to be asked for. Requests that are late do not move those after them.
+    planned_mono_ms: int  # The planned time of the request. A late request does not delay the requests after it.
 
 
 class Polling:
@@ -50,28 +55,30 @@ class Polling:
     def __init__(self, takeover_ms: int, sequence: int) -> None:
         self._takeover_ms = takeover_ms
         self._latencies = deque([0], LATENCIES)
-        self._asked_mono_ms: int | None = None  # When slots were asked for last.
-        self._is_fast_owner = False  # It writes more slots than its beats.
-        self._is_probing = False  # The next slot is asked for at once, which says whether it does.
-        self._is_busy = False  # The last slot had units, or this follower is behind, so that more may be there.
-        self._is_small = True  # The last slot that was there was small.
-        self.is_doubtful = True  # This follower was away: an empty slot may have had an object.
-        self.was_away = False  # So a slot may have another object than the one that counted.
+        self._asked_mono_ms: int | None = None  # The time of the newest request.
+        self._is_fast_owner = False  # The owner writes more slots than one in a heartbeat interval.
+        self._is_probing = False  # The next request is sent early, to see whether the owner is fast.
+        self._is_busy = False  # The last slot had units, or this follower is behind: further slots may be there.
+        self._is_small = True  # The newest slot that was found was at most REPEAT_BYTES long.
+        # This follower sent no request for so long that objects may have been written and deleted meanwhile.
+        self.is_doubtful = True  # A slot that is empty now may have had an object.
+        self.was_away = False  # A slot may have another object now than the one that counted.
         self.restart(sequence)
 
     def restart(self, sequence: int) -> None:
         """Go on with this slot. Answers to requests that are under way must not be given any more."""
-        self._first = self._next = sequence  # Slots below the first were found; from the next on, none was asked for.
+        # All slots below `_first` were found. No slot from `_next` on was asked for.
+        self._first = self._next = sequence
         self._is_behind = True  # No slot was empty since this follower may have fallen behind.
-        self._due: dict[int, int] = {}  # Slots that are to be asked for again, and when.
-        self._found: set[int] = set()  # Slots above the first one that were found.
-        self._empty: dict[
-            int, int
-        ] = {}  # Slots that were empty with no doubt after that, and when they were asked for.
-        self._found_mono_ms: deque[int] = deque()  # When slots were found, for the time of a round trip.
+        self._due: dict[int, int] = {}  # The slots to ask for again, and the time of the request.
+        self._found: set[int] = set()  # The found slots above `_first`.
+        self._empty: dict[int, int] = {}  # The slots found empty since the last doubt, and the time of the request.
+        self._found_mono_ms: deque[int] = deque()  # The times of the slots found within about one round trip.
         self._ahead, self._grown, self._ahead_max = AHEAD_FIRST, 0, AHEAD_MAX
-        self._hits = self._misses = 0  # In a row.
-        self._planned: dict[int, int] = {}  # Slots that were asked for last, and when that was to be.
+        self._hits = self._misses = 0  # The found slots in a row, and the empty slots in a row.
+        self._planned: dict[
+            int, int
+        ] = {}  # The slots of the newest call of `due`, and the planned time of each request.
         self._newest = _Newest(sequence, 0, 0)
 
     # -- What is known
@@ -92,49 +99,49 @@ class Polling:
 
     @property
     def asks_again(self) -> bool:
-        """Whether slots are asked for again before an answer has come."""
+        """Whether a request for a slot is repeated before its answer has come."""
         return self._is_pipelined and self._is_small and not self._is_behind
 
     @property
-    def _beat_ms(self) -> int:
+    def _heartbeat_ms(self) -> int:
         is_slow = self._is_fast_owner or self.latency_ms * SLOW_SHARE > self._takeover_ms
-        return self._takeover_ms // (BEATS_IF_SLOW if is_slow else BEATS)
+        return self._takeover_ms // (HEARTBEATS_IF_SLOW if is_slow else HEARTBEATS)
 
     @property
     def _pause_ms(self) -> int:
-        """How long after it was asked for an empty slot is asked for again."""
-        return max(self._beat_ms // 10, self.latency_ms)
+        """The time from a request that finds a slot empty to the next request for the slot."""
+        return max(self._heartbeat_ms // 10, self.latency_ms)
 
     @property
     def _is_pipelined(self) -> bool:
-        """Whether a round trip is longer than a beat."""
-        return self.latency_ms > self._beat_ms
+        """Whether a round trip is longer than a heartbeat interval."""
+        return self.latency_ms > self._heartbeat_ms
 
     @property
     def _until_known_ms(self) -> int:
-        """How long after a slot was written it is known, at most, while the store is slow."""
-        return self.latency_ms + AGAIN_BEATS * self._beat_ms
+        """The longest time from the write of a slot until this follower has found it, while the store is slow."""
+        return self.latency_ms + REPEAT_HEARTBEATS * self._heartbeat_ms
 
     @property
     def _room(self) -> int:
-        """How many further slots may be asked for at a time."""
+        """The number of further slots that may be asked for now."""
         at_a_time = self._ahead if self._is_busy else 1
         if self._is_pipelined:
             at_a_time = self._ahead if self._is_behind else 1
-            at_a_time = max(at_a_time, self._until_known_ms // self._beat_ms + 2, len(self._found_mono_ms) + 2)
+            at_a_time = max(at_a_time, self._until_known_ms // self._heartbeat_ms + 2, len(self._found_mono_ms) + 2)
         return min(at_a_time, self._ahead_max) - (self._next - self._first)
 
     @property
     def _next_new_ms(self) -> int:
-        """When a slot is to be asked for that was never asked for, if there is room."""
+        """The time of the next request for a slot that was never asked for, if there is room."""
         if self._is_busy or self._is_pipelined or self._is_probing:
             return 0
         return self._regular_ms(self._next)
 
     def _regular_ms(self, sequence: int) -> int:
-        """When a slot is to be asked for if the owner writes one in each beat."""
-        beats = sequence - self._newest.sequence
-        return self._newest.planned_mono_ms + beats * self._beat_ms - beats * self._pause_ms // BEATS_OF_A_MISS
+        """Return the time of the request for a slot if the owner writes one slot in each heartbeat interval."""
+        count = sequence - self._newest.sequence
+        return self._newest.planned_mono_ms + count * self._heartbeat_ms - count * self._pause_ms // HEARTBEATS_PER_MISS
 
     # -- Requests
 
@@ -147,7 +154,7 @@ class Polling:
 
     def due(self, mono_ms: int) -> list[int]:
         """Return the slots to ask for now."""
-        away_ms = 2 * self._takeover_ms // BEATS + self.latency_ms
+        away_ms = 2 * self._takeover_ms // HEARTBEATS + self.latency_ms
         if self._asked_mono_ms is not None and mono_ms - self._asked_mono_ms > away_ms:
             self.doubt()
             self._is_behind = self._is_busy = self.was_away = True
@@ -159,31 +166,31 @@ class Polling:
         for sequence in asked:
             self._due.pop(sequence, None)
             if self.asks_again:
-                self._due[sequence] = mono_ms + AGAIN_BEATS * self._beat_ms
+                self._due[sequence] = mono_ms + REPEAT_HEARTBEATS * self._heartbeat_ms
         if asked:
             self._asked_mono_ms = mono_ms
             self._planned = {sequence: max(at_ms, mono_ms - self._pause_ms) for sequence, at_ms in asked.items()}
         return list(asked)
 
     def doubt(self) -> None:
-        """Take no slot for empty that was so until now."""
+        """Forget which slots were empty: they may have had objects that were deleted."""
         self.is_doubtful = True
         self._empty.clear()
 
     def settle(self, mono_ms: int) -> None:
-        """End the doubt: the slots that were empty were never used."""
+        """End the doubt: the empty slots never had an object."""
         self.is_doubtful = False
-        self._asked_mono_ms = mono_ms  # This follower was not away while it looked.
+        self._asked_mono_ms = mono_ms  # The follower was active while it found this out.
 
     # -- Answers
 
     def found(self, sequence: int, size: int, asked_mono_ms: int, mono_ms: int) -> None:
-        """Note that a slot has an object of this size. Only one with a payload says that more may follow at once."""
+        """Note that a slot has an object of this size. An object with a payload means that more slots may be there."""
         self._latencies.append(mono_ms - asked_mono_ms)
         self._due.pop(sequence, None)
         if sequence in self._empty:
             del self._empty[sequence]
-            self.is_doubtful = False  # It was the end of the log when it was empty.
+            self.is_doubtful = False  # The slot was the end of the log when it was found empty.
         if sequence < self._first or sequence in self._found:
             return
         self._found.add(sequence)
@@ -196,7 +203,7 @@ class Polling:
         self._misses = 0
         if self._is_probing:
             self._is_behind = self._is_fast_owner = True
-        self._is_small = size <= AGAIN_BYTES
+        self._is_small = size <= REPEAT_BYTES
         self._ahead_max = max(2, min(AHEAD_MAX, AHEAD_BYTES // size))
         if self._is_busy:
             self._grow()
@@ -228,11 +235,11 @@ class Polling:
         self._ahead, self._grown = max(1, self._ahead - 1), 0
         if self._misses >= MISSES_MAX:
             self._is_fast_owner = False
-        beat_ms = self._beat_ms
+        heartbeat_ms = self._heartbeat_ms
         if self._is_pipelined:
             self._due.setdefault(sequence, mono_ms)
             return
         self._next = sequence + 1  # Slots above an empty one are asked for later.
-        again_ms = max(mono_ms, asked_mono_ms + (self._pause_ms if self._misses == 1 else beat_ms))
+        again_ms = max(mono_ms, asked_mono_ms + (self._pause_ms if self._misses == 1 else heartbeat_ms))
         self._due = {each: at_ms for each, at_ms in self._due.items() if each < self._next}
         self._due[sequence] = min(self._due.get(sequence, again_ms), again_ms)

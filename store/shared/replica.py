@@ -3,7 +3,7 @@
     replica = await Replica.join(...)             # the data directory is prepared
     replica.open(options, replayer)               # the log is recovered, with the state of what follows
     await replica.follow()                        # returns when this broker owns the stream
-    await replica.begin(now_ms)                   # a run begins: append, write, then `replica.pump` after each write
+    await replica.begin(now_ms)                   # a run begins; `begin_due_uploads` must follow each write
     await replica.end()                           # the rest is uploaded; another broker may take over at once
 
 The store's `Flusher` must run from `open` on, and `advance` must be called at `next_deadline_ms`. A deposed replica is
@@ -25,7 +25,7 @@ from duolog.store.recovery.replay import Replayer
 from duolog.store.shared.cache.cached_files import CachedFiles
 from duolog.store.shared.cache.dropping import RANGES_SHARE, SegmentDropper
 from duolog.store.shared.cache.local_segments import CacheCounts
-from duolog.store.shared.copy_state import CopyStateKeeper
+from duolog.store.shared.copy_state import CopyStateFile
 from duolog.store.shared.events import Deposed, Event
 from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.follower import Follower
@@ -35,7 +35,7 @@ from duolog.store.shared.local_copy import REMEDY
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests, RequestsStopped
 from duolog.store.shared.segments.compactor import Compactor, CountedSlot, SlotsSeen
-from duolog.store.shared.segments.materialize import FellBehind
+from duolog.store.shared.segments.log_download import FellBehind
 from duolog.store.shared.segments.orphans import Orphans
 from duolog.store.shared.uploader import Uploader
 from duolog.store.shared.wal.fencing import Won
@@ -74,7 +74,7 @@ class Replica:
         self.dropper: SegmentDropper
         self.follower: Follower
         self.uploader: Uploader | None = None
-        self._keeper: CopyStateKeeper
+        self._copy_state_file: CopyStateFile
         self._requests, self._files, self._lock = requests, files, lock
         self.named_files = NamedFiles(requests, files, writer.hex())
         self._writer, self._claim = writer, claim
@@ -131,7 +131,7 @@ class Replica:
             raise Corruption(f"the local log ends at position {found}, and should end at {position}: {REMEDY}")
         store.stream = joined.cursor.owner.stream
         store.durability.shared = position
-        self._keeper = CopyStateKeeper(
+        self._copy_state_file = CopyStateFile(
             self._files, store.executors, lambda: store.durable, joined.state, self.options.state_interval_ms
         )
         self.dropper = SegmentDropper(
@@ -140,7 +140,7 @@ class Replica:
             store.local_segments(),
             store.executors,
             joined.manifests.copy(self._requests),
-            lambda: self._keeper.saved,
+            lambda: self._copy_state_file.saved,
             lambda: store.next_position,
             self.options,
             self._mono_ms,
@@ -153,7 +153,7 @@ class Replica:
                 self._seen,
                 store.log_copy(replayer),
                 store.durability,
-                self._keeper,
+                self._copy_state_file,
                 self.options,
                 self._mono_ms,
                 self._on_progress,
@@ -195,7 +195,7 @@ class Replica:
         assert won is not None, "Replica.follow comes first"
         await self._sync()
         if self.joined.won is None:
-            await self._keeper.begin_ownership(won.identity, won.fence)
+            await self._copy_state_file.begin_ownership(won.identity, won.fence)
         store.take_over(now_ms, won.identity.epoch)
         self._seen.note(CountedSlot(won.identity, won.fence, is_fence=True), self._slots_max)
         self._compactor = Compactor(
@@ -203,7 +203,7 @@ class Replica:
             self.joined.manifests,
             self._seen,
             store.local_ranges(),
-            lambda: self._keeper.saved,
+            lambda: self._copy_state_file.saved,
             self.options,
         )
         self._orphans = Orphans(self._requests, self.joined.manifests, self._mono_ms)
@@ -221,19 +221,19 @@ class Replica:
             self._on_event,
             self._counted,
         )
-        self.uploader.pump(self._mono_ms())
+        self.uploader.begin_due_uploads(self._mono_ms())
         while self.joined.won is not None and store.durability.shared < store.written:
             await self._next_progress()
             store.write_state.raise_if_ended()
-            self.uploader.pump(self._mono_ms())
+            self.uploader.begin_due_uploads(self._mono_ms())
         while (left_ms := won.safe_mono_ms - self._mono_ms()) > 0:
             await self._requests.pause(left_ms)
 
     async def confirm(self) -> None:
-        """Return once a slot counts whose create begins after this call, so that this broker still owned the stream.
+        """Return once a slot counts whose create began after this call, as proof that this broker is still the owner.
 
-        To be called before an object is taken for lost that a later owner may have deleted. `pump` must be called
-        meanwhile. Raises RequestsStopped if this broker was deposed.
+        The caller must wait for this before it reports an object as lost, because a later owner may have deleted it.
+        Meanwhile `begin_due_uploads` must be called. Raises RequestsStopped if this broker was deposed.
         """
         uploader, begun_mono_ms = self.uploader, self._mono_ms()
         assert uploader is not None, "Replica.begin comes first"
@@ -255,7 +255,7 @@ class Replica:
         won, uploader = self._won, self.uploader
         assert won is not None, "Replica.follow comes first"
         assert uploader is not None, "Replica.begin comes first"
-        self._keeper.note(won.identity, uploader.slots.counted)
+        self._copy_state_file.note(won.identity, uploader.slots.counted)
         for each in uploads:
             header = each.header
             tail = Tail(header.sequence, header.end, header.crc)
@@ -263,23 +263,23 @@ class Replica:
         self._progress.set()
         self._on_progress()
 
-    def pump(self, mono_ms: int) -> None:
+    def begin_due_uploads(self, mono_ms: int) -> None:
         """Begin the uploads for which it is time. To be called after each write of the log."""
         if self.uploader is not None:
-            self.uploader.pump(mono_ms)
+            self.uploader.begin_due_uploads(mono_ms)
 
     # -- Time
 
     def next_deadline_ms(self) -> int:
         """Return the monotonic time at which `advance` must be called next."""
         upload_ms = None if self.uploader is None else self.uploader.next_deadline_ms()
-        deadlines = (self._keeper.next_deadline_ms(), self._upkeep_mono_ms, upload_ms)
+        deadlines = (self._copy_state_file.next_deadline_ms(), self._upkeep_mono_ms, upload_ms)
         return min(each for each in deadlines if each is not None)
 
     def advance(self, mono_ms: int) -> None:
         """Begin the uploads, and the write of the file `shared`, for which it is time."""
-        self.pump(mono_ms)
-        self._keeper.advance(mono_ms)
+        self.begin_due_uploads(mono_ms)
+        self._copy_state_file.advance(mono_ms)
         if mono_ms >= self._upkeep_mono_ms:
             self._upkeep_mono_ms = mono_ms + UPKEEP_MS
             if self._dropping is None and self.dropper.is_due:

@@ -1,8 +1,8 @@
 """The class Requests: requests to the object store that are repeated until they have an outcome.
 
-A request without an answer is sent again beside the first one after a third of `cluster.takeover_ms`, because waiting
-for its time-out would be longer than a takeover takes. Whichever answers first decides. That is safe for a create as it
-is for a read: a create that finds the object of its twin is read back, as after a time-out.
+A hedged request is sent again after a third of `cluster.takeover_ms` without an answer, because its time-out is longer
+than a takeover. The first answer decides. This is safe for a create, too: a create that finds the object of the
+earlier request reads it back, as after a time-out.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from duolog.store.shared.wal.wal_object import OBJECT_BYTES_MAX
 T = TypeVar("T")
 
 RETRY_MS = (20, 50, 100, 200, 400)  # Pauses before the repetitions of a request; later ones have the last value.
-TWINS_MAX = 4  # Requests for one object that are under way at a time.
-REFUSED_MS = 1_000  # Pause after a request that fails until an operator acts.
+HEDGES_MAX = 4  # The greatest number of concurrent requests for one object.
+REFUSED_MS = 1_000  # The pause after a request that fails until an operator acts.
 
-COMMAND_ANSWER_MS = 60_000  # A third of it passes before a command sends a request again beside the first one.
-FAILURES_MAX = 50  # Of requests of a command in a row: 20 s if the store answers at once that it is busy.
+COMMAND_ANSWER_MS = 60_000  # A command sends a request again after a third of this time without an answer.
+FAILURES_MAX = 50  # A command ends after so many failures in a row: 20 s if the store answers at once that it is busy.
 
 
 class RequestsStopped(Exception):
-    """The broker stops, so the request is not repeated any more."""
+    """The broker stops, and repeats no request."""
 
 
 class Requests:
@@ -34,14 +34,14 @@ class Requests:
 
     def __init__(self, objects: ObjectStore, takeover_ms: int, on_event: Callable[[Event], None]) -> None:
         self._objects, self._on_event = objects, on_event
-        self._twin_s = takeover_ms / 3000
+        self._hedge_s = takeover_ms / 3000
         self._is_in_trouble = False
         self.is_stopped = False
 
     async def create(self, key: str, content: Content) -> bool:
         """Create an object. Return whether it is known that this very request has created it.
 
-        If False is returned, the slot must be read back: the object may be there, be it this one or another. Raises
+        After False, the caller must read the object: this object, another one, or none may be there. Raises
         RequestsStopped.
         """
         try:
@@ -50,12 +50,12 @@ class Requests:
             self._report(error)
             return False
 
-    async def get(self, key: str, *, is_twinned: bool = True) -> bytes | None:
+    async def get(self, key: str, *, is_hedged: bool = True) -> bytes | None:
         """Return an object; None if there is none. Raises RequestsStopped.
 
-        Whoever asks for an object again himself needs no request beside one that is not answered.
+        A caller that repeats its requests itself passes `is_hedged=False`.
         """
-        return await self._repeat(lambda: self._objects.get(key, OBJECT_BYTES_MAX), is_twinned=is_twinned)
+        return await self._repeat(lambda: self._objects.get(key, OBJECT_BYTES_MAX), is_hedged=is_hedged)
 
     async def get_range(self, key: str, start: int, length: int) -> bytes | None:
         """Return a part of an object; None if there is no object. Raises RequestsStopped."""
@@ -66,19 +66,19 @@ class Requests:
         return read_ahead(lambda at, length: self.get_range(key, at, length), start, end)
 
     async def list(self, prefix: str, start_after: str, limit: int = LIST_LIMIT) -> Sequence[ObjectEntry]:
-        """Return objects of a folder behind a key; the list may be stale. Raises RequestsStopped."""
+        """Return the objects of a folder that follow a key; the list may be stale. Raises RequestsStopped."""
         return await self._repeat(lambda: self._objects.list(prefix, start_after, limit))
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects. Raises RequestsStopped."""
         await self._repeat(lambda: self._objects.delete(keys))
 
-    async def _repeat(self, request: Callable[[], Coroutine[Any, Any, T]], *, is_twinned: bool = True) -> T:
+    async def _repeat(self, request: Callable[[], Coroutine[Any, Any, T]], *, is_hedged: bool = True) -> T:
         """Send a request until it has a result. Raises StoreUnknown and RequestsStopped."""
         attempt = 0
         while True:
             try:
-                found = await (self._twinned(request) if is_twinned else request())
+                found = await (self._hedged(request) if is_hedged else request())
             except (StoreRetry, StoreRefused) as error:
                 self._report(error)
                 last = RETRY_MS[min(attempt, len(RETRY_MS) - 1)]
@@ -88,15 +88,15 @@ class Requests:
                 self._note_success()
                 return found
 
-    async def _twinned(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Send a request, and again each time that no answer has come for long; return the first result.
+    async def _hedged(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Send a request, and send it again after each `_hedge_s` without an answer; return the first result.
 
         Raises an ObjectStoreError once no request is under way.
         """
         tasks = {asyncio.create_task(request())}
         try:
             while True:
-                wait_s = self._twin_s if len(tasks) < TWINS_MAX else None
+                wait_s = self._hedge_s if len(tasks) < HEDGES_MAX else None
                 done, tasks = await asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     if task.exception() is None or not tasks:

@@ -1,13 +1,14 @@
 """The class Uploader: uploads what the owner of a stream appends, and keeps the promises of level SHARED.
 
-    end of a turn, deadline     pump        cuts written units into uploads, if it is time and `Slots` has room
-    task of one upload          _upload     creates the object, reads the slot back where the outcome is not certain
-    uploads count               _count      `Durability.stored`, the lease is renewed
+    end of a turn, deadline   begin_due_uploads   cuts written units into uploads that are due, while `Slots` has room
+    task of one upload        _upload             creates the object; reads the slot back if the outcome is unknown
+    an upload counts          _count              reports it to `Durability.stored` and renews the lease
 
-It is time when `shared.flush_interval_ms` have passed since the last cut, or when `shared.object_bytes` wait, or less
-if the store takes less at a time (`upload_window.py`). So a unit waits for at most one interval. An owner that appends
-nothing uploads an object without units every third of `cluster.takeover_ms`, by which followers know that it is there.
-While the store is slow it does so more often, because its lease counts from the beginning of a request.
+An upload is due when `shared.flush_interval_ms` have passed since the last one, or when `shared.object_bytes` of units
+wait; the upload window may lower that size (`upload_window.py`). So a unit waits for at most one interval. An owner
+that appends nothing uploads heartbeat slots, which are objects without units, every third of `cluster.takeover_ms`, so
+that followers know that it is alive. While the store is slow it does so more often, because the lease counts from the
+beginning of a request.
 """
 
 import asyncio
@@ -27,9 +28,9 @@ from duolog.store.shared.wal.wal_object import ENDED_FLAG
 from duolog.store.workers import Failure
 from duolog.store.write_state import WriteState
 
-BEATS: Final = 3  # Objects without units in the time of a takeover, while the store answers fast.
-BEATS_IF_SLOW: Final = 12
-SLOW_SHARE: Final = 10  # The store is slow if a create takes more than this part of the time of a takeover.
+HEARTBEATS: Final = 3  # The number of heartbeat slots in `cluster.takeover_ms` while the store is fast.
+HEARTBEATS_IF_SLOW: Final = 12  # The same number while the store is slow.
+SLOW_SHARE: Final = 10  # The store is slow if a create takes more than a tenth of `cluster.takeover_ms`.
 
 
 class Uploader:
@@ -49,7 +50,7 @@ class Uploader:
         on_event: Callable[[Event], None],
         on_counted: Callable[[Sequence[Upload]], None],
     ) -> None:
-        """`took_ms` is how long a create took before the first upload: whether the store is slow."""
+        """`took_ms` is the duration of a create before the first upload, which shows whether the store is slow."""
         self.slots, self.lease = slots, lease
         self._requests, self._source = requests, source
         self._durability, self._write_state = durability, write_state
@@ -57,7 +58,7 @@ class Uploader:
         self._on_event, self._on_counted = on_event, on_counted
         self._window = UploadWindow(options.in_flight_bytes, options.takeover_ms, took_ms)
         self.slots.bytes_max = self._window.bytes
-        self._cut_mono_ms = -options.takeover_ms  # When the last upload began.
+        self._cut_mono_ms = -options.takeover_ms  # The time at which the last upload began.
         self._is_reading = False  # A thread reads units from segment files.
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_ended = False  # The upload with ENDED_FLAG has begun.
@@ -66,11 +67,11 @@ class Uploader:
 
     @property
     def behind_bytes(self) -> int:
-        """Bytes that were written and that the store lacks, as far as is known."""
+        """The number of written bytes that are not known to be in the object store."""
         return self._durability.written - self._durability.shared
 
     def next_deadline_ms(self) -> int | None:
-        """Return the monotonic time at which `pump` must be called next; None if only an outcome changes anything."""
+        """Return the monotonic time of the next `begin_due_uploads`; None if the end of an upload comes first."""
         return self._cut_mono_ms + self._interval_ms if self._may_begin else None
 
     @property
@@ -84,17 +85,17 @@ class Uploader:
 
     @property
     def _interval_ms(self) -> int:
-        """How long after the last upload the next one begins."""
+        """The time from the beginning of the last upload to that of the next one."""
         waiting = self._durability.written - self.slots.end
         if waiting >= self._object_bytes:
             return 0
         takeover_ms = self._options.takeover_ms
         is_slow = self._window.took_ms * SLOW_SHARE > takeover_ms
-        beat_ms = takeover_ms // (BEATS_IF_SLOW if is_slow else BEATS)
-        return min(self._options.flush_interval_ms, beat_ms) if waiting else beat_ms
+        heartbeat_ms = takeover_ms // (HEARTBEATS_IF_SLOW if is_slow else HEARTBEATS)
+        return min(self._options.flush_interval_ms, heartbeat_ms) if waiting else heartbeat_ms
 
-    def pump(self, mono_ms: int) -> None:
-        """Begin the uploads for which it is time. To be called after each write of the log, and at the deadline."""
+    def begin_due_uploads(self, mono_ms: int) -> None:
+        """Begin the uploads that are due. Must be called after each write of the log, and at `next_deadline_ms`."""
         self._watch_backlog()
         while self._may_begin and mono_ms - self._cut_mono_ms >= self._interval_ms:
             self._begin_next(mono_ms)
@@ -115,7 +116,7 @@ class Uploader:
             self._depose(f"the local log cannot be read for the upload: {outcome}")
         elif self.slots.has_room:
             self._begin(outcome, self._mono_ms())
-            self.pump(self._mono_ms())
+            self.begin_due_uploads(self._mono_ms())
 
     def _begin(self, cut: Cut, mono_ms: int, flags: int = 0) -> None:
         self._cut_mono_ms = mono_ms
@@ -138,7 +139,7 @@ class Uploader:
     # -- Uploading
 
     async def _upload(self, upload: Upload) -> None:
-        """Store one object, whatever the store answers, until it counts or this owner is deposed."""
+        """Repeat the create of one object until the object counts or this owner is deposed."""
         # The lease counts from the first request. It may have created the object, and a later one may have created it
         # anew, after another broker has taken over and deleted the slot.
         begun_mono_ms = upload.begun_mono_ms = self._mono_ms()
@@ -169,11 +170,11 @@ class Uploader:
         for each in counted:
             self.lease.renew(each.begun_mono_ms)
         self._durability.stored(self.slots.counted.position)
-        self.pump(self._mono_ms())
+        self.begin_due_uploads(self._mono_ms())
         self._on_counted(counted)
 
     def _depose(self, reason: str) -> None:
-        """End writing: nothing is acknowledged any more."""
+        """End writing, after which no append is acknowledged."""
         self.slots.deposed = self.slots.deposed or reason
         self._requests.is_stopped = True
         self.lease.until_mono_ms = 0
@@ -184,9 +185,9 @@ class Uploader:
     # -- Stopping
 
     def end(self, mono_ms: int) -> bool:
-        """Upload the rest, and then an object that says that this owner has ended; return whether everything counts.
+        """Upload the remaining units, and then an object with ENDED_FLAG; return whether all objects count.
 
-        To be called again after each outcome, and after the last append, until it returns True.
+        The caller must call this after the last append, and again after each end of an upload, until it returns True.
         """
         if self.slots.deposed:
             return True

@@ -83,7 +83,7 @@ class SharedCore(Core):
         """Write and sync what was appended, and begin its upload."""
         self.store.write()
         self._sync()
-        self.replica.pump(self.clock.mono_ms())
+        self.replica.begin_due_uploads(self.clock.mono_ms())
 
     def kill(self) -> None:
         """Let the broker end without a word."""

@@ -344,7 +344,7 @@ class Node:
     def _turn(self, replica: Replica, store: Store) -> None:
         store.write()
         self._sync()
-        replica.pump(self.world.clock.mono_ms())
+        replica.begin_due_uploads(self.world.clock.mono_ms())
 
     def _sync(self) -> None:
         store = self.store

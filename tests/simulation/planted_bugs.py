@@ -63,7 +63,7 @@ class _Deaf:
 def time_out_taken_for_success() -> list[Replacement]:
     async def create(self: Requests, key: str, content: Content) -> bool:
         try:
-            return await self._twinned(lambda: self._objects.create(key, content)) is Creation.CREATED
+            return await self._hedged(lambda: self._objects.create(key, content)) is Creation.CREATED
         except StoreUnknown:
             return True
         except Exception:  # noqa: BLE001 - a bug that is planted

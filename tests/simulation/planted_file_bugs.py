@@ -60,7 +60,7 @@ def table_deleted_before_a_manifest_without_it_counts() -> list[Replacement]:
 
         def forget() -> list[TableFile]:
             files = retired()
-            self.keeper.forget(files)
+            self.table_copies.remove(files)
             return files
 
         self.tables.retired_files = forget  # type: ignore[method-assign]

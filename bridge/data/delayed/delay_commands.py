@@ -154,7 +154,7 @@ class DelayCommands:
 
     def _reschedule(self, timer_ids: list[TimerId], due_ms: int, now_ms: int) -> Promise:
         """Change due times; a message that is in a sorted table is appended to the log again, under its id."""
-        self._limits.until(due_ms, now_ms)
+        self._limits.check_due_time(due_ms, now_ms)
         due_ms = max(0, due_ms)
         frames: list[Frame] = []
         moves: list[Record] = []

@@ -90,13 +90,13 @@ class DelayParser:
             raise DelayRefused(str(error)) from error
         if isinstance(asked, Schedule):
             assert run is not None, "a schedule without an end"
-            self.limits.until(run.due_ms, now_ms, "the first run")
+            self.limits.check_due_time(run.due_ms, now_ms, "the first run")
             return RequestedDelay(run.due_ms, schedule=asked)
-        return self.limits.until(now_ms + asked, now_ms, AMQ_DELAY) if asked else None
+        return self.limits.check_due_time(now_ms + asked, now_ms, AMQ_DELAY) if asked else None
 
     def _delay(self, name: str, value: int, now_ms: int) -> RequestedDelay | None:
         due_ms = value if name == _ABSOLUTE else now_ms + value * _SCALES[name]
-        return self.limits.until(due_ms, now_ms, name, value)
+        return self.limits.check_due_time(due_ms, now_ms, name, value)
 
 
 def _text(value: bytes | None) -> str:

@@ -21,7 +21,7 @@ from duolog.bridge.data.delayed.deliveries import Deliveries
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.data.delayed.text_ids import TextIds
 from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import DelayPaused, TimersCancelled
 from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
@@ -52,7 +52,7 @@ class Delays:
         options: DelayOptions,
         limits: DelayLimits,
         metrics: Metrics,
-        poison: Poison,
+        poison_records: PoisonRecords,
     ) -> None:
         self._state_log, self._topics, self._limits, self._metrics = state_log, topics, limits, metrics
         self.timers = Timers(
@@ -64,7 +64,7 @@ class Delays:
             cancelled_keep_ms=options.cancelled_hours * HOUR_MS,
         )
         self._records = DelayRecords(state_log, self.timers)
-        self._deliveries = Deliveries(state_log, topics, self.timers, metrics, poison)
+        self._deliveries = Deliveries(state_log, topics, self.timers, metrics, poison_records)
 
     def attach(self, store: Store, frames: DeliveryFrames, cluster_id: str) -> None:
         """Open the sorted tables, after the log is recovered. Raises Corruption and OSError."""

@@ -18,7 +18,7 @@ from typing import Final
 from duolog.bridge.data.delayed.delay_records import credits_of
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.monitoring.poison import NOT_CAUSED_BY_RECORD, Poison
+from duolog.bridge.monitoring.poison import NOT_CAUSED_BY_RECORD, PoisonRecords
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import TimersCancelled, TimersDelivered
 from duolog.bridge.state.topics import Topics
@@ -58,11 +58,11 @@ class Deliveries:
         topics: Topics,
         timers: Timers,
         metrics: Metrics,
-        poison: Poison,
+        poison_records: PoisonRecords,
     ) -> None:
         self._state_log, self._topics = state_log, topics
         self._timers, self._pending, self._tree = timers, timers.pending, timers.tree
-        self._metrics, self._poison = metrics, poison
+        self._metrics, self._poison_records = metrics, poison_records
         self._unread: dict[int, int] = {}  # The times of repeated reads, by topic.
         # Messages that a thread has read and the next `run` delivers.
         self._was_read: list[tuple[Turn, list[Stored]]] = []
@@ -250,7 +250,7 @@ class Deliveries:
         topic, queue_id = self._topics.by_number(timer.topic), Queue.split(timer.key)[1]
         name = topic.name if topic is not None else str(timer.topic)
         place = f"position {timer.address}, to {name} queue {queue_id}, due at {timer.due_ms} ms"
-        self._poison.set_aside("delayed message", place, error)
+        self._poison_records.set_aside("delayed message", place, error)
 
     def _runs_of(self, turn: Turn, frames_at: Mapping[int, Buffer], now_ms: int) -> Iterator[FrameRun]:
         """Make the frames of a topic's messages: one FrameRun for each queue and frame format."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from duolog.bridge.config import DelayOptions
 from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.monitoring.metrics import Metrics
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.schedules import BurstOfRuns, ScheduleRegistered, ScheduleStepped
 from duolog.bridge.records.timers import DelayPaused
@@ -43,7 +43,7 @@ SCHEDULE_NAME: Final = "SCHEDULE_NAME"  # The header or property with the name o
 log = logging.getLogger("data")
 
 
-class Outcome(Enum):
+class ScheduleOutcome(Enum):
     """What registering or removing a schedule has done."""
 
     CREATED = "created"
@@ -53,8 +53,8 @@ class Outcome(Enum):
     NOT_FOUND = "not_found"
 
 
-class Registered(NamedTuple):
-    outcome: Outcome
+class ScheduleChange(NamedTuple):
+    outcome: ScheduleOutcome
     promise: Promise
 
 
@@ -64,9 +64,14 @@ class Schedules:
     _frames: DeliveryFrames
 
     def __init__(
-        self, state_log: StateLog, topics: Topics, options: DelayOptions, metrics: Metrics, poison: Poison
+        self,
+        state_log: StateLog,
+        topics: Topics,
+        options: DelayOptions,
+        metrics: Metrics,
+        poison_records: PoisonRecords,
     ) -> None:
-        self._state_log, self._topics, self._metrics, self._poison = state_log, topics, metrics, poison
+        self._state_log, self._topics, self._metrics, self._poison_records = state_log, topics, metrics, poison_records
         self.state = DeliverySchedules(options.schedules_max, options.schedules_bytes)
         state_log.own(ScheduleRegistered, self._replay_registered)
         state_log.own(ScheduleStepped, self._replay_stepped)
@@ -81,24 +86,24 @@ class Schedules:
 
     def register(
         self, name: str, schedule: Schedule, message: RecurringMessage, now_ms: int, records: Sequence[Record] = ()
-    ) -> Registered:
+    ) -> ScheduleChange:
         """Let a message recur under a name, in one unit with `records`.
 
         Raises BadSchedule, TooManySchedules and other StoreError.
         """
         run = self.state.first_run(name, schedule, message, now_ms)
         if run is None:
-            return Registered(Outcome.UNCHANGED, self._state_log.barrier())
-        outcome = Outcome.CREATED if self.state.get(name) is None else Outcome.REPLACED
+            return ScheduleChange(ScheduleOutcome.UNCHANGED, self._state_log.barrier())
+        outcome = ScheduleOutcome.CREATED if self.state.get(name) is None else ScheduleOutcome.REPLACED
         records = [*records, self.record(DeliverySchedule(name, schedule, message, run, is_kept=True))]
-        return Registered(outcome, self._state_log.commit(records, now_ms).promise)
+        return ScheduleChange(outcome, self._state_log.commit(records, now_ms).promise)
 
-    def remove(self, name: str, now_ms: int) -> Registered:
+    def remove(self, name: str, now_ms: int) -> ScheduleChange:
         """Remove a schedule, which has no further runs."""
         if self.state.get(name) is None:
-            return Registered(Outcome.NOT_FOUND, self._state_log.barrier())
+            return ScheduleChange(ScheduleOutcome.NOT_FOUND, self._state_log.barrier())
         records = [ScheduleStepped(name, is_removed=True)]
-        return Registered(Outcome.REMOVED, self._state_log.commit(records, now_ms).promise)
+        return ScheduleChange(ScheduleOutcome.REMOVED, self._state_log.commit(records, now_ms).promise)
 
     def new_name(self) -> str:
         """Return a name for the schedule that a message asks for by its own headers."""
@@ -132,7 +137,7 @@ class Schedules:
                 if found is not None:
                     self._append(found, now_ms)
             except Exception as error:  # noqa: BLE001 - set aside, or raised again
-                self._poison.set_aside("schedule", due[0], error)
+                self._poison_records.set_aside("schedule", due[0], error)
             due.popleft()
 
     def clock_was_set_back(self, now_ms: int) -> None:

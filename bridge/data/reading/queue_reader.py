@@ -64,7 +64,7 @@ class QueueReader:
 
     # -- For Kafka
 
-    def kafka(
+    def read_for_kafka(
         self, queue: Queue, topic: Topic, offset: int, max_bytes: int, until: int
     ) -> "list[Buffer] | Later[list[Buffer]]":
         """Return whole batches from the one that has `offset` on: at least one, unless `offset` is the end.
@@ -135,7 +135,7 @@ class QueueReader:
 
     # -- For RocketMQ
 
-    def rocketmq(
+    def read_for_rocketmq(
         self,
         queue: Queue,
         topic: Topic,

@@ -1,4 +1,4 @@
-"""The class RocketMQReader: reads records of a queue for RocketMQ clients, all or those that a filter wants.
+"""The class RocketMQReader: reads the records of a queue for RocketMQ clients, all or those that match a filter.
 
 filter          entries that the store reads                     entries that are decoded
 none            entries from the offset on                       Kafka's batches
@@ -127,7 +127,7 @@ class RocketMQReader:
             max_entries=limits.max_count,
             scan=scan,
         )
-        return then(found, lambda stored: self._wanted(limits, stored, offset, wanted, scan))
+        return then(found, lambda stored: self._matching(limits, stored, offset, wanted, scan))
 
     def read_by_condition(self, limits: PullLimits, offset: int, wanted: Filter) -> "Records | Later[Records]":
         """Return records that match a condition. Reads a few entries at a time, until enough match or one is cold."""
@@ -140,9 +140,9 @@ class RocketMQReader:
             if isinstance(found, ColdRead):
                 if offset > start:
                     return Records(buffers, offset)
-                return Later(found, lambda stored: self._wanted(limits, stored, start, wanted))
+                return Later(found, lambda stored: self._matching(limits, stored, start, wanted))
             left = limits._replace(max_count=max_count - len(buffers), max_bytes=room)
-            more = self._wanted(left, found, offset, wanted)
+            more = self._matching(left, found, offset, wanted)
             is_stuck, offset = more.next_offset == offset, more.next_offset
             buffers += more.buffers
             room -= sum(map(len, more.buffers))
@@ -153,10 +153,10 @@ class RocketMQReader:
             per_wanted = (offset - start) / max(len(buffers), 1)
             entries = min(max(int((max_count - len(buffers)) * per_wanted) + 1, max_count), MOST_ENTRIES)
 
-    def _wanted(
+    def _matching(
         self, limits: PullLimits, stored: list[Stored], offset: int, wanted: Filter, scan: TagScan | None = None
     ) -> Records:
-        """Return the records that match a filter. `next_offset` is behind the records that do not match."""
+        """Return the records that match a filter. `next_offset` follows the records that do not match."""
         buffers: list[Buffer] = []
         room, max_count, is_wanted = limits.max_bytes, limits.max_count, wanted.wants
         opened_until = offset + FILTERED_RECORDS_MAX
@@ -171,7 +171,7 @@ class RocketMQReader:
                 offset = entry.base_offset + entry.count
             else:
                 offset = max(offset, entry.base_offset)  # The scan may have skipped the entries before this one.
-                found = self._wanted_records(limits, entry, offset, max_count - len(buffers), wanted)
+                found = self._matching_records(limits, entry, offset, max_count - len(buffers), wanted)
                 if found is None:
                     offset = entry.next_offset
                     break
@@ -199,7 +199,7 @@ class RocketMQReader:
 
     # -- Kafka's batches
 
-    def _wanted_records(
+    def _matching_records(
         self, limits: PullLimits, entry: Stored, offset: int, max_count: int, wanted: Filter
     ) -> tuple[list[Record], int] | None:
         """Return up to `max_count` records of a batch that match a filter, as `_opened_records` does."""
@@ -218,8 +218,8 @@ class RocketMQReader:
     ) -> tuple[list[Record], int] | None:
         """Return (records of a batch, the offset of the next read); None if the next record is faulty.
 
-        Then the read of the queue ends, because finding this took long, and the next read begins behind the batch. A
-        marker and an aborted batch have no records.
+        After None, the read of the queue must end, because finding the fault took long, and the next read begins after
+        the batch. A marker and an aborted batch have no records.
         """
         if is_hidden(entry.frame, entry.base_offset, limits.isolation):
             return [], entry.next_offset

@@ -25,7 +25,7 @@ from duolog.bridge.http.connections import HttpConnection
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
 from duolog.bridge.monitoring.repeated_lines import RepeatedLines
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.security.logins import PASSWORD_BYTES_MAX
 from duolog.bridge.security.needs import AnyOf, first_refused
 from duolog.bridge.security.rules import Operation
@@ -139,7 +139,7 @@ class HttpGate:
     async def _bearer(self, token: str, host: str) -> Session:
         clock = self._context.clock
         check = self._security.check_token(token, clock.now_ms(), clock.mono_ms())
-        user: TokenUser | LoginFailed = await awaited(partial(self._security.executor.submit, check))
+        user: TokenUser | LoginFailed = await wait_for_callback(partial(self._security.executor.submit, check))
         mechanism, audit = "bearer", self._security.audit
         if isinstance(user, LoginFailed):
             audit.login("http", mechanism, "", host, str(user))
@@ -154,7 +154,7 @@ class HttpGate:
         if user is not None and logins.recall(name, password):
             return logins.session_of_password(user, host)
         submit = partial(self._security.executor.submit, partial(logins.check, user, name, password))
-        fits: bool = await awaited(submit)
+        fits: bool = await wait_for_callback(submit)
         if fits is not True or user is None:
             self._security.audit.login("http", BASIC, name, host, WRONG)
             raise LoginFailed(WRONG)

@@ -20,7 +20,7 @@ from duolog.bridge.http.answers import Json, answer
 from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records.security import UserSet
 from duolog.bridge.security.scram import Mechanism
 from duolog.bridge.security.user_changes import change_user, hashed, hashing, remove_user, set_user
@@ -93,7 +93,7 @@ class UserApi(ApiPart):
     async def _hashed(self, name: str, password: str, *, is_super: bool = False, groups: Sequence[str] = ()) -> UserSet:
         """Return the record of a user, which a thread makes. Raises UserError, StoreError."""
         make = hashing(self._security, name, password, self._now_ms(), is_super=is_super, groups=groups)
-        outcome: UserSet | UserError = await awaited(partial(self._security.executor.submit, make))
+        outcome: UserSet | UserError = await wait_for_callback(partial(self._security.executor.submit, make))
         return hashed(outcome)
 
     def _now_ms(self) -> int:

@@ -38,7 +38,7 @@ from duolog.bridge.http.requests import (
     parsed,
     topic_named,
 )
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.retry import failed_attempts
 from duolog.bridge.rocketmq.retry.failed_attempts import FAILED_ATTEMPTS
@@ -168,8 +168,10 @@ class GroupApi(ApiPart):
         letters = list[Json]()
         room = LETTERS_BYTES_MAX
         while at < end and len(letters) < limit and room > 0:
-            read = self._context.messages.reader.rocketmq(queue, topic, at, min(limit - len(letters), 64), room, end)
-            found = await awaited(read.start) if isinstance(read, Later) else read
+            read = self._context.messages.reader.read_for_rocketmq(
+                queue, topic, at, min(limit - len(letters), 64), room, end
+            )
+            found = await wait_for_callback(read.start) if isinstance(read, Later) else read
             letters += [letter for each in found.buffers if _matches(letter := _letter(each), wanted)]
             room -= sum(map(len, found.buffers))
             at = found.next_offset
@@ -297,7 +299,7 @@ class GroupApi(ApiPart):
         if wanted.time_ms is None:
             return start if wanted.to == EARLIEST else end
         read = self._context.messages.reader.find_time(queue, topic, wanted.time_ms, end)
-        found = await awaited(read.start) if isinstance(read, Later) else read
+        found = await wait_for_callback(read.start) if isinstance(read, Later) else read
         return end if found is None else found[0]
 
 

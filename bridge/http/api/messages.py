@@ -45,7 +45,7 @@ from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.message_forms import TAG, MessageForm, record_of
 from duolog.bridge.http.requests import check_query, due_ms_of, number, parsed, topic_named
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
@@ -145,7 +145,7 @@ class MessageApi(ApiPart):
             text=f"there is no message with the offsetMsgId {text}: retention may have removed it; "
             "an id that the producer made (getMsgId, UNIQ_KEY) is found by mqadmin queryMsgByUniqueKey"
         )
-        place = await awaited(partial(self._context.store.reader.find_address, position))
+        place = await wait_for_callback(partial(self._context.store.reader.find_address, position))
         topic = None if place is None else self._context.topics.by_number(place.queue.topic)
         if topic is None:
             raise missing
@@ -168,7 +168,7 @@ class MessageApi(ApiPart):
                 raise web.HTTPBadRequest(text="expected either offset or time_ms")
             time_ms = number(request, "time_ms", 0, TIME_MAX_MS)
             found = self._context.messages.reader.find_time(queue, topic, time_ms, end)
-            place = await awaited(found.start) if isinstance(found, Later) else found
+            place = await wait_for_callback(found.start) if isinstance(found, Later) else found
             return end if place is None else place[0]
         offset = number(request, "offset", queue.start_offset, OFFSET_MAX)
         if "offset" in request.query and not queue.start_offset <= offset <= queue.visible_end:
@@ -182,8 +182,8 @@ class MessageApi(ApiPart):
         # The state of now, like `end`: all transactions below it are decided.
         isolation = self._context.messages.isolation.get(queue.key)
         while not found.is_done() and room > 0:
-            read = self._context.messages.reader.kafka(queue, topic, found.at, READ_BYTES, queue.visible_end)
-            batches = await awaited(read.start) if isinstance(read, Later) else read
+            read = self._context.messages.reader.read_for_kafka(queue, topic, found.at, READ_BYTES, queue.visible_end)
+            batches = await wait_for_callback(read.start) if isinstance(read, Later) else read
             if not batches:
                 return
             for batch in batches:
@@ -218,7 +218,7 @@ class MessageApi(ApiPart):
         if wanted.at_ms is None and wanted.delay_ms is None:
             return queue_id, record, None
         due_ms = due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms)
-        return queue_id, record, self._context.delayed.delay_parser.limits.until(due_ms, now_ms)
+        return queue_id, record, self._context.delayed.delay_parser.limits.check_due_time(due_ms, now_ms)
 
 
 _Plan = tuple[int, Record, RequestedDelay | None]

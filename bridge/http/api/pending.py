@@ -25,7 +25,7 @@ from duolog.bridge.http.requests import (
     required,
     topic_named,
 )
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.rows import Timer
@@ -73,7 +73,7 @@ class PendingApi(ApiPart):
             found = [timer for timer in named if after is None or timer[:2] > after]
         else:
             start = max((start_ms, 0), (0, 0) if after is None else (after[0], after[1] + 1))
-            found = await awaited(partial(self._lists.page, _number_of(topic), start, until_ms, limit + 1))
+            found = await wait_for_callback(partial(self._lists.page, _number_of(topic), start, until_ms, limit + 1))
         page = found[:limit]
         await self._kept(self._context.state_log.barrier())
         rows = [self._timer_row(timer) for timer in page]
@@ -115,7 +115,7 @@ class PendingApi(ApiPart):
 
     async def _counts(self, topic: Topic | None, edges_ms: list[int]) -> list[int]:
         """Return the number of pending messages between each pair of neighbouring times."""
-        counts: list[int] = await awaited(partial(self._lists.histogram, _number_of(topic), edges_ms))
+        counts: list[int] = await wait_for_callback(partial(self._lists.histogram, _number_of(topic), edges_ms))
         return counts
 
     async def _named(self, request: web.Request, start_ms: int, until_ms: int) -> list[Timer] | None:
@@ -131,7 +131,7 @@ class PendingApi(ApiPart):
                 lambda error: done(commands.named(topic, key.encode()) if error is None else error),
             )
 
-        return sorted(timer for timer in await awaited(find) if start_ms <= timer.due_ms < until_ms)
+        return sorted(timer for timer in await wait_for_callback(find) if start_ms <= timer.due_ms < until_ms)
 
     def _span(self, request: web.Request) -> tuple[int, int]:
         return number(request, "from_ms", 0, FOREVER_MS), number(request, "until_ms", FOREVER_MS, FOREVER_MS)

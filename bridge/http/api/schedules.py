@@ -7,7 +7,7 @@ DELETE /api/schedules/{name}
 
 from aiohttp import web
 
-from duolog.bridge.data.delayed.schedules import Outcome
+from duolog.bridge.data.delayed.schedules import ScheduleOutcome
 from duolog.bridge.data.publishing.publisher import check_record
 from duolog.bridge.http.answers import Json, Listing, answer, array
 from duolog.bridge.http.api.timers import pending_message_view
@@ -68,7 +68,7 @@ class ScheduleApi(ApiPart):
         assert found is not None, "it was registered"
         view = self._schedule_view(found)  # Another request may remove the schedule while this one waits.
         await self._kept(promise)
-        return answer({"outcome": outcome.value} | view, 201 if outcome is Outcome.CREATED else 200)
+        return answer({"outcome": outcome.value} | view, 201 if outcome is ScheduleOutcome.CREATED else 200)
 
     async def _schedules(self, request: web.Request) -> web.StreamResponse:
         await self._kept(self._context.state_log.barrier())
@@ -87,7 +87,7 @@ class ScheduleApi(ApiPart):
         name = request.match_info["name"]
         outcome, promise = self._context.delayed.schedules.remove(name, self._context.clock.now_ms())
         await self._kept(promise)
-        if outcome is Outcome.NOT_FOUND:
+        if outcome is ScheduleOutcome.NOT_FOUND:
             raise web.HTTPNotFound(text=f"there is no schedule {name[:300]}")
         return answer({"outcome": outcome.value})
 

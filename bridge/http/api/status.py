@@ -113,8 +113,8 @@ class StatusApi(ApiPart):
     async def _acknowledge(self, request: web.Request) -> web.Response:
         body = await self._read(request)
         wanted = parsed(body, NewAcknowledgement) if body else NewAcknowledgement()
-        poison, now_ms = self._context.monitoring.poison, self._context.clock.now_ms()
-        count, promise = poison.acknowledge(wanted.kind, wanted.place, now_ms)
+        poison_records, now_ms = self._context.monitoring.poison_records, self._context.clock.now_ms()
+        count, promise = poison_records.acknowledge(wanted.kind, wanted.place, now_ms)
         await self._kept(promise)
         return answer({"acknowledged": count})
 
@@ -171,8 +171,8 @@ def _version() -> str:
 def poison_view(context: HttpContext) -> dict[str, Any]:
     """Return the records that were set aside, in this run and before: the number by kind, and the newest records."""
     return {
-        "counts": context.monitoring.poison.counts,
-        "records": [each._asdict() for each in context.monitoring.poison.all()],
+        "counts": context.monitoring.poison_records.counts,
+        "records": [each._asdict() for each in context.monitoring.poison_records.all()],
     }
 
 

@@ -18,7 +18,7 @@ from duolog.bridge.data.reading.rocketmq_reader import is_hidden
 from duolog.bridge.http.api.messages import Decompression
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import number
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.record_batch import read_header
@@ -77,8 +77,8 @@ async def _add_up(
 
 
 async def _read(context: HttpContext, topic: Topic, queue: Queue, offset: int) -> list[Buffer]:
-    found = context.messages.reader.kafka(queue, topic, offset, READ_BYTES, queue.visible_end)
-    return await awaited(found.start) if isinstance(found, Later) else found
+    found = context.messages.reader.read_for_kafka(queue, topic, offset, READ_BYTES, queue.visible_end)
+    return await wait_for_callback(found.start) if isinstance(found, Later) else found
 
 
 def _queue(topic: Topic, queue_id: int) -> Queue:

@@ -26,7 +26,7 @@ from duolog.bridge.http.api.messages import bytes_view, headers_view, value_view
 from duolog.bridge.http.api_part import ApiPart
 from duolog.bridge.http.message_forms import TopicMessageForm, record_of
 from duolog.bridge.http.requests import NewTime, Text, check_query, due_ms_of, parsed, required, text_of, topic_named
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records import frame_formats
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.idempotency_keys import KEY_CHARACTERS_MAX, Answered, IdempotencyKey
@@ -80,7 +80,9 @@ class TimerApi(ApiPart):
         queue_id, record = record_of(topic, wanted, now_ms, traceparent=request.headers.get(TRACEPARENT, ""))
         if wanted.replace and not record.key:
             raise web.HTTPBadRequest(text="replace: needs a key; it replaces pending messages with the same key")
-        delay = context.delayed.delay_parser.limits.until(due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms)
+        delay = context.delayed.delay_parser.limits.check_due_time(
+            due_ms_of(wanted.at_ms, wanted.delay_ms, now_ms), now_ms
+        )
         replaces = wanted.replace and delay is not None
         delay = delay or RequestedDelay(now_ms)  # A due time in the past means now.
         timer_id, promise = context.messages.publisher.publish_delayed(
@@ -154,7 +156,7 @@ class TimerApi(ApiPart):
 
             load(then)
 
-        decision: Decision | DelayRefused | NotAllowed = await awaited(start)
+        decision: Decision | DelayRefused | NotAllowed = await wait_for_callback(start)
         if isinstance(decision, (DelayRefused, NotAllowed)):
             raise decision
         await self._kept(decision.promise)
@@ -208,7 +210,7 @@ async def pending_message(commands: DelayCommands, text: str) -> TimerView | Non
     def view(done: Callable[[TimerView | StoreError | None], None]) -> None:
         commands.load(text, lambda error: commands.view(text, done) if error is None else done(error))
 
-    found: TimerView | None = await awaited(view)
+    found: TimerView | None = await wait_for_callback(view)
     return found
 
 

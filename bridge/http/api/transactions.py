@@ -21,7 +21,7 @@ from duolog.bridge.http.answers import SLICE_MS, Json, Listing, answer, array
 from duolog.bridge.http.api.verdicts import decide_by_id, decide_by_offset
 from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transaction
 from duolog.protocol.rocketmq.messages import message, properties
@@ -116,7 +116,7 @@ class RocketMQHalfIds:
 async def _rocketmq_id(halves: HalfMessageLog, offset: int) -> str:
     try:
         read = halves.read(offset)
-        stored: Stored = await awaited(read.start) if isinstance(read, Later) else read
+        stored: Stored = await wait_for_callback(read.start) if isinstance(read, Later) else read
     except (UnknownHalf, StoreError):  # Also if it was decided meanwhile; then no row shows the id.
         return str(offset)
     raw = message.properties_of(stored.frame)

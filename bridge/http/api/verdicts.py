@@ -21,7 +21,7 @@ from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.http.answers import Json
 from duolog.bridge.http.context import TransactionContext
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
@@ -94,4 +94,4 @@ async def decide_by_offset(context: TransactionContext, offset: int, body: bytes
 
 async def _read(halves: HalfMessageLog, offset: int) -> Stored:
     found = halves.read(offset)
-    return await awaited(found.start) if isinstance(found, Later) else found
+    return await wait_for_callback(found.start) if isinstance(found, Later) else found

@@ -93,7 +93,7 @@ def _requests(context: HttpContext) -> Iterator[Metric]:
     yield _labelled(
         "faults", "Bugs that were contained, by the kind of request or task; the log describes them.", ("kind",), faults
     )
-    poisoned = {(kind,): count for kind, count in context.monitoring.poison.counts.items()}
+    poisoned = {(kind,): count for kind, count in context.monitoring.poison_records.counts.items()}
     yield _labelled(
         "poisoned_records",
         "Stored records that could not be processed and were set aside, by kind.",

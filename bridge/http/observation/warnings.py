@@ -40,7 +40,7 @@ def warnings(context: HttpContext) -> Iterator[tuple[str, str]]:
     monitoring = context.monitoring
     if reason := monitoring.not_ready_reason():
         yield "not_ready", f"the broker does not serve all requests: {reason}"
-    if count := sum(not each.is_acknowledged for each in monitoring.poison.all()):
+    if count := sum(not each.is_acknowledged for each in monitoring.poison_records.all()):
         yield "set_aside", f"{count} stored records could not be processed and were set aside"
     if count := monitoring.sealed_data.damaged_places:
         yield "damaged", f"{count} places of sealed data are damaged; duolog log verify names them"

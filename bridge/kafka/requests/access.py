@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from duolog.bridge.security.authorizer import Authorizer
 from duolog.bridge.security.needs import AnyOf, Need, first_refused
 from duolog.bridge.security.rules import ResourceType
-from duolog.bridge.security.session import VERDICTS_MAX, Session
+from duolog.bridge.security.session import DECISIONS_MAX, Session
 from duolog.protocol.kafka.api_messages import ErrorCode
 
 ERRORS: Final = {
@@ -48,7 +48,7 @@ class Access(NamedTuple):
     items: tuple[Items, ...] = ()  # An array is named differently in different versions; a version has one of them.
     is_seen: bool = False
     is_change: bool = False  # The request is administrative: it needs one of `audit_log.CHANGES`.
-    remembered: Remembered | None = None  # Of the hot requests; None: decide about each request.
+    remembered: Remembered | None = None  # Set for frequent requests; None: the broker decides about each request.
 
 
 class RefusedItems(NamedTuple):
@@ -60,30 +60,30 @@ class RefusedItems(NamedTuple):
     needs: tuple[Need, ...] = ()  # What was refused.
 
 
-class Verdict(NamedTuple):
+class AccessDecision(NamedTuple):
     """The decision about one request."""
 
-    need: Need | None = None  # RefusedItems as a whole, because of this.
+    need: Need | None = None  # The need for which the whole request is refused; None if it is not.
     body: Any = None  # The body with the allowed items; None: the request's own.
     refused: RefusedItems | None = None
 
 
-ALLOWED: Final = Verdict()
+ALLOWED: Final = AccessDecision()
 
 
 def remember(topics: set[str], partitions: Iterable[tuple[Any, ...]], is_plain: Callable[[str], bool]) -> None:
     """Remember the topics of a Produce or Fetch that was allowed as it is."""
-    if len(topics) >= VERDICTS_MAX:
+    if len(topics) >= DECISIONS_MAX:
         topics.clear()
     topics.update(partition[0] for partition in partitions if is_plain(partition[0]))
 
 
-def decide(access: Access, authorizer: Authorizer, session: Session, context: Any, body: Any) -> Verdict:
+def decide(access: Access, authorizer: Authorizer, session: Session, context: Any, body: Any) -> AccessDecision:
     """Decide about a request."""
     if access.whole is not None:
         need = first_refused(authorizer, session, access.whole(context, body))
         if need is not None:
-            return Verdict(need)
+            return AccessDecision(need)
     for items in access.items:
         asked: Sequence[Any] | None = getattr(body, items.array, None)
         if asked:
@@ -102,7 +102,7 @@ def needs_of(access: Access, context: Any, body: Any) -> Iterator[Need]:
 
 def _of_items(
     items: Items, asked: Sequence[Any], authorizer: Authorizer, session: Session, context: Any, body: Any
-) -> Verdict:
+) -> AccessDecision:
     allowed: list[Any] = []
     refused: dict[ErrorCode, list[Any]] = {}
     lacking: list[Need] = []
@@ -118,8 +118,12 @@ def _of_items(
     bodies = {error: _with(body, items.array, found) for error, found in refused.items()}
     if items.is_atomic:
         rest = _with(body, items.array, allowed) if allowed else None
-        return Verdict(None, _with(body, items.array, ()), RefusedItems(items.array, bodies, rest, tuple(lacking)))
-    return Verdict(None, _with(body, items.array, allowed), RefusedItems(items.array, bodies, None, tuple(lacking)))
+        return AccessDecision(
+            None, _with(body, items.array, ()), RefusedItems(items.array, bodies, rest, tuple(lacking))
+        )
+    return AccessDecision(
+        None, _with(body, items.array, allowed), RefusedItems(items.array, bodies, None, tuple(lacking))
+    )
 
 
 def _with(body: Any, array: str, items: Sequence[Any]) -> Any:

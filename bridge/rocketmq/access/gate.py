@@ -14,7 +14,7 @@ from duolog.bridge.security.audit.audit_log import CHANGES
 from duolog.bridge.security.needs import AnyOf, first_refused
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.security.security import Security
-from duolog.bridge.security.session import VERDICTS_MAX, Session
+from duolog.bridge.security.session import DECISIONS_MAX, Session
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.remoting import RemotingCommand
@@ -82,7 +82,7 @@ class Gate:
         granted = self.decide_request(session, command, row, context)
         # The first message of a topic needs CREATE. What a retry topic needs changes with the messages in it.
         if topic is not None and self.resources.is_plain(topic.kafka_name):
-            if len(session.sends) >= VERDICTS_MAX:
+            if len(session.sends) >= DECISIONS_MAX:
                 session.sends.clear()
             session.sends[command.code, name] = (topic, granted)
         return granted

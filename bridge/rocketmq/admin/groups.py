@@ -79,7 +79,7 @@ def _check_group_config(context: RocketMQContext, config: SubscriptionGroupConfi
 def group_config(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:
     """Return the config of a group, which is created if necessary: Apache's gRPC proxy asks before the first pop."""
     name = GroupRequest.parse(command.ext).group
-    context.groups.configs.welcome((name,), context.clock.now_ms())
+    context.groups.configs.ensure_if_writable((name,), context.clock.now_ms())
     config = context.groups.configs.find(name)
     if config is None:
         raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:200]}")

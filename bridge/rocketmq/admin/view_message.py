@@ -64,5 +64,5 @@ def find_record(
         granted.check_topic(topic, Operation.READ)
     queue, offset = address
     end = context.messages.isolation.stable_end(queue)
-    found = yield from read(context.messages.reader.rocketmq(queue, topic, offset, 1, 1, end))
+    found = yield from read(context.messages.reader.read_for_rocketmq(queue, topic, offset, 1, 1, end))
     return found.buffers[0] if found.buffers else None

@@ -164,7 +164,7 @@ def _letter_of(context: RocketMQContext, topic: Topic, buffer: Buffer, expires_m
 def _set_aside(context: RocketMQContext, topic: Topic, buffer: Buffer, error: Exception) -> None:
     found = message.decode(buffer)
     place = f"{topic.name} queue {found.queue_id}, offset {found.queue_offset}"
-    context.poison.set_aside("expired message", place, error)
+    context.poison_records.set_aside("expired message", place, error)
 
 
 def _frames(

@@ -75,8 +75,8 @@ class GroupConfigs:
             [GroupConfigured(group, _settings_of(SubscriptionGroupConfig(group_name=group))) for group in new], now_ms
         )
 
-    def welcome(self, groups: Iterable[str], now_ms: int) -> None:
-        """Do the same for groups that only read. If the log refuses the append, they read with the default config.
+    def ensure_if_writable(self, groups: Iterable[str], now_ms: int) -> None:
+        """Create missing configs as `ensure_all` does; if the log refuses the append, the groups use the defaults.
 
         Raises TooManyGroups.
         """

@@ -59,7 +59,7 @@ def heart_beat(context: RocketMQContext, connection: RocketMQConnection, command
     data.consumer_data_set = [each for each in data.consumer_data_set if _is_admitted(context, each)]
     names = [each.group_name for each in data.consumer_data_set]
     context.groups.members.check(connection, data)
-    context.groups.configs.welcome(names, context.clock.now_ms())
+    context.groups.configs.ensure_if_writable(names, context.clock.now_ms())
     user = "" if connection.session is None else connection.session.name
     client = Client(data.client_id, command.language[:NAME_CHARACTERS_MAX], command.version, user)
     _join(context, connection, client, data)

@@ -141,7 +141,7 @@ def update_consumer_offset(
     now_ms = context.clock.now_ms()
     if command.is_oneway:
         if context.groups.client_protocols.admits(group, ClientProtocol.ROCKETMQ):
-            context.groups.configs.welcome((request.consumer_group,), now_ms)
+            context.groups.configs.ensure_if_writable((request.consumer_group,), now_ms)
         commit_one_way(context, group, positions[0])
         return None
     if not context.groups.client_protocols.admits(group, ClientProtocol.ROCKETMQ):

@@ -55,7 +55,7 @@ def pull_message(context: RocketMQContext, connection: RocketMQConnection, comma
     request = PullRequest.parse(command.ext)
     topic = _topic(context, request)
     wanted = _wanted(context, connection, request)
-    context.groups.configs.welcome((request.consumer_group,), context.clock.now_ms())
+    context.groups.configs.ensure_if_writable((request.consumer_group,), context.clock.now_ms())
     request.subscription = request.expression_type = None  # A held pull keeps the filter only.
     if request.sys_flag & flags.PULL_COMMIT_OFFSET:
         _commit(context, topic, request)
@@ -239,7 +239,7 @@ class _Pull:
         bytes_max = min(BYTES_MAX, context.server.connections.answer_room_bytes())
         if request.max_msg_bytes is not None and 0 < request.max_msg_bytes < bytes_max:
             bytes_max = request.max_msg_bytes
-        return context.messages.reader.rocketmq(
+        return context.messages.reader.read_for_rocketmq(
             queue, self._topic, self._offset, count, max(bytes_max, 1), end, self._wanted
         )
 

@@ -96,7 +96,7 @@ def _peek(
             continue
         bytes_max = max(1, min(BYTES_MAX, context.server.connections.answer_room_bytes()) - sum(map(len, buffers)))
         try:
-            found = context.messages.reader.rocketmq(queue, topic, offset, room, bytes_max, end)
+            found = context.messages.reader.read_for_rocketmq(queue, topic, offset, room, bytes_max, end)
         except OffsetOutOfRange:
             continue  # Retention has just raised the log start offset.
         if isinstance(found, Later):

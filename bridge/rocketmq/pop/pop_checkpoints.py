@@ -156,7 +156,7 @@ class PopCheckpoints:
             (GroupDeleted, self._replay_group_deleted),
         ):
             state_log.own(record_type, replay)  # type: ignore[arg-type]
-        self._moment = state_log.on_copied_snapshot(
+        self._snapshot_copies = state_log.on_copied_snapshot(
             lambda: self._checkpoints, lambda name: _records_of(self._checkpoints.get(name))
         )
 
@@ -223,7 +223,7 @@ class PopCheckpoints:
         later = {offset: _moved(each_ms, pop_ms, now_ms) for offset, each_ms in checkpoint.later.items()}
         if due_ms == checkpoint.due_ms and later == checkpoint.later:
             return
-        self._moment.before_change(checkpoint.name)
+        self._snapshot_copies.before_change(checkpoint.name)
         checkpoint.due_ms, checkpoint.later = due_ms, later
         if checkpoint.next_due_ms != before_ms:
             self._schedule(checkpoint)
@@ -231,7 +231,7 @@ class PopCheckpoints:
     def retry_at(self, checkpoint: PopCheckpoint, until_ms: int) -> None:
         """Make a checkpoint due again whose messages could not be revived. The log has no record of it."""
         if self._checkpoints.get(checkpoint.name) is checkpoint:
-            self._moment.before_change(checkpoint.name)
+            self._snapshot_copies.before_change(checkpoint.name)
             checkpoint.due_ms = until_ms
             self._schedule(checkpoint)
 
@@ -263,7 +263,7 @@ class PopCheckpoints:
         checkpoint = self._checkpoints.get(CheckpointName(record.group, record.key, record.start_offset, record.pop_ms))
         if checkpoint is None:
             return
-        self._moment.before_change(checkpoint.name)
+        self._snapshot_copies.before_change(checkpoint.name)
         due_ms = checkpoint.next_due_ms
         checkpoint.settle([record.start_offset + delta for delta in record.deltas])
         if not checkpoint.pending_count:
@@ -277,7 +277,7 @@ class PopCheckpoints:
         checkpoint = self._checkpoints.get(CheckpointName(record.group, record.key, record.start_offset, record.pop_ms))
         if checkpoint is None or not checkpoint.is_pending(record.offset):
             return
-        self._moment.before_change(checkpoint.name)
+        self._snapshot_copies.before_change(checkpoint.name)
         if checkpoint.is_ordered:
             checkpoint.later[record.offset] = record.due_ms
             self._count(checkpoint)
@@ -315,7 +315,7 @@ class PopCheckpoints:
 
     def _remove(self, checkpoint: PopCheckpoint) -> None:
         name = checkpoint.name
-        self._moment.before_change(name)
+        self._snapshot_copies.before_change(name)
         del self._checkpoints[name]
         self._bytes -= checkpoint.counted_bytes
         if checkpoint.timer is not None:

@@ -182,7 +182,7 @@ class _Pop:
             if offset >= end:
                 break
             try:
-                found = context.messages.reader.rocketmq(
+                found = context.messages.reader.read_for_rocketmq(
                     queue, source.topic, offset, room, self._room_bytes(), end, wanted
                 )
             except OffsetOutOfRange:

@@ -84,7 +84,9 @@ def _revive(context: RocketMQContext, checkpoint: PopCheckpoint) -> None:
         _give_back(context, checkpoint, topic, Records([], last + 1))
         return
     try:
-        found = context.messages.reader.rocketmq(queue, topic, offset, last - offset + 1, BYTES_AT_ONCE, last + 1)
+        found = context.messages.reader.read_for_rocketmq(
+            queue, topic, offset, last - offset + 1, BYTES_AT_ONCE, last + 1
+        )
     except StoreError as error:
         _on_read(context, checkpoint, topic, error)
         return
@@ -132,7 +134,7 @@ def _plan_copies(
         except Exception as error:  # noqa: BLE001 - set aside, or raised again
             _, queue_id = Queue.split(checkpoint.name.key)
             place = f"{topic.name} queue {queue_id}, offset {message.queue_offset_of(buffer)}"
-            context.poison.set_aside("popped message", place, error)
+            context.poison_records.set_aside("popped message", place, error)
             continue
         if copy is None:
             continue

@@ -21,7 +21,7 @@ from duolog.bridge.data.half_frames import read_half
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.monitoring.metrics import CheckCounts
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.records import frame_formats
 from duolog.bridge.rocketmq.access.requirements import topic_needs
@@ -62,11 +62,11 @@ class CheckBackLoop:
         decisions: HalfDecisions,
         wall_time: WallTime,
         clock: Clock,
-        poison: Poison,
+        poison_records: PoisonRecords,
         counts: CheckCounts,
     ) -> None:
         self._halves, self._producers, self._callbacks, self._decisions = halves, producers, callbacks, decisions
-        self._wall_time, self._clock, self._poison = wall_time, clock, poison
+        self._wall_time, self._clock, self._poison_records = wall_time, clock, poison_records
         self._counts = counts
         self._not_before_ms = 0
         self._last_abandoned: Half | None = None  # The last half message that was given up and not logged yet.
@@ -99,7 +99,7 @@ class CheckBackLoop:
         to_read: list[tuple[Half, bool]] = []
         has_producer, room = cache(self._has_producer), _CallbackRoom(self._callbacks)
         for half in due:
-            is_last = self._halves.state.is_last_check(half, careful_ms)
+            is_last = self._halves.state.must_give_up(half, careful_ms)
             if not is_last and _is_url(half.asker) and not room.take(half.asker):
                 postponed.append(half)
                 continue
@@ -149,7 +149,7 @@ class CheckBackLoop:
 
     def _set_aside(self, half: Half, error: Exception, *, is_last: bool) -> None:
         """Report a half message that raised. After its last check it ends without a copy, to free its segment."""
-        self._poison.set_aside("half message", f"half topic, offset {half.offset}, of {half.asker}", error)
+        self._poison_records.set_aside("half message", f"half topic, offset {half.offset}, of {half.asker}", error)
         if is_last and half.offset in self._halves.state:
             self._end_without_copy(half)
 
@@ -302,7 +302,7 @@ def check_back_loop(context: RocketMQContext, decisions: HalfDecisions, callback
         decisions,
         context.messages.wall_time,
         context.clock,
-        context.poison,
+        context.poison_records,
         context.metrics.check_backs,
     )
 

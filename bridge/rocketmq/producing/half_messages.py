@@ -19,7 +19,7 @@ from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.net.answers import Answer
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record
 from duolog.bridge.rocketmq.access.gate import Granted
@@ -195,7 +195,7 @@ async def decide(context: RocketMQContext, offset: int, verdict: HalfVerdict) ->
     Raises UnknownHalf, AlreadyDecided, RequestRefused if the topic of the message was deleted, and StoreError.
     """
     found = context.messages.halves.read(offset)
-    stored: Stored = await awaited(found.start) if isinstance(found, Later) else found
+    stored: Stored = await wait_for_callback(found.start) if isinstance(found, Later) else found
     if stored.form != frame_formats.ROCKETMQ:
         raise UnknownHalf(f"the half message {offset} is not one of a RocketMQ producer")
     now_ms = context.clock.now_ms()

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from duolog.bridge.data import expiry
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import Records
-from duolog.bridge.net.futures import awaited
+from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records.codec import Record
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.retry.dead_letters import failed_of
@@ -230,7 +230,7 @@ def _again(context: RocketMQContext, dead: Topic, queue: Queue, record: Buffer, 
         raise
     except Exception as error:  # noqa: BLE001 - set aside, or raised again
         place = f"{dead.rocketmq_name} queue {queue.queue_id}, offset {message.queue_offset_of(record)}"
-        context.poison.set_aside("dead letter", place, error)
+        context.poison_records.set_aside("dead letter", place, error)
         return []
 
 
@@ -244,5 +244,5 @@ def _alive(dead: Message, marks: dict[str, None]) -> Message:
 
 
 async def _read(context: RocketMQContext, topic: Topic, queue: Queue, offset: int, until: int) -> Records:
-    found = context.messages.reader.rocketmq(queue, topic, offset, SLICE_MESSAGES_MAX, SLICE_BYTES_MAX, until)
-    return await awaited(found.start) if isinstance(found, Later) else found
+    found = context.messages.reader.read_for_rocketmq(queue, topic, offset, SLICE_MESSAGES_MAX, SLICE_BYTES_MAX, until)
+    return await wait_for_callback(found.start) if isinstance(found, Later) else found

@@ -89,10 +89,10 @@ def compile_condition(expression: str) -> Condition:
     except UnexpectedEOF:
         raise illegal(len(expression), "the expression ends too early") from None
     part = as_condition(whole)
-    return _remembering(part.evaluate, sorted(part.names))
+    return _with_cached_results(part.evaluate, sorted(part.names))
 
 
-def _remembering(evaluate: Evaluate, names: list[str]) -> Condition:
+def _with_cached_results(evaluate: Evaluate, names: list[str]) -> Condition:
     """Return the condition with a cache of its results: most conditions use properties with few different values."""
     number, finders = next(_numbers), [properties.finder(name) for name in names]
 

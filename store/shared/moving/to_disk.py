@@ -17,8 +17,8 @@ from duolog.store.shared.events import Event
 from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.moving.to_store import MoveFailed
 from duolog.store.shared.requests import CommandRequests, Requests
+from duolog.store.shared.segments.log_download import FellBehind, download_log
 from duolog.store.shared.segments.manifest import Manifests
-from duolog.store.shared.segments.materialize import FellBehind, materialize
 from duolog.store.shared.wal.log_cursor import Ignored, LogCursor, Units
 from duolog.store.shared.wal.slots import WINDOW
 from duolog.store.shared.wal.stream import KEY, decode_stream
@@ -55,7 +55,7 @@ async def move_to_disk(
     cursor = LogCursor.at_start(decode_stream(found))
     await manifests.refresh()
     if manifests.floor is not None:
-        await _materialize(requests, files, manifests)
+        await _download_log(requests, files, manifests)
         cursor = LogCursor(manifests.floor.owner, manifests.floor.tail)
     is_ended = await _copy_slots(requests, files, cursor)
     await requests.pause(watch_ms)
@@ -72,10 +72,10 @@ async def move_to_disk(
     return MovedLog(cursor.position, is_ended)
 
 
-async def _materialize(requests: Requests, files: Files, manifests: Manifests) -> None:
+async def _download_log(requests: Requests, files: Files, manifests: Manifests) -> None:
     while True:
         with suppress(FellBehind):
-            return await materialize(requests, files, manifests)
+            return await download_log(requests, files, manifests)
 
 
 async def _copy_slots(requests: Requests, files: Files, cursor: LogCursor) -> bool:

@@ -5,7 +5,7 @@
     3. the WAL objects up to the floor are deleted, except fences
 
 Ranges that retention has removed from the local log are left out, and segment objects within them are deleted. The
-manifest then names a snapshot with their state (`store/shared/segments/materialize.py`).
+manifest then names a snapshot with their state (`store/shared/segments/log_download.py`).
 
 A crash after step 1 leaves segment objects without a name: the next compaction creates the same object again, or
 another one under another name. A crash after step 2 leaves WAL objects below the floor, which nobody reads. Both are

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from duolog.bridge.config import Options
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.records import codec
 from duolog.bridge.state import topic_configs
 from duolog.bridge.state.group_offsets import GroupOffsets
@@ -56,7 +56,7 @@ class State:
 
 def new_state(options: Options | None = None) -> State:
     options = options or Options()
-    state_log = StateLog(codec, Poison())
+    state_log = StateLog(codec, PoisonRecords())
     catalog = Topics(
         state_log,
         options.topics,

@@ -1,6 +1,6 @@
 """Proves what the external watchdog does to a process that stands still, with a real child of this process.
 
-This process is the broker: it sends one beat, and no further one.
+This process is the broker: it sends one heartbeat, and no further one.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Opened:
 
 
 async def stall(ports: list[int], opened: Opened) -> ExternalWatchdog:
-    """Send one beat, and none until the child has reported."""
+    """Send one heartbeat, and none until the child has reported."""
     loop = asyncio.get_running_loop()
     with ExternalWatchdog(loop, cast(Any, opened), ports, STALL_MS, lambda: None) as watchdog:
         watchdog.advance(1_000)

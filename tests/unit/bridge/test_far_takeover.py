@@ -312,7 +312,7 @@ def new_messages_of(core: FarCore) -> list[Message]:
     assert queue.start_offset == 0
     if core.looked_offset == queue.visible_end:
         return []
-    records = now(core.reader.rocketmq(queue, topic, core.looked_offset, 1 << 20, 1 << 30, queue.visible_end))
+    records = now(core.reader.read_for_rocketmq(queue, topic, core.looked_offset, 1 << 20, 1 << 30, queue.visible_end))
     core.looked_offset = queue.visible_end
     return [rocketmq_message.decode(buffer) for buffer in records.buffers]
 

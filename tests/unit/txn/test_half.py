@@ -48,7 +48,7 @@ def look(halves: HalfMessages) -> str:
         return "-"
     (half,) = found
     halves.checked([half.offset], due_ms)
-    if halves.is_last_check(half, due_ms):
+    if halves.must_give_up(half, due_ms):
         halves.decided(half.offset, HalfVerdict.GIVEN_UP)
         return "given up"
     return "asked"

@@ -78,7 +78,7 @@ def readable(core: ManualCore) -> dict[int, bytes]:
     kafka: dict[int, bytes] = {}
     offset = queue.start_offset
     while offset < queue.visible_end:
-        for buffer in core.reader.kafka(queue, topic, offset, 1 << 20, queue.visible_end):
+        for buffer in core.reader.read_for_kafka(queue, topic, offset, 1 << 20, queue.visible_end):
             header = record_batch.read_header(buffer)
             if not header.is_control:
                 kafka |= {record.offset: bytes(record.value) for record in record_reader.records(buffer, 1 << 20)}
@@ -87,7 +87,7 @@ def readable(core: ManualCore) -> dict[int, bytes]:
     rocketmq: dict[int, bytes] = {}
     offset = queue.start_offset
     while offset < queue.visible_end:
-        found = core.reader.rocketmq(queue, topic, offset, 32, 1 << 20, queue.visible_end)
+        found = core.reader.read_for_rocketmq(queue, topic, offset, 32, 1 << 20, queue.visible_end)
         for buffer in found.buffers:
             each = rocketmq_message.decode(buffer)
             rocketmq[each.queue_offset] = bytes(each.body)
@@ -198,7 +198,7 @@ def test_a_delayed_message_that_was_damaged_is_set_aside(tmp_path: Path, capsys:
         core.delays.run(core.clock.now_ms(), core.clock.mono_ms())
         core.settle()
     assert readable(core) == {0: b"before", 1: b"after"}
-    assert [row.kind for row in core.poison.all()] == ["delayed message"]
+    assert [row.kind for row in core.poison_records.all()] == ["delayed message"]
 
 
 def test_an_intact_log_is_not_changed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

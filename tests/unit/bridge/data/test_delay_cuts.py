@@ -205,7 +205,7 @@ def delivered(core: ManualCore) -> dict[int, tuple[bytes, int]]:
     """Return the bodies in the queue by offset, each with its store time."""
     topic = core.topic("orders", 1)
     queue = topic.queues[0]
-    records = now(core.reader.rocketmq(queue, topic, queue.start_offset, 1 << 20, 1 << 30, queue.visible_end))
+    records = now(core.reader.read_for_rocketmq(queue, topic, queue.start_offset, 1 << 20, 1 << 30, queue.visible_end))
     messages = [rocketmq_message.decode(buffer) for buffer in records.buffers]
     for each in messages:
         assert names.parse(each.properties).get("REAL_TOPIC") is None

@@ -56,12 +56,14 @@ class Bench(PublishBench):
 
     def records(self, topic: Topic, queue_id: int = 0) -> list[Record]:
         queue = topic.queues[queue_id]
-        found = now(self.reader.kafka(queue, topic, queue.start_offset, 1 << 30, queue.visible_end))
+        found = now(self.reader.read_for_kafka(queue, topic, queue.start_offset, 1 << 30, queue.visible_end))
         return [record for frame in found for record in record_reader.records(frame, 1 << 24)]
 
     def messages(self, topic: Topic, queue_id: int = 0) -> list[Message]:
         queue = topic.queues[queue_id]
-        found = now(self.reader.rocketmq(queue, topic, queue.start_offset, 1 << 20, 1 << 30, queue.visible_end))
+        found = now(
+            self.reader.read_for_rocketmq(queue, topic, queue.start_offset, 1 << 20, 1 << 30, queue.visible_end)
+        )
         return [rocketmq_message.decode(buffer) for buffer in found.buffers]
 
     def send(self, topic: Topic, body: bytes, properties: str, queue_id: int = 0) -> str:

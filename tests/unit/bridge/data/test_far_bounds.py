@@ -43,7 +43,7 @@ def with_many(disk: CrashDisk, first_ms: int, step_ms: int) -> Bench:
 def test_messages_that_are_due_before_a_table_is_kept_wait_for_it_without_work() -> None:
     """The first table may take long to reach the object store. What is due after its messages waits for them."""
     bench, kept = Bench(), list[Callable[[None], None]]()
-    bench.tree.context.keeper.keep = lambda files, done: kept.append(done)  # type: ignore[method-assign]
+    bench.tree.context.table_copies.copy = lambda files, done: kept.append(done)  # type: ignore[method-assign]
 
     def send(body: bytes, due_ms: int) -> None:
         one = batch([body], headers=[("TIMER_DELIVER_MS", b"%d" % due_ms)])

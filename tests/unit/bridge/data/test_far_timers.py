@@ -103,7 +103,7 @@ def bodies(core: ManualCore, name: str) -> list[bytes]:
     queue = topic.queues[0]
     found: list[bytes] = []
     while (offset := queue.start_offset + len(found)) < queue.visible_end:
-        frames = now(core.reader.kafka(queue, topic, offset, 1 << 30, queue.visible_end))
+        frames = now(core.reader.read_for_kafka(queue, topic, offset, 1 << 30, queue.visible_end))
         found += [record.value for frame in frames for record in record_reader.records(frame, 1 << 24)]
     return found
 

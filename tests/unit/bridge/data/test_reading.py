@@ -43,7 +43,9 @@ def mixed(bench: PublishBench, seed: int, count: int = 40):
 
 def read_kafka(bench: PublishBench, topic, offset: int, max_bytes: int = 1 << 20, until: int | None = None) -> list:
     queue = topic.queues[0]
-    buffers = now(bench.reader.kafka(queue, topic, offset, max_bytes, queue.visible_end if until is None else until))
+    buffers = now(
+        bench.reader.read_for_kafka(queue, topic, offset, max_bytes, queue.visible_end if until is None else until)
+    )
     return [record for buffer in buffers for record in record_reader.records(buffer, 1 << 20)]
 
 
@@ -51,7 +53,7 @@ def read_rocketmq(
     bench: PublishBench, topic, offset: int, max_count: int = 32, max_bytes: int = 1 << 20, wanted=None
 ) -> tuple:
     queue = topic.queues[0]
-    found = now(bench.reader.rocketmq(queue, topic, offset, max_count, max_bytes, queue.visible_end, wanted))
+    found = now(bench.reader.read_for_rocketmq(queue, topic, offset, max_count, max_bytes, queue.visible_end, wanted))
     return [rocketmq_message.decode(buffer) for buffer in found.buffers], found.next_offset
 
 
@@ -101,9 +103,9 @@ def test_same_protocol_reads_the_frames_themselves() -> None:
     bench.rocketmq(topic, message(b"c"))
     queue = topic.queues[0]
     first, second = bench.store.reader.read(queue, 0, max_bytes=1 << 20, until=3)
-    assert bench.reader.kafka(queue, topic, 1, 1 << 20, 3)[0] is not None
-    assert bytes(bench.reader.kafka(queue, topic, 1, 1 << 20, 3)[0]) == bytes(first.frame)
-    assert bytes(bench.reader.rocketmq(queue, topic, 2, 1, 1 << 20, 3).buffers[0]) == bytes(second.frame)
+    assert bench.reader.read_for_kafka(queue, topic, 1, 1 << 20, 3)[0] is not None
+    assert bytes(bench.reader.read_for_kafka(queue, topic, 1, 1 << 20, 3)[0]) == bytes(first.frame)
+    assert bytes(bench.reader.read_for_rocketmq(queue, topic, 2, 1, 1 << 20, 3).buffers[0]) == bytes(second.frame)
     assert bench.metrics.converted_records == {"kafka": 2, "rocketmq": 0}
 
 
@@ -138,8 +140,11 @@ def test_end_is_where_the_caller_says() -> None:
     queue = topic.queues[0]
     assert [record.offset for record in read_kafka(bench, topic, 0, until=1)] == [0]
     assert read_kafka(bench, topic, 2) == []
-    assert bench.reader.rocketmq(queue, topic, 2, 32, 1 << 20, 2) == ([], 2)
-    for read in (bench.reader.kafka, lambda *where: bench.reader.rocketmq(*where[:3], 32, *where[3:])):
+    assert bench.reader.read_for_rocketmq(queue, topic, 2, 32, 1 << 20, 2) == ([], 2)
+    for read in (
+        bench.reader.read_for_kafka,
+        lambda *where: bench.reader.read_for_rocketmq(*where[:3], 32, *where[3:]),
+    ):
         with pytest.raises(OffsetOutOfRange):
             read(queue, topic, 3, 1 << 20, 2)
 
@@ -312,7 +317,7 @@ def test_a_read_opens_no_more_than_so_many_bytes(expression: tuple[str | None, s
     wanted = filter_of(*expression)
     offset, reads = 0, 0
     while offset < 8:
-        found = now(bench.reader.rocketmq(topic.queues[0], topic, offset, 32, 64 << 20, 8, wanted))
+        found = now(bench.reader.read_for_rocketmq(topic.queues[0], topic, offset, 32, 64 << 20, 8, wanted))
         assert 1 <= found.next_offset - offset <= 2
         offset, reads = found.next_offset, reads + 1
     assert reads >= 4
@@ -422,7 +427,7 @@ def test_cold_read_waits_and_hears_of_retention() -> None:
     bench = PublishBench(store=COLD)
     topic, queue = mixed(bench, seed=1)
     bench.disk.cached = False
-    later = bench.reader.kafka(queue, topic, 0, 1 << 20, queue.visible_end)
+    later = bench.reader.read_for_kafka(queue, topic, 0, 1 << 20, queue.visible_end)
     assert isinstance(later, Later)
     bench.store.retention.trim(queue, 5, NOW)
     found: list[object] = []

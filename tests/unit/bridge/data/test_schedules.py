@@ -7,7 +7,7 @@ import pytest
 
 from duolog.bridge.config import DelayOptions
 from duolog.bridge.data.delayed.delay_headers import REPLACING_MAX
-from duolog.bridge.data.delayed.schedules import Outcome
+from duolog.bridge.data.delayed.schedules import ScheduleOutcome
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.cancellations import TimerOutcome
@@ -71,7 +71,7 @@ def test_runs_are_delivered_at_their_times_with_these_as_timestamps() -> None:
     bench = ScheduleBench()
     topic = bench.topic()
     made = bench.schedules.register("tick", Schedule(Every(SECOND), count=3), recurring(topic), NOW)
-    assert made.outcome is Outcome.CREATED
+    assert made.outcome is ScheduleOutcome.CREATED
     assert bench.schedules.next_deadline_ms() is not None
     bench.pass_until(NOW + SECOND - 1)
     assert bench.times(topic) == []
@@ -104,17 +104,17 @@ def test_registering_a_schedule_again_changes_nothing_and_another_with_its_name_
     topic = bench.topic()
     register = bench.schedules.register
     outcomes = [register("tick", EVERY_SECOND, recurring(topic), NOW + ms).outcome for ms in range(10)]
-    assert outcomes == [Outcome.CREATED, *[Outcome.UNCHANGED] * 9]
+    assert outcomes == [ScheduleOutcome.CREATED, *[ScheduleOutcome.UNCHANGED] * 9]
     bench.pass_until(NOW + SECOND)
     assert bench.times(topic) == [NOW + SECOND]
-    assert register("tick", EVERY_SECOND, recurring(topic, b"tock"), NOW + 1500).outcome is Outcome.REPLACED
+    assert register("tick", EVERY_SECOND, recurring(topic, b"tock"), NOW + 1500).outcome is ScheduleOutcome.REPLACED
     bench.pass_until(NOW + 2600)
     assert bench.times(topic) == [NOW + SECOND, NOW + 2500]
     ended = Schedule(Every(SECOND), count=1)
-    assert register("once", ended, recurring(topic), NOW + 2600).outcome is Outcome.CREATED
+    assert register("once", ended, recurring(topic), NOW + 2600).outcome is ScheduleOutcome.CREATED
     bench.pass_until(NOW + 3600)
     again = ScheduleBench(bench.disk.after_kill(), NOW + 3600)
-    assert again.schedules.register("once", ended, recurring(topic), NOW + 3700).outcome is Outcome.UNCHANGED
+    assert again.schedules.register("once", ended, recurring(topic), NOW + 3700).outcome is ScheduleOutcome.UNCHANGED
 
 
 def test_a_resumed_topic_gets_missed_runs_by_the_rule_of_the_schedule() -> None:
@@ -140,8 +140,8 @@ def test_a_removed_schedule_and_one_of_a_deleted_topic_have_no_more_runs() -> No
     topic, other = bench.topic(), bench.topic("other")
     bench.schedules.register("tick", EVERY_SECOND, recurring(topic), NOW)
     bench.schedules.register("tock", EVERY_SECOND, recurring(other), NOW)
-    assert bench.schedules.remove("tick", NOW).outcome is Outcome.REMOVED
-    assert bench.schedules.remove("tick", NOW).outcome is Outcome.NOT_FOUND
+    assert bench.schedules.remove("tick", NOW).outcome is ScheduleOutcome.REMOVED
+    assert bench.schedules.remove("tick", NOW).outcome is ScheduleOutcome.NOT_FOUND
     bench.topics.delete(other, NOW)
     bench.pass_until(NOW + 5 * SECOND)
     assert (bench.times(topic), bench.names()) == ([], [])
@@ -159,8 +159,11 @@ def test_invalid_schedules_and_those_over_a_limit_are_refused() -> None:
     with pytest.raises(TooManySchedules, match="schedules_max"):
         bench.schedules.register("two", EVERY_SECOND, recurring(topic), NOW)
     replaced = bench.schedules.register("one", EVERY_SECOND, recurring(topic, bytes(700)), NOW)
-    assert replaced.outcome is Outcome.REPLACED, "the replaced schedule frees its memory"
-    assert bench.schedules.register("one", EVERY_SECOND, recurring(topic, bytes(800)), NOW).outcome is Outcome.REPLACED
+    assert replaced.outcome is ScheduleOutcome.REPLACED, "the replaced schedule frees its memory"
+    assert (
+        bench.schedules.register("one", EVERY_SECOND, recurring(topic, bytes(800)), NOW).outcome
+        is ScheduleOutcome.REPLACED
+    )
 
 
 def test_batch_over_the_limit_of_schedules_registers_nothing() -> None:
@@ -237,7 +240,7 @@ def test_activemq_headers_of_kafka_and_properties_of_rocketmq_make_a_schedule() 
     names = {name for record in bench.records(topic) for name, _ in record.headers}
     assert names == {"SCHEDULE_NAME", "__BORN_TIMESTAMP"}
     assert other.queues[0].visible_end == 3
-    found = now(bench.reader.rocketmq(other.queues[0], other, 0, 32, 1 << 20, 3))
+    found = now(bench.reader.read_for_rocketmq(other.queues[0], other, 0, 32, 1 << 20, 3))
     assert b"city\x01Bern" in bytes(found.buffers[0])
     assert b"AMQ_SCHEDULED" not in b"".join(map(bytes, found.buffers))
     assert bench.names() == [], "they have ended"

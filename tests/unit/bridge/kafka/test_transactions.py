@@ -404,7 +404,7 @@ def test_cold_read_knows_the_transactions_that_were_aborted_when_it_began(goes: 
         ApiKey.FETCH, 12, isolation_level=1, max_bytes=1, session_epoch=-1, min_bytes=1,
         topics=[{"topic": "orders", "partitions": [asked]}],
     )  # fmt: skip
-    pull: Any = bench.reader.rocketmq(queue, topic, 0, 2, 1, queue.visible_end)
+    pull: Any = bench.reader.read_for_rocketmq(queue, topic, 0, 2, 1, queue.visible_end)
     pulled: list[Any] = []
     if goes == "topic":
         bench.topics.delete(topic, bench.clock.now_ms())

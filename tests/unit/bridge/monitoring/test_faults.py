@@ -18,7 +18,7 @@ from duolog.bridge.kafka.requests import fault_answers
 from duolog.bridge.kafka.requests.api import KafkaApi
 from duolog.bridge.kafka.requests.request import KafkaRequest
 from duolog.bridge.monitoring.faults import QUIET_MS, Faults
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.net.connection import BUG
 from duolog.bridge.records import codec
 from duolog.bridge.records.broker import ClusterNamed
@@ -284,7 +284,7 @@ def test_fault_of_a_held_pull(end: Callable[[RocketMQBroker], None]) -> None:
     clients = [broker.connect(), broker.connect()]
     for client in clients:
         assert client.pull(0, sysFlag=6) is None
-    broker.reader.rocketmq = raises
+    broker.reader.read_for_rocketmq = raises
     end(broker)
     broker.publish(broker.topic(), b"b")
     for client in clients:
@@ -301,7 +301,7 @@ def test_fault_of_a_held_fetch() -> None:
     clients = [bench.connect(), bench.connect()]
     topics = [{"topic": "orders", "partitions": partitions}]
     numbers = [client.send(ApiKey.FETCH, 11, topics=topics, **asked) for client in clients]
-    bench.reader.kafka = raises
+    bench.reader.read_for_kafka = raises
     bench.write(topic, b"a")
     for client, number in zip(clients, numbers, strict=True):
         assert client.answer_to(number).error_code is ErrorCode.unknown_server_error
@@ -346,7 +346,7 @@ def test_turn_that_fails_is_followed_by_others() -> None:
 
 
 def test_state_that_cannot_follow_the_log_is_fatal() -> None:
-    state_log = StateLog(codec, Poison())
+    state_log = StateLog(codec, PoisonRecords())
     state_log.attach(cast(Any, MemoryLog()))
     state_log.own(ClusterNamed, raises)
     with pytest.raises(Fatal, match=r"\['ClusterNamed'\] were appended"):

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from duolog.bridge.monitoring.poison import KEPT_MAX, Poison
+from duolog.bridge.monitoring.poison import KEPT_MAX, PoisonRecords
 from duolog.bridge.records import codec, frame_formats
 from duolog.bridge.records.broker import ClusterNamed
 from duolog.bridge.records.codec import encode
@@ -78,7 +78,7 @@ def bad_properties() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_record_is_reported_once_and_the_list_is_bounded() -> None:
-    poison = Poison()
+    poison = PoisonRecords()
     for number in range(KEPT_MAX + 5):
         for _ in range(2):
             poison.set_aside("frame", f"position {number}", ValueError("x" * 10_000))
@@ -94,27 +94,27 @@ def test_acknowledged_records_stay_acknowledged_and_are_not_reported_again(caplo
     core.store.append([StateRecord(b"\xc1")], core.clock.now_ms())
     core.settle()
     core = ManualCore(disk=core.disk.after_kill())  # The replay sets it aside.
-    core.poison.set_aside("frame", "position 2", ValueError("x"))
-    assert core.poison.acknowledge("frame", "position 1", core.clock.now_ms())[0] == 0
-    assert core.poison.acknowledge("state record", None, core.clock.now_ms())[0] == 1
-    assert [each.is_acknowledged for each in core.poison.all()] == [True, False]
+    core.poison_records.set_aside("frame", "position 2", ValueError("x"))
+    assert core.poison_records.acknowledge("frame", "position 1", core.clock.now_ms())[0] == 0
+    assert core.poison_records.acknowledge("state record", None, core.clock.now_ms())[0] == 1
+    assert [each.is_acknowledged for each in core.poison_records.all()] == [True, False]
     core.settle()
     killed = ManualCore(disk=core.disk.after_kill())
-    killed.poison.save(killed.clock.now_ms(), 0)
+    killed.poison_records.save(killed.clock.now_ms(), 0)
     caplog.clear()
     killed.store.close(killed.clock.now_ms())
     stopped = ManualCore(disk=killed.disk.after_kill())
     for again in (killed, stopped):
-        rows = {each.kind: each.is_acknowledged for each in again.poison.all()}
+        rows = {each.kind: each.is_acknowledged for each in again.poison_records.all()}
         assert rows == {"state record": True, "frame": False}
     assert "state record" not in caplog.text
-    assert stopped.poison.acknowledge(None, None, stopped.clock.now_ms())[0] == 1
-    assert stopped.poison.acknowledge(None, None, stopped.clock.now_ms())[0] == 0
+    assert stopped.poison_records.acknowledge(None, None, stopped.clock.now_ms())[0] == 1
+    assert stopped.poison_records.acknowledge(None, None, stopped.clock.now_ms())[0] == 0
 
 
 @pytest.mark.parametrize("error", [DiskFull(), HalfApplied(), MemoryError()])
 def test_what_says_nothing_about_the_record_is_raised_again(error: Exception) -> None:
-    poison = Poison()
+    poison = PoisonRecords()
     with pytest.raises(type(error)):
         poison.set_aside("frame", "position 1", error)
     assert not poison.counts
@@ -124,7 +124,7 @@ def test_what_says_nothing_about_the_record_is_raised_again(error: Exception) ->
 
 
 def test_replay_goes_on_behind_what_raises() -> None:
-    poison = Poison()
+    poison = PoisonRecords()
     state_log = StateLog(codec, poison)
     seen: list[Any] = []
     state_log.own(ClusterNamed, raises)
@@ -161,7 +161,7 @@ def test_state_record_that_does_not_decode_is_set_aside_and_the_rest_of_its_unit
     core.store.append([StateRecord(payload), frame, StateRecord(good)], core.clock.now_ms())
     core.settle()
     again = ManualCore(disk=core.disk.after_kill())
-    assert again.poison.counts == {"state record": 1}
+    assert again.poison_records.counts == {"state record": 1}
     assert again.group_offsets.all_of("g")[topic.key(0)].offset == 7
     assert again.topic("orders").queues[0].end_offset == 1
 
@@ -178,15 +178,15 @@ def test_list_survives_a_kill_and_a_checkpoint_that_no_longer_has_the_record(cap
     caplog.set_level(logging.CRITICAL, "bridge")  # A worker of pytest-xdist cannot send a report with lone surrogates.
     core = ManualCore()
     core.store.append([StateRecord(b"\xc1")], core.clock.now_ms())
-    core.poison.set_aside("schedule", "nightly \udcff", ValueError("\udcff" * 1000))
-    core.poison.save(core.clock.now_ms(), 0)
+    core.poison_records.set_aside("schedule", "nightly \udcff", ValueError("\udcff" * 1000))
+    core.poison_records.save(core.clock.now_ms(), 0)
     core.settle()
     core = ManualCore(disk=core.disk.after_kill())
-    expected = {("schedule", "nightly ?"), ("state record", next(iter(core.poison.all())).place)}
+    expected = {("schedule", "nightly ?"), ("state record", next(iter(core.poison_records.all())).place)}
     for _ in range(3):
-        assert {(each.kind, each.place) for each in core.poison.all()} == expected
-        assert core.poison.counts == {"schedule": 1, "state record": 1}
-        assert core.poison.next_deadline_mono_ms() is not None or core.store.recovery.checkpoint_position > 0
+        assert {(each.kind, each.place) for each in core.poison_records.all()} == expected
+        assert core.poison_records.counts == {"schedule": 1, "state record": 1}
+        assert core.poison_records.next_deadline_mono_ms() is not None or core.store.recovery.checkpoint_position > 0
         core.store.checkpoint(0)
         core.settle()
         core = ManualCore(disk=core.disk.after_kill())
@@ -195,19 +195,19 @@ def test_list_survives_a_kill_and_a_checkpoint_that_no_longer_has_the_record(cap
 
 def test_list_is_saved_again_when_the_log_refused_it() -> None:
     core = ManualCore()
-    core.poison.set_aside("schedule", "nightly", ValueError())
+    core.poison_records.set_aside("schedule", "nightly", ValueError())
     core.store.write_state.refusal = DiskFull("full")
     with pytest.raises(DiskFull):
-        core.poison.save(0, 5_000)
-    assert core.poison.next_deadline_mono_ms() == 6_000
+        core.poison_records.save(0, 5_000)
+    assert core.poison_records.next_deadline_mono_ms() == 6_000
     core.store.write_state.refusal = None
-    core.poison.save(0, 6_000)
-    assert core.poison.next_deadline_mono_ms() is None
+    core.poison_records.save(0, 6_000)
+    assert core.poison_records.next_deadline_mono_ms() is None
 
 
 def test_error_of_the_disk_at_replay_says_nothing_about_the_record() -> None:
     with pytest.raises(OSError, match="too many"):
-        Poison().set_aside("state record", "position 1", OSError(24, "too many"))
+        PoisonRecords().set_aside("state record", "position 1", OSError(24, "too many"))
 
 
 def test_messages_of_a_topic_whose_record_is_poison_are_found_under_another_name() -> None:
@@ -232,7 +232,7 @@ def test_control_entry_that_does_not_decode_is_set_aside() -> None:
     core.store.appender.append_unit([Control(ControlKind.QUEUE, 1 << 16, b"short")], 1)
     core.settle()
     again = ManualCore(disk=core.disk.after_kill())
-    assert again.poison.counts == {"control entry": 1}
+    assert again.poison_records.counts == {"control entry": 1}
 
 
 def test_checkpoint_whose_owner_raises_does_not_prevent_the_next_one() -> None:
@@ -252,7 +252,7 @@ def test_checkpoint_whose_owner_raises_does_not_prevent_the_next_one() -> None:
 
 
 def _payloads(record: ClusterNamed) -> Iterator[bytes]:
-    state_log = StateLog(codec, Poison())
+    state_log = StateLog(codec, PoisonRecords())
     state_log.on_snapshot(lambda: [record])
     yield from state_log.snapshot()
 
@@ -273,7 +273,7 @@ def test_stored_schedule_whose_run_raises_is_set_aside_and_the_others_run() -> N
     for _ in range(3):
         bench.pass_until(bench.clock.now_ms() + SECOND)
     assert [each.value for each in bench.records(topic)] == [b"b"] * 3
-    assert [(each.kind, each.place) for each in bench.poison.all()] == [("schedule", "a")]
+    assert [(each.kind, each.place) for each in bench.poison_records.all()] == [("schedule", "a")]
     assert bench.schedules.remove("a", bench.clock.now_ms()).outcome.value == "removed"
     bench.settle()
     again = ScheduleBench(bench.disk.after_kill(), bench.clock.now_ms())
@@ -310,7 +310,7 @@ def test_delayed_message_that_raises_is_set_aside_and_the_others_are_delivered(
         broker.delays.run(broker.clock.now_ms(), 0)
     broker.settle()
     assert sorted(bodies(client.pull(0))) == [b"%d" % number for number in range(9) if number != 4]
-    ((kind, place, *_),) = broker.poison.all()
+    ((kind, place, *_),) = broker.poison_records.all()
     assert kind == "delayed message"
     assert place.startswith("position ")
     assert len(broker.delays.timers) == 0
@@ -333,7 +333,7 @@ def test_half_message_that_raises_at_each_look_ends_at_the_last(step: str) -> No
         client.beat("shop")
         broker.wait(INTERVAL)
     assert len(broker.halves.state) == 0
-    assert [each.kind for each in broker.poison.all()] == ["half message"]
+    assert [each.kind for each in broker.poison_records.all()] == ["half message"]
 
 
 # -- Properties that are not UTF-8
@@ -363,7 +363,7 @@ def test_dead_letter_that_raises_is_passed_over(
     fail_for_good(client, b"a", b"b")
     monkeypatch.setattr("duolog.bridge.rocketmq.retry.redrive.copy_of", raises)
     assert asyncio.run(redrive(broker.rocketmq_context, "billing", "retry"))[0] == 0
-    assert [each.place for each in broker.poison.all()] == [
+    assert [each.place for each in broker.poison_records.all()] == [
         "%DLQ%billing queue 0, offset 0", "%DLQ%billing queue 0, offset 1"
     ]  # fmt: skip
 
@@ -385,7 +385,9 @@ def test_popped_message_that_raises_does_not_hold_up_the_others(
         patch.setattr("duolog.bridge.rocketmq.pop.revive.copy_of", raises)
         broker.pass_ms(INVISIBLE_MS)
     assert nothing(client)
-    assert [(each.kind, each.place) for each in broker.poison.all()] == [("popped message", "orders queue 0, offset 0")]
+    assert [(each.kind, each.place) for each in broker.poison_records.all()] == [
+        ("popped message", "orders queue 0, offset 0")
+    ]
     assert len(broker.rocketmq_context.pop.checkpoints) == 0
 
 
@@ -412,7 +414,7 @@ def test_expired_message_that_raises_is_given_as_it_is(
     monkeypatch.setattr("duolog.bridge.rocketmq.consuming.expired.expired_copy", raises)
     answer = client.pull(0)
     assert (answer.code, bodies(answer)) == (ResponseCode.SUCCESS, [b"a"])
-    assert [each.kind for each in broker.poison.all()] == ["expired message"]
+    assert [each.kind for each in broker.poison_records.all()] == ["expired message"]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from duolog.bridge.config import Options, SecurityOptions
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.records import codec
 from duolog.bridge.records.security import ScramVerifier, UserSet
 from duolog.bridge.security.acls import Acls, TooManyRules
@@ -32,7 +32,7 @@ class Bench:
     """Users and rules on a log in memory."""
 
     def __init__(self, **settings: object) -> None:
-        self.state_log = StateLog(codec, Poison())
+        self.state_log = StateLog(codec, PoisonRecords())
         self.log = MemoryLog()
         options = Options(security=SecurityOptions(enabled=True, **settings))  # type: ignore[arg-type]
         self.security = Security(self.state_log, options, ManualClock())
@@ -54,7 +54,7 @@ class Bench:
 
 
 CASES = [
-    # rules of alice, then (operation, name, verdict)
+    # rules of alice, then (operation, name, decision)
     ([], ("read", "orders", False)),
     ([("allow", "User:alice", "topic", "orders", "read")], ("read", "orders", True)),
     ([("allow", "User:alice", "topic", "orders", "read")], ("write", "orders", False)),
@@ -105,8 +105,8 @@ def test_decision_is_that_of_the_rules(rules: list[tuple[str, ...]], asked: tupl
     bench = Bench()
     bench.user("alice", groups=("devs",))
     bench.security.acls.add([rule(*each) for each in rules], NOW)
-    operation, name, verdict = asked
-    assert bench.may(bench.session("alice"), operation, name) is verdict
+    operation, name, decision = asked
+    assert bench.may(bench.session("alice"), operation, name) is decision
 
 
 @pytest.mark.parametrize("settings", [{}, {"allow_if_no_rule": True}])
@@ -281,5 +281,5 @@ def test_topics_with_messages_of_others_need_the_rights_on_those(topic: str, ope
 )
 def test_open_broker_is_named_unless_it_listens_on_loopback_alone(hosts: list[str], open_to: str) -> None:
     listening = [(host, 9092) for host in hosts]
-    assert Security(StateLog(codec, Poison()), Options(), ManualClock()).open_to(listening) == open_to
+    assert Security(StateLog(codec, PoisonRecords()), Options(), ManualClock()).open_to(listening) == open_to
     assert Bench().security.open_to(listening) == ""

@@ -262,13 +262,13 @@ def test_remembered_right_to_produce_ends_with_the_rule_the_group_and_the_user()
     allowed = rule_of(RuleText("Group:shop", "topic", "write", name="orders"))
     acls.add([allowed], now_ms)
     alice = RECORDS[0]
-    for groups, verdict in ((("shop",), NONE), ((), DENIED), (("shop",), NONE)):
+    for groups, decision in ((("shop",), NONE), ((), DENIED), (("shop",), NONE)):
         users.set(msgspec.structs.replace(alice, groups=groups), now_ms)
-        assert [produced(client, "orders")["orders"] for _ in range(2)] == [verdict, verdict]
+        assert [produced(client, "orders")["orders"] for _ in range(2)] == [decision, decision]
     denied = rule_of(RuleText("alice", "topic", "write", "deny", "orders"))
-    for change, verdict in ((acls.add, DENIED), (acls.remove, NONE)):
+    for change, decision in ((acls.add, DENIED), (acls.remove, NONE)):
         change([denied], now_ms)
-        assert [produced(client, "orders")["orders"] for _ in range(2)] == [verdict, verdict]
+        assert [produced(client, "orders")["orders"] for _ in range(2)] == [decision, decision]
     acls.remove([allowed], now_ms)
     assert produced(client, "orders") == {"orders": DENIED}
     acls.add([allowed], now_ms)

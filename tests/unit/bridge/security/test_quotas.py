@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from duolog.bridge.config import SecurityOptions
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.net.connection import FRAMES_AT_ONCE
 from duolog.bridge.records import codec
 from duolog.bridge.rocketmq.requests.quota_check import DELAY_MS_MAX, PAUSE_MS
@@ -36,7 +36,7 @@ class Table:
     """Quotas on a log in memory."""
 
     def __init__(self, **settings: int) -> None:
-        self.state_log = StateLog(codec, Poison())
+        self.state_log = StateLog(codec, PoisonRecords())
         self.log = MemoryLog()
         self.quotas = Quotas(self.state_log, SecurityOptions(**settings))
         self.state_log.attach(self.log)

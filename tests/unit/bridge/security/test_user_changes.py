@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from duolog.bridge.config import Options, SecurityOptions
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.records import codec
 from duolog.bridge.security.rules import CLUSTER_NAME
 from duolog.bridge.security.secret_box import SecretBox
@@ -31,7 +31,7 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture
 def security() -> Security:
-    state_log = StateLog(codec, Poison())
+    state_log = StateLog(codec, PoisonRecords())
     security = Security(state_log, Options(security=SecurityOptions(enabled=True)), ManualClock())
     security.use(SecretBox(b"k" * 32))
     state_log.attach(MemoryLog())

@@ -369,7 +369,7 @@ def committed_for_kafka(core: ManualCore, topic: Topic, queue: Queue) -> list[Re
     found: list[Read] = []
     offset = queue.start_offset
     while offset < end:
-        buffers: Any = now(core.reader.kafka(queue, topic, offset, 400, end))
+        buffers: Any = now(core.reader.read_for_kafka(queue, topic, offset, 400, end))
         until = record_batch.read_header(buffers[-1]).last_offset + 1
         pending = sorted(isolation.aborted_between(offset, until), key=lambda each: each[1]) if isolation else []
         aborted: set[int] = set()
@@ -392,7 +392,7 @@ def committed_for_rocketmq(core: ManualCore, topic: Topic, queue: Queue) -> list
     found: list[Read] = []
     offset = queue.start_offset
     while offset < end:
-        records: Any = now(core.reader.rocketmq(queue, topic, offset, 3, 1000, end))
+        records: Any = now(core.reader.read_for_rocketmq(queue, topic, offset, 3, 1000, end))
         assert records.next_offset > offset, "a pull that goes nowhere"
         for buffer in records.buffers:
             read = message.decode(bytes(buffer))

@@ -8,8 +8,8 @@ from duolog.store.shared.polling import Polling
 from duolog.store.shared.wal.wal_object import HEADER_SIZE
 
 
-def test_follower_that_goes_on_behind_segment_objects_reads_all_slots_of_an_idle_owner_at_once() -> None:
-    # It asked for one slot in each beat, as the owner writes them, and so a takeover took a second more for each slot.
+def test_follower_that_goes_on_after_segment_objects_reads_all_slots_of_an_idle_owner_at_once() -> None:
+    # The follower once asked for one slot in each heartbeat interval, so a takeover took a second more for each slot.
     polling = Polling(3_000, 5)
     for sequence in polling.due(1_000):
         polling.missed(sequence, 1_000, 1_000)
@@ -47,8 +47,8 @@ def test_an_empty_slot_ends_the_log_only_if_it_was_asked_for_after_the_newest_sl
 def test_standby_of_an_idle_owner_needs_few_more_requests_than_the_owner_also_if_its_timers_are_late(
     lateness_ms: int,
 ) -> None:
-    # Each late request moved all later ones. So no slot was empty for 25 beats, and the standby took that for an owner
-    # that writes more slots, and asked for some that were not there: 4,400 requests an hour, where 4,000 are allowed.
+    # Each late request once delayed all later ones. So no slot was empty for 25 heartbeats, and the standby concluded
+    # that the owner writes more slots, and asked for missing ones: 4,400 requests an hour, where 4,000 are allowed.
     latency_ms, hour_ms = 50, 3_600_000
     late_ms = random.Random(1)
     polling, mono_ms, requests = Polling(3_000, 1), 1_000, 0

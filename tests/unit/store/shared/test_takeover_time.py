@@ -3,10 +3,10 @@
 After the last create of a killed owner:
 
     half a round trip until its slot is there, and half of one until a standby has read it
-    the time until the standby asks for the slot: while the store is slow, two beats of its owner; else, after a request
-    that came a little too early, its answer and a tenth of a beat
+    the time until the standby asks for the slot: two heartbeat intervals of the owner while the store is slow; else the
+    answer to a request that came a little too early, and a tenth of an interval
     the silence of `cluster.takeover_ms`, less one round trip for the fence to arrive
-    one round trip each for the fence, for the slots behind it, and for the first upload
+    one round trip each for the fence, for the slots after it, and for the first upload
 """
 
 import pytest

@@ -372,4 +372,4 @@ def test_after_an_unclean_end_only_queues_under_async_get_a_new_epoch() -> None:
     bench.kafka(lost, batch([b"c"]))
     assert [record_batch.read_header(entry.frame).leader_epoch for entry in stored(bench, lost)] == [0, 1]
     assert (lost.epoch_end(0, 0), lost.epoch_end(0, 1), lost.epoch_end(0, 2)) == ((0, 2), (1, 3), (-1, -1))
-    assert now(bench.reader.kafka(lost.queues[0], lost, 0, 1 << 20, 3))
+    assert now(bench.reader.read_for_kafka(lost.queues[0], lost, 0, 1 << 20, 3))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from duolog.bridge.config import GroupsOptions, Options, TopicsOptions
 from duolog.bridge.data.expiry import own_expiry_of
-from duolog.bridge.monitoring.poison import Poison
+from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.records import codec
 from duolog.bridge.records.expiry import MessagesExpired
 from duolog.bridge.records.groups import CommittedOffset
@@ -497,7 +497,7 @@ def test_ranges_are_bounded_and_close_below_the_position(broker: RocketMQBroker)
 
 
 def test_ranges_of_all_and_queues_are_bounded() -> None:
-    state_log = StateLog(codec, Poison())
+    state_log = StateLog(codec, PoisonRecords())
     positions = GroupOffsets(state_log, lambda number: True, GroupsOptions())
     expired = ExpiredRanges(state_log, positions, queues_max=2, ranges_in_all_max=4)
     log = MemoryLog()

@@ -35,7 +35,7 @@ async def missing(manifests: Manifests, key: str) -> StoreError:
     return damaged(key, "it does not exist, or is too short")
 
 
-async def materialize(requests: Requests, files: Files, manifests: Manifests) -> None:
+async def download_log(requests: Requests, files: Files, manifests: Manifests) -> None:
     """Replace the local log by the segment objects and the snapshot, if any, of the manifests.
 
     Raises FellBehind, after which it can be called again, and DamagedObject, OSError, RequestsStopped.
