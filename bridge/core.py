@@ -53,9 +53,9 @@ from duolog.bridge.rocketmq.namesrv.write_permission import WritePermission
 from duolog.bridge.rocketmq.producing import half_messages
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.rocketmq.requests.connection import ConnectionContext
-from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.redrive import redrive
 from duolog.bridge.rocketmq.retry.redriven import redriven_of
+from duolog.bridge.rocketmq.retry.unread_failures import count_unread_failures
 from duolog.bridge.security.resources import DLQ, RETRY
 from duolog.bridge.state.lag import GroupLags
 from duolog.bridge.state.leases import Leases
@@ -229,7 +229,7 @@ class Core(Owners):
             group_offsets=self.group_offsets,
             groups=self.kafka_groups,
             client_protocols=self.client_protocols,
-            count_failed=partial(dead_letters.failed_of, self.rocketmq_context),
+            count_failed=partial(count_unread_failures, self.rocketmq_context),
             security=self.security,
             producers=self.producers,
             transactions=self.transactions,
@@ -279,7 +279,7 @@ class Core(Owners):
             rocketmq_pop_checkpoints=self.rocketmq_state.pop_checkpoints,
             rocketmq_consume_counts=self.rocketmq_context.groups.consume_counts,
             rocketmq_pulled_offsets=self.rocketmq_context.groups.pulled_offsets,
-            unread_failures=partial(dead_letters.failed_of, self.rocketmq_context),
+            unread_failures=partial(count_unread_failures, self.rocketmq_context),
             redriven_of=partial(redriven_of, self.rocketmq_context),
             redrive=partial(redrive, self.rocketmq_context),
         )

@@ -41,9 +41,10 @@ from duolog.bridge.http.requests import (
 from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.retry import failed_attempts
+from duolog.bridge.rocketmq.retry.dead_letters import EXPIRED_AT, REASON
 from duolog.bridge.rocketmq.retry.failed_attempts import FAILED_ATTEMPTS
+from duolog.bridge.rocketmq.retry.failed_copies import ORIGIN_PLACE
 from duolog.bridge.rocketmq.retry.redrive import WAYS
-from duolog.bridge.rocketmq.retry.send_back import EXPIRED_AT, ORIGIN_PLACE, REASON
 from duolog.bridge.security.needs import group
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
@@ -141,7 +142,7 @@ class GroupApi(ApiPart):
         topic = self._context.topics.by_rocketmq_name(topic_name)
         if topic is None:
             return answer({"group": name, "topic": topic_name, "next": None, "dead_letters": []})
-        queue = topic.queues[0]  # A dead-letter topic has one queue (`retry.dead_letters_of`).
+        queue = topic.queues[0]  # A dead-letter topic has one queue (`retry_topics.py`).
         offset = max(queue.start_offset, number(request, "offset", 0, OFFSET_MAX))
         wanted = {key: request.query[key] for key in LETTER_FILTERS if request.query.get(key)}
         end = self._context.messages.isolation.stable_end(queue)

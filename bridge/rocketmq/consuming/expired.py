@@ -27,13 +27,8 @@ from duolog.bridge.records.expiry import MessagesExpired
 from duolog.bridge.rocketmq.consuming.expired_ranges import Range
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
-from duolog.bridge.rocketmq.retry.send_back import (
-    dead_letters_of,
-    drops_expired,
-    expired_copy,
-    group_config,
-    origins_of,
-)
+from duolog.bridge.rocketmq.retry.dead_letters import drops_expired, expired_copy
+from duolog.bridge.rocketmq.retry.retry_topics import dead_letters_of, group_config, origins_of
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.messages import message

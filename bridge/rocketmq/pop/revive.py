@@ -25,20 +25,9 @@ from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoint, settled
 from duolog.bridge.rocketmq.pop.pop_sources import retry_name
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
-from duolog.bridge.rocketmq.retry.send_back import (
-    ATTEMPTS,
-    REASON,
-    TOO_LARGE,
-    copy_of,
-    counted_failure,
-    dead_letters_of,
-    drops_expired,
-    expired_copy,
-    expiry_of,
-    fixed,
-    group_config,
-    origins_of,
-)
+from duolog.bridge.rocketmq.retry.dead_letters import REASON, drops_expired, expired_copy, expiry_of, reason_of
+from duolog.bridge.rocketmq.retry.failed_copies import copy_of, counted_failure, fixed
+from duolog.bridge.rocketmq.retry.retry_topics import dead_letters_of, group_config, origins_of
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import UnknownTopic
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
@@ -182,9 +171,8 @@ def _copy(
     again = copy_of(each, changes)
     # The copy gets a receipt when it is popped again. Without room for it, no pop of the queue could be answered.
     is_full = len(again.properties) > message.PROPERTIES_BYTES_MAX - RECEIPT_BYTES_MAX
-    if is_full or each.reconsume_times >= config.retry_max_times:
-        return copy_of(each, {**changes, REASON: TOO_LARGE if is_full else ATTEMPTS}), True
-    return again, False
+    reason = reason_of(each.reconsume_times + 1, config.retry_max_times, is_full=is_full)
+    return (again, False) if reason is None else (copy_of(each, {**changes, REASON: reason}), True)
 
 
 def _retries_of(context: RocketMQContext, group: str, topic: Topic, origins: Iterable[str]) -> Topic:

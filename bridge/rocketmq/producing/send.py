@@ -25,7 +25,7 @@ from duolog.bridge.rocketmq.producing.send_batch import Target, sending
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.quota_check import quota_client
-from duolog.bridge.rocketmq.retry import failed_attempts, send_back
+from duolog.bridge.rocketmq.retry import failed_attempts, retry_sends, retry_topics
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.recurring import AMQ_NAMES
@@ -160,12 +160,16 @@ def _retry(
     if _has_level(request):  # It is the delay of the retry, and a dead letter has none.
         changes |= _NO_OTHER_DELAY
     raw = properties.set_many(raw, changes)
-    dead = send_back.redirected(context, command, request, raw, origins)
+    dead = retry_sends.redirect_dead_letter(context, command, request, raw, origins)
     if dead is not None:
         return dead[0], 0, dead[1]
-    config = send_back.group_config(context, request.topic.removeprefix(RETRY_PREFIX))
-    topic = send_back.retries_of(context, config, origins)
-    return topic, _queue_id(context, topic, request), send_back.by_policy(config, request.reconsume_times, raw)
+    config = retry_topics.group_config(context, request.topic.removeprefix(RETRY_PREFIX))
+    topic = retry_topics.retries_of(context, config, origins)
+    return (
+        topic,
+        _queue_id(context, topic, request),
+        retry_sends.apply_policy(config, request.reconsume_times, raw),
+    )
 
 
 def _failure(
@@ -186,7 +190,7 @@ def _claimed_origins(context: RocketMQContext, connection: RocketMQConnection, r
         return ()
     if connection.granted is not None:
         connection.granted.check_topic(origin, Operation.READ)
-    return send_back.origins_of(context, origin.rocketmq_name)
+    return retry_topics.origins_of(context, origin.rocketmq_name)
 
 
 def _queue_id(context: RocketMQContext, topic: Topic, request: SendRequest) -> int:

@@ -22,18 +22,12 @@ from duolog.bridge.data.reading.rocketmq_reader import Records
 from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records.codec import Record
 from duolog.bridge.rocketmq.context import RocketMQContext
-from duolog.bridge.rocketmq.retry.dead_letters import failed_of
+from duolog.bridge.rocketmq.retry.dead_letters import EXPIRED_AT, REASON
 from duolog.bridge.rocketmq.retry.failed_attempts import FAILED_ATTEMPTS
+from duolog.bridge.rocketmq.retry.failed_copies import ORIGIN_PLACE, copy_of
 from duolog.bridge.rocketmq.retry.redriven import RedrivenLetters, redriven_of
-from duolog.bridge.rocketmq.retry.send_back import (
-    EXPIRED_AT,
-    ORIGIN_PLACE,
-    REASON,
-    copy_of,
-    group_config,
-    origins_of,
-    retries_of,
-)
+from duolog.bridge.rocketmq.retry.retry_topics import group_config, origins_of, retries_of
+from duolog.bridge.rocketmq.retry.unread_failures import count_unread_failures
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq, rocketmq_group
@@ -91,7 +85,7 @@ async def redrive(
         return await _redrive_some(context, name, way, offsets, may_send)
     group = group_of_rocketmq(name)
     count = 0
-    if failed_of(context, group).dead_letters:
+    if count_unread_failures(context, group).dead_letters:
         target = _target(context, name, group, way, may_send)
         dead = context.topics.by_rocketmq_name(dead_letter_topic(rocketmq_group(group)))
         assert dead is not None, "it has dead letters"

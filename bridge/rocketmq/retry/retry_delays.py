@@ -4,7 +4,7 @@
     EXPONENTIAL   initial * multiplier ** failures, up to max
 
 A policy without parameters, which is the default, uses `delay.levels`. A policy is checked when it is set.
-The number of attempts is decided in `send_back.py`.
+`dead_letters.py` decides whether an attempt is left.
 Source: CustomizedRetryPolicy.java, ExponentialRetryPolicy.java.
 """
 
