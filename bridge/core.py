@@ -71,8 +71,10 @@ from duolog.store.unit import Part
 class Core(Owners):
     """The owners of state, the parts that read and append to the log, and the contexts of the handlers.
 
-    The class has more than 15 fields, because it is the only place that names every part of the broker. Handlers do not
-    get the Core: each client protocol, and HTTP, has a frozen context that names what its handlers use.
+    The class has more than 20 methods and 15 fields because it is the only place that names every part of the broker:
+    its fields are the parts and the owners of state, and each method makes or connects some of them. Core extends
+    Owners because a log is recovered by the owners alone; it adds the parts that need the open log. Handlers do not get
+    the Core: each client protocol, and HTTP, has a frozen context that names what its handlers use.
     """
 
     def open_log(

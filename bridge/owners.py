@@ -50,7 +50,7 @@ from duolog.store.state_log import StateLog
 class Owners:
     """The owners of state, and what measures and watches them.
 
-    The class has more than 15 fields, because it is the only place that names every owner.
+    The class has more than 15 fields because it is the only place that names every owner.
     """
 
     def __init__(self, options: Options, faults: Faults, clock: Clock) -> None:

@@ -30,7 +30,8 @@ class Durability:
     """How far the log is written and durable, and the promises that wait for it.
 
     No other class moves `Queue.visible_end`, so a reader never sees an entry that is less durable than its queue asks.
-    The class has 17 fields, because each level of durability has a position, promises and queues that wait for it.
+    The class has more than 15 fields because each level of durability has a position, promises and queues that wait for
+    it.
     """
 
     def __init__(

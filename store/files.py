@@ -119,7 +119,8 @@ class Files(ReadableFiles, Protocol):
 class RealFiles:
     """The files of the operating system below one directory.
 
-    The class has more than 20 methods, because the store uses so many operations.
+    The class has more than 20 methods because it implements Files, which is the whole of what the store needs of an
+    operating system, so that tests can replace the disk by one class.
     """
 
     def __init__(self, root: str) -> None:

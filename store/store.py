@@ -56,9 +56,9 @@ log = logging.getLogger("store")
 class Store:
     """One open data directory, created by `Store.open`. Invariant: `durable <= written <= next_position`.
 
-    The class has more than 15 fields because it creates the parts of the store and connects them; it holds no other
-    state. `append`, `write`, `promise`, `when` and `kept` are bound methods of the parts, because a method that only
-    delegates would cost each request one more call.
+    The class has more than 20 methods and 15 fields because it creates the parts of the store and connects them, and
+    its methods are all that other packages call; it holds no other state. `append`, `write`, `promise`, `when` and
+    `kept` are bound methods of the parts, because a method that only delegates would cost each request one more call.
     """
 
     def __init__(self, files: Files, options: StoreOptions, replayer: Replayer, lock: int, own_from: int = 0) -> None:

@@ -53,7 +53,10 @@ class DelayOptions(Section, frozen=True):
 
 
 class TxnOptions(Section, frozen=True):
-    """Transactions."""
+    """Transactions.
+
+    The class has more than 15 fields because each is a setting of the section `txn`.
+    """
 
     check_interval_ms: Annotated[
         int, setting("time between two check-backs of a half message", rocketmq="transactionCheckInterval", ge=1)

@@ -31,7 +31,10 @@ from duolog.bridge.config.storage import (
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All settings, by section."""
+    """All settings, by section.
+
+    The class has more than 15 fields because each is a section of the configuration file.
+    """
 
     server: ServerOptions = ServerOptions()
     tls: TlsOptions = TlsOptions()

@@ -168,7 +168,10 @@ class KafkaOptions(Section, frozen=True):
 
 
 class RocketmqOptions(Section, frozen=True):
-    """The RocketMQ broker's port and the embedded name server."""
+    """The RocketMQ broker's port and the embedded name server.
+
+    The class has more than 15 fields because each is a setting of the section `rocketmq`.
+    """
 
     port: Annotated[int, setting("the broker's port; 0: any free one", rocketmq="listenPort", **_PORT)] = 10911
     namesrv_port: Annotated[int, setting("the name server's port; 0: any free one", **_PORT)] = 9876

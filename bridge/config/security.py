@@ -6,7 +6,10 @@ from duolog.bridge.config.section import KIB, Section, setting
 
 
 class SecurityOptions(Section, frozen=True):
-    """Who may use the broker, and for what."""
+    """Who may use the broker, and for what.
+
+    The class has more than 15 fields because each is a setting of the section `security`.
+    """
 
     enabled: Annotated[
         bool,

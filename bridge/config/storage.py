@@ -10,7 +10,10 @@ FOREVER = -1  # The value of a retention setting without a limit.
 
 
 class StoreSection(Section, frozen=True):
-    """The commitlog and its files."""
+    """The commitlog and its files.
+
+    The class has more than 15 fields because each is a setting of the section `store`.
+    """
 
     directory: Annotated[str, setting("data directory", kafka="log.dirs", rocketmq="storePathRootDir")] = "duolog-data"
     flush: Annotated[

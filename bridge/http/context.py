@@ -119,7 +119,10 @@ class TransactionContext:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringContext:
-    """What status, health and metrics report, in addition to the state in the other contexts."""
+    """What status, health and metrics report, in addition to the state in the other contexts.
+
+    The class has more than 15 fields because a scrape reads something of nearly every part of the broker.
+    """
 
     addresses: Addresses
     nodes: Nodes

@@ -20,7 +20,7 @@ SIZES = 64
 class Metrics:
     """The counters. Keys are names from tables of the broker, never texts of clients, so their number is limited.
 
-    The class has more than 15 fields, because each is one metric, and they share no invariant that a part could keep.
+    The class has more than 15 fields because each is one metric, and they share no invariant that a part could keep.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,9 @@ class Connection(asyncio.Protocol):
     `received` gets a read-only view that stays valid as long as it is referenced. It may raise TurnIsFull before it has
     changed anything, and gets the same frame in the next loop turn. If it raises ProtocolError, the connection is
     closed. Any other exception is reported as a fault and closes the connection, too; a subclass may answer the request
-    before. The class has more than fifteen fields because reading, back-pressure and the end of a connection share
+    before.
+
+    The class has more than 20 methods and 15 fields because reading, back-pressure and the end of a connection share
     `closed` and `is_holding`, and each further object would cost each request a call.
     """
 

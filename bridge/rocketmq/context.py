@@ -141,7 +141,11 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class RocketMQContext:
-    """Everything that the handlers of RocketMQ requests use."""
+    """The collaborators of the handlers of RocketMQ requests.
+
+    The class has more than 15 fields because handlers of all kinds use the first eleven; the others are in contexts by
+    subject.
+    """
 
     clock: Clock
     options: Options

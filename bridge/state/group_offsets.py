@@ -76,7 +76,7 @@ class _Group:
 class GroupOffsets:
     """The committed offsets of all groups. `knows_topic(number)` says whether a topic exists.
 
-    The class has more than twenty methods, because committed and collected positions share the limits.
+    The class has more than 20 methods because committed and collected positions share the limits.
     """
 
     def __init__(self, state_log: StateLog, knows_topic: Callable[[int], bool], options: GroupsOptions) -> None:

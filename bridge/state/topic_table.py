@@ -107,7 +107,7 @@ class TopicStore(Protocol):
 class TopicTable:
     """All topics of the broker. Only the replay of state records changes the table; `Topics` makes the records.
 
-    The class has 17 fields, because there is a map and its lookup for each of the four names of a topic.
+    The class has more than 15 fields because there is a map and its lookup for each of the four names of a topic.
     """
 
     def __init__(

@@ -62,7 +62,11 @@ class TooManyTopics(TopicError):
 
 
 class Topics(TopicTable):
-    """The topics of the broker, and what changes them."""
+    """The topics of the broker, and what changes them.
+
+    The class has more than 20 methods and 15 fields because it extends TopicTable, which holds and replays the state,
+    by the methods that append changes of it.
+    """
 
     def __init__(
         self,

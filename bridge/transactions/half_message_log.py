@@ -58,8 +58,8 @@ class TooManyHalves(Exception):
 class HalfMessageLog:
     """All half messages of a broker. `store_host` is the packed address of the RocketMQ port.
 
-    `unit_bytes_max` limits the bytes of several verdicts in one unit, which must fit into a segment. The class has 20
-    fields, because `attach` sets the queue and the writer of each of three topics.
+    `unit_bytes_max` limits the bytes of several verdicts in one unit, which must fit into a segment. The class has more
+    than 15 fields because `attach` sets the queue and the writer of each of three topics.
     """
 
     def __init__(self, state_log: StateLog, options: TxnOptions, unit_bytes_max: int) -> None:

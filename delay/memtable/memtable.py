@@ -59,7 +59,7 @@ class Frozen:
 class Memtable:
     """The rows of pending timers. `on_ready` is called with a topic that has new ready rows, and with a due time.
 
-    The class has more than 20 methods, because each row waits, is ready or is frozen, and every operation must look
+    The class has more than 20 methods because each row waits, is ready or is frozen, and every operation must look
     into all three.
     """
 

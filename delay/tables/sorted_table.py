@@ -75,7 +75,7 @@ class SortedTable:
     """One table, open for reading, and its tombstones. Reads may block and raise Corruption.
 
     Threads may read while the loop adds tombstones, so a read may return a timer that is deleted during the read. The
-    class has more than 20 methods, because reads by key, by topic, by name and in due order use the same open file.
+    class has more than 20 methods because reads by key, by topic, by name and in due order use the same open file.
     """
 
     def __init__(self, files: ReadableFiles, entry: TableEntry) -> None:

@@ -34,7 +34,7 @@ _NAME_PARTS_BITS: Final = 10
 class TableWriter:
     """Writes one table, timer by timer in due order. `add` may block at the end of a block; `finish` blocks for long.
 
-    The class has 22 fields, because the blocks and all three indexes of a table are written in one pass.
+    The class has more than 15 fields because the blocks and all three indexes of a table are written in one pass.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ def _go_on() -> None:
 class Tables:
     """The current tables. The methods are called in the loop; the `run` of what they return is called in a worker.
 
-    The class has more than 20 methods, because reading, compacting and switching all depend on which files are open.
+    The class has more than 20 methods because reading, compacting and switching all depend on which files are open.
     """
 
     def __init__(self, files: Files) -> None:

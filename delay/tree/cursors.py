@@ -75,7 +75,7 @@ class Read(NamedTuple):
 class Cursors:
     """The shared cursor, and the topics' own cursors.
 
-    The class has more than 20 methods, because all cursors take turns to read into one prefetch.
+    The class has more than 20 methods because all cursors take turns to read into one prefetch.
     """
 
     def __init__(self, prefetch: Prefetch) -> None:

@@ -127,7 +127,8 @@ class CheckpointTask:
 class Checkpointer:
     """Prepares the checkpoints of one store; `CheckpointRun` executes them.
 
-    The class has 18 fields, because it decides when a checkpoint is due, and captures all parts of the store for it.
+    The class has more than 15 fields because it decides when a checkpoint is due, and captures all parts of the store
+    for it.
     """
 
     def __init__(

@@ -49,7 +49,8 @@ class _Newest(NamedTuple):
 class Polling:
     """Slots are numbers. `due` returns those to ask for now; `found` or `missed` takes the answer of each request.
 
-    The class has more than 15 fields, because it keeps what was asked for, and what that says about the owner.
+    The class has more than 15 fields because it has the state of the requests and what their answers say about the
+    owner.
     """
 
     def __init__(self, takeover_ms: int, sequence: int) -> None:

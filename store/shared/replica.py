@@ -53,7 +53,8 @@ log = logging.getLogger("store")
 class Replica:
     """The parts that one broker needs for one stream.
 
-    The class has more than 15 fields, because it makes all of these parts and connects them.
+    The class has more than 20 methods and 15 fields because it makes all of these parts, replaces some of them when the
+    broker becomes the owner, and runs their background work.
     """
 
     def __init__(

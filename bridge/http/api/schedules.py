@@ -27,6 +27,7 @@ from duolog.protocol.kafka.batch_builder import BatchBuilder
 from duolog.store.index.queue import Queue
 
 
+# The class has more than 15 fields because the body of a request has those of a message and those of a rule.
 class NewSchedule(TopicMessageForm, forbid_unknown_fields=True, kw_only=True):
     """A recurring message: either `every_ms`, from now or from `start_ms`, or `cron`, in UTC or in `zone`."""
 

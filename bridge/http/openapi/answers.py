@@ -53,6 +53,7 @@ class DiskBytes(TypedDict):
     total: int
 
 
+# The class has more than 15 fields because it describes the whole broker in one object.
 class Status(TypedDict):
     version: str
     pid: int
@@ -358,6 +359,7 @@ class TimerCommandAnswer(TypedDict):
     messages: NotRequired[Annotated[int, _is("How many messages were changed; only by topic and key.")]]
 
 
+# The class has more than 15 fields because a schedule has those of a message and those of a rule.
 class ScheduleAnswer(Content):
     name: str
     topic: str | None
@@ -373,6 +375,7 @@ class ScheduleAnswer(Content):
     runs: int
 
 
+# The class has more than 15 fields because it has those of ScheduleAnswer.
 class RegisteredSchedule(ScheduleAnswer):
     outcome: Literal["created", "unchanged", "replaced"]
 

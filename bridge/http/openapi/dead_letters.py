@@ -24,6 +24,7 @@ class FailedAttempt(TypedDict):
     consumer: Annotated[str | None, _is("The address of the consumer's connection; null: it is not known.")]
 
 
+# The class has more than 15 fields because a dead letter has those of a message and of its failures.
 class DeadLetter(Content):
     offset: int
     sent_ms: Annotated[int, _is("When the producer sent the message, by the clock of the producer.")]

@@ -45,7 +45,10 @@ _SASL_AUTHENTICATE = int(ApiKey.SASL_AUTHENTICATE)  # Comparing a member of the 
 
 
 class KafkaConnection(OrderedConnection):
-    """One client of the Kafka port."""
+    """One client of the Kafka port.
+
+    The class has more than 20 methods and 15 fields because it extends OrderedConnection.
+    """
 
     __slots__ = ("_context", "_elements_max", "_request_bytes_max", "_table")
 

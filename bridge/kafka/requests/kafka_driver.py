@@ -36,7 +36,10 @@ def answer_in_steps(
 
 
 class _KafkaDriver(RequestDriver[OrderedConnection, Answer | Steps]):
-    """Drives the steps of one request. It also implements `sliced_requests.Job`."""
+    """Drives the steps of one request.
+
+    The class has more than 20 methods because it extends RequestDriver and implements `sliced_requests.Job`.
+    """
 
     __slots__ = ("_kept_bytes", "_request", "_sliced_requests", "slot")
 

@@ -65,8 +65,10 @@ class NoAnswers:
 
 
 class Handshake(asyncio.Protocol):
-    """One connection. `factory` makes the protocol of its port. The class has more than fifteen fields because it takes
-    part in the limits of all connections, which read six of them."""
+    """One connection. `factory` makes the protocol of its port.
+
+    The class has more than 15 fields because the limits of all connections count it, and read six of its fields.
+    """
 
     __slots__ = (
         "_bios", "_factory", "_fed_bytes", "_gate", "_held", "_is_first", "_since_mono_ms", "_tls", "_transport",

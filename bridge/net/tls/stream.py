@@ -29,7 +29,10 @@ log = logging.getLogger("net")
 
 
 class TlsStream(asyncio.Transport, asyncio.Protocol):
-    """One connection. The class has more than twenty methods, because it implements a transport and a protocol."""
+    """One connection.
+
+    The class has more than 20 methods and 15 fields because it implements both a transport and a protocol of asyncio.
+    """
 
     __slots__ = (
         "_control_bytes", "_incoming", "_is_app_paused", "_is_choked", "_is_closing", "_is_ended", "_is_reading",

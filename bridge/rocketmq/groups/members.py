@@ -48,7 +48,7 @@ _IN_NO_GROUP: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
 class GroupMembers(Generic[Channel]):
     """All groups of RocketMQ clients. `ClientProtocols` calls `has_members`.
 
-    The class has more than twenty methods, because a change of a group's members, of the clients that it refuses, and
+    The class has more than 20 methods because a change of a group's members, of the clients that it refuses, and
     of the sums for the limits must be one step. An exception between them would leave wrong sums.
     """
 

@@ -61,6 +61,11 @@ def read(found: T | Later[T]) -> Generator[Wait, Any, T]:
 
 
 class _RocketMQDriver(RequestDriver[RocketMQConnection, Answer]):
+    """Drives the steps of one request.
+
+    The class has more than 20 methods because it extends RequestDriver.
+    """
+
     __slots__ = ("_command", "_granted", "_is_unanswered")
 
     def __init__(

@@ -195,7 +195,7 @@ def _parser() -> "Lark":
 class _Compiler:
     """What lark calls for each rule, the innermost first: with the tokens and parts that the rule is made of.
 
-    The class has more than 20 methods, because there is one for each rule of the grammar.
+    The class has more than 20 methods because there is one for each rule of the grammar.
     """
 
     # -- Operands

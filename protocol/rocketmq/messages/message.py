@@ -49,7 +49,8 @@ NO_HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
 class Message(msgspec.Struct):
     """One decoded message. `body` may be compressed (`compression.inflate_body`).
 
-    `encode` computes size and body CRC, and ignores these two fields; it also sets the two host bits of sysFlag.
+    `encode` computes size and body CRC, and ignores these two fields; it also sets the two host bits of sysFlag. The
+    class has more than 15 fields because each is a field of RocketMQ's stored message.
     """
 
     topic: str

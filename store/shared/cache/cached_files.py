@@ -29,7 +29,8 @@ AHEAD: Final = 3  # Chunks that are read ahead for a reader that goes on from on
 class CachedFiles:
     """The files of a data directory. Handles of dropped segments are negative.
 
-    The class has more than 20 methods, because Files has so many.
+    The class has more than 20 methods because it implements Files, and each method decides whether a file is local or
+    dropped.
     """
 
     def __init__(self, files: Files, objects: ObjectStore, cache_bytes_max: int) -> None:
