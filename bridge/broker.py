@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -163,10 +164,11 @@ class Broker(Core):
         self.http.drain = self.drain
         self.http.add_pages(Console(self.http.local_api, self.http.read, self.clock, self.options.http).routes())
         await self.http.start()
+        name_server = replace(self.rocketmq_connections, first_request_bytes_max=self.options.security.login_bytes_max)
         self.factories: dict[str, Callable[[], asyncio.BaseProtocol]] = {
             "kafka": lambda: KafkaConnection(self.server, self.kafka_context),
             "rocketmq": self._rocketmq_connection,
-            "namesrv": lambda: RocketMQConnection(self.rocketmq_connections),
+            "namesrv": lambda: RocketMQConnection(name_server),
             "http": self.http.connection,
         }
         self._start_time()

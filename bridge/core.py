@@ -37,7 +37,7 @@ from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.nodes import Nodes
 from duolog.bridge.net.server import Server
 from duolog.bridge.owners import Owners
-from duolog.bridge.rocketmq.access.gate import Gate
+from duolog.bridge.rocketmq.access.gate import Gate, first_request_bytes_max
 from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
 from duolog.bridge.rocketmq.context import (
     NameServerContext,
@@ -353,6 +353,7 @@ class Core(Owners):
             table=TABLE,
             gate=Gate(self.security, SignedRequests(self.security)) if self.security.is_enabled else None,
             quotas=self.security.quotas,
+            first_request_bytes_max=first_request_bytes_max(self.options),
             inflate_bytes_max=self.options.convert.inflate_bytes_max,
             handlers=self.rocketmq_context,
         )

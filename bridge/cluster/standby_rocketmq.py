@@ -4,13 +4,14 @@ Routes and the cluster name the owner under the stream's one broker name, to cli
 Every other request is refused with SERVICE_NOT_AVAILABLE, after which producers try again.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from duolog.bridge.cluster.standby_context import StandbyContext
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import Connection
-from duolog.bridge.rocketmq.access.gate import Gate, WrongSignature
+from duolog.bridge.rocketmq.access.gate import Gate, WrongSignature, first_request_bytes_max
 from duolog.bridge.rocketmq.namesrv.routes import MASTER_ID
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE, RequestRefused, code_of, remark_of
@@ -42,6 +43,11 @@ class StandbyRocketMQConnection(Connection):
         self._context, self._gate = context, gate
         self._has_failed = False  # A login has failed: the connection is closed with the answer.
         self.session: Session | None = None  # Who has sent the last request; the gate sets it.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._gate is not None and not self.closed:
+            self.await_login(first_request_bytes_max(self._context.options))
 
     def received(self, frame: memoryview) -> None:
         command = remoting.decode(frame)
@@ -80,7 +86,8 @@ class StandbyRocketMQConnection(Connection):
         if handle is None:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_OWNER)
         if self._gate is not None:
-            self._gate.admit(self, command, TABLE[command.code], self._context)
+            session = self._gate.identify(self, command)
+            self._gate.admit(session, command, TABLE[command.code], self._context)
         return handle(self, command, self._broker())
 
     def _cluster(self, command: RemotingCommand, broker: BrokerData) -> Answer:

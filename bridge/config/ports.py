@@ -382,6 +382,14 @@ class LimitsOptions(Section, frozen=True):
             ge=MIB,
         ),
     ] = 256 * MIB
+    before_login_bytes_max: Annotated[
+        int,
+        setting(
+            "bytes of unfinished requests over all connections whose clients must log in and have not; beyond, the "
+            "oldest of them is closed",
+            ge=MIB,
+        ),
+    ] = 32 * MIB
     unsent_bytes_max: Annotated[
         int,
         setting(

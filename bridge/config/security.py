@@ -58,7 +58,10 @@ class SecurityOptions(Section, frozen=True):
     login_bytes_max: Annotated[
         int,
         setting(
-            "largest Kafka request before the login", kafka="sasl.server.max.receive.size", ge=1 * KIB,
+            "largest request before the login; on RocketMQ's port, where each request is signed, the first one may be "
+            "larger by `rocketmq.body_bytes_max`",
+            kafka="sasl.server.max.receive.size",
+            ge=1 * KIB,
         ),
     ] = 64 * KIB  # fmt: skip
     oauth_keys: Annotated[

@@ -70,6 +70,7 @@ class Connection(asyncio.Protocol):
         "doing",
         "held",
         "held_bytes",
+        "is_before_login",
         "is_busy",
         "is_holding",
         "is_muted",
@@ -95,6 +96,7 @@ class Connection(asyncio.Protocol):
         self.closed = True  # True until `connection_made`, and from `close` on.
         self.doing = self.wire  # The kind of the request that was received last; a subclass sets it.
         self.is_receiving = False  # `received` is being called, and `received_all` follows in the same turn.
+        self.is_before_login = False  # The client must log in, and has not.
         self.is_busy = False  # A request is processed in slices, or a login; no other is received until it has ended.
         self.is_muted = False  # The client has used up a quota.
         self.held: set[HeldRequest] = set()  # The connection's requests in the purgatory.
@@ -177,8 +179,11 @@ class Connection(asyncio.Protocol):
 
     def _count_partial(self) -> None:
         partial_bytes, connections = self._frames.buffered, self.connections
-        connections.request_bytes += partial_bytes - self.partial_bytes
+        more_bytes = partial_bytes - self.partial_bytes
+        connections.request_bytes += more_bytes
         self.partial_bytes = partial_bytes
+        if self.is_before_login:
+            self.server.before_login.count(more_bytes)
         if connections.request_bytes > connections.limits.request_bytes_max:
             connections.close_largest_request()
 
@@ -271,6 +276,18 @@ class Connection(asyncio.Protocol):
         self.active_mono_ms = self.made_mono_ms = self.connections.mono_ms
         self.answers.attach(transport)
 
+    def await_login(self, frame_bytes_max: int) -> None:
+        """Accept only frames of this size until the client has logged in, and bound what all such clients send."""
+        self.is_before_login = True
+        self._frames.limit_bytes = min(self.bounds.frame_bytes_max, frame_bytes_max)
+        self.server.before_login.add(self)
+
+    def logged_in(self) -> None:
+        """Accept frames of any allowed size from now on."""
+        self.is_before_login = False
+        self._frames.limit_bytes = self.bounds.frame_bytes_max
+        self.server.before_login.remove(self)
+
     def fault(self, error: Exception, kind: str) -> None:
         """Report an unexpected exception. The caller answers the request, or closes the connection."""
         self.server.faults.contain(error, f"{self.wire} {kind}", endpoint(*self.peer))
@@ -307,6 +324,7 @@ class Connection(asyncio.Protocol):
         self._held.clear()
         self._frames = FrameReader(0)  # Frees the bytes now; the connection may be freed much later.
         self.connections.forget(self)
+        self.server.before_login.remove(self)
         self.server.on_closed()
         self.partial_bytes = 0
         self.answers.drop()

@@ -34,6 +34,7 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.config import LimitsOptions
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
+from duolog.bridge.net.before_login import BeforeLogin
 from duolog.bridge.net.connections import Bounds, Connections
 from duolog.bridge.net.timed_calls import TimedCalls
 from duolog.bridge.net.tls.counts import TlsCounts
@@ -55,6 +56,7 @@ class Server:
     """The listeners of all ports, and the end of the loop's turn.
 
     `end_turn` runs at the end of each turn in which something was received: it writes the log and arms the ticker.
+    The class has more than fifteen fields because connections find here all that they share.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Server:
         self.clock = clock
         self.bounds = bounds  # By `Connection.wire`.
         self.connections = Connections(limits, clock)
+        self.before_login = BeforeLogin(limits)
         self.tls_counts = TlsCounts()
         self.timed_calls = TimedCalls(clock, self.touch)
         self.faults = faults

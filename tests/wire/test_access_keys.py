@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import secrets
+import socket
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +26,7 @@ from tests.wire.clients.message import Message
 PAGE = Path(__file__).parents[2] / "docs/reference/mqadmin.md"
 SECRET = "alice's secret"
 WITHIN_S = 30.0
+LOGIN_BYTES_MAX = 64 << 10
 NO_PERMISSION = 16
 GET_MAX_OFFSET = 30
 
@@ -90,6 +94,27 @@ def test_client_with_the_right_key_may_what_its_rules_allow(client: tuple[str, A
     assert len(read(client, broker, f"orders-{word}", f"al-{word}", **key)) == 1
     with pytest.raises(AgentError):
         send(client, broker, f"payments-{word}", "not hers", **key)
+
+
+def test_first_request_of_a_connection_may_be_a_large_message(client: tuple[str, Agent], broker: Broker) -> None:
+    """Producers that have sent no heartbeat begin with the message. Its body is too random to be compressed."""
+    word = client[0].replace(" ", "-").replace(".", "-")
+    key = {"access_key": "alice", "secret_key": SECRET}
+    assert len(send(client, broker, f"orders-large-{word}", secrets.token_hex(500_000), **key)) == 1
+
+
+@pytest.mark.parametrize(("port", "limit"), [("rocketmq", (4 << 20) + LOGIN_BYTES_MAX), ("namesrv", LOGIN_BYTES_MAX)])
+def test_frames_before_a_signed_request_have_a_limit(broker: Broker, port: str, limit: int) -> None:
+    host, _, number = getattr(broker, port).rpartition(":")
+    for length, is_refused in ((limit + 1, True), (limit, False)):
+        with socket.create_connection((host, int(number)), WITHIN_S) as connection:
+            connection.sendall(struct.pack(">I", length) + bytes(100))
+            connection.settimeout(WITHIN_S if is_refused else 0.2)
+            if is_refused:
+                assert connection.recv(1) == b""
+            else:
+                with pytest.raises(TimeoutError):
+                    connection.recv(1)
 
 
 @pytest.mark.parametrize(

@@ -68,14 +68,14 @@ class KafkaConnection(OrderedConnection):
         security = self._context.security
         if security.is_enabled:
             self.login = Login(security, self.peer[0], self.tls)
-            self._frames.limit_bytes = min(self.bounds.frame_bytes_max, security.options.login_bytes_max)
+            self.await_login(security.options.login_bytes_max)
             self.renew_session()  # A certificate of the client is a login.
 
     def renew_session(self) -> None:
         super().renew_session()
         if self.session is not None:
             self.rights = Rights(self._context.security, self.session)
-            self._frames.limit_bytes = self.bounds.frame_bytes_max
+            self.logged_in()
 
     def received(self, frame: memoryview) -> None:
         header = decode_header(frame)

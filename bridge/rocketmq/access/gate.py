@@ -7,6 +7,7 @@ that waits is asked again when it goes on, so a right that is taken away counts 
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
+from duolog.bridge.config import Options
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.request_row import Row
@@ -34,7 +35,10 @@ class Authenticator(Protocol):
     """Finds out who has sent a request."""
 
     def session_of(self, connection: Any, command: RemotingCommand) -> Session:
-        """Return the session of a request. Raises RequestRefused if it does not prove who has sent it."""
+        """Return the session of a request. Raises RequestRefused if it does not prove who has sent it.
+
+        The connection keeps it in `session`, as that of its last request.
+        """
 
 
 class Granted:
@@ -64,12 +68,21 @@ class Gate:
         self.authenticator = authenticator
         self.failed_login_delay_ms = security.options.failed_login_delay_ms
 
-    def admit(self, connection: Any, command: RemotingCommand, row: Row, context: Any) -> Granted:
+    def identify(self, connection: Any, command: RemotingCommand) -> Session:
+        """Return who has sent a request, before it waits for anything. Raises RequestRefused.
+
+        The first request that proves it is the login of the connection (`Connection.await_login`).
+        """
+        session = self.authenticator.session_of(connection, command)
+        if connection.is_before_login:
+            connection.logged_in()
+        return session
+
+    def admit(self, session: Session, command: RemotingCommand, row: Row, context: Any) -> Granted:
         """Decide about a request. Raises RequestRefused, and ProtocolError if its fields cannot be read.
 
         A session remembers to which topics it was allowed to send.
         """
-        session = self.authenticator.session_of(connection, command)
         if row.topic_of is None:
             return self.decide_request(session, command, row, context)
         name = row.topic_of(command.ext)
@@ -107,6 +120,16 @@ class Gate:
         if need is not None:
             self._security.audit.refused("rocketmq", session, request, (need,))
             raise no_permission(f"{session.principal} may not {need}")
+
+
+def first_request_bytes_max(options: Options) -> int:
+    """Return how large a request on the broker's port may be before one that proves who the client is.
+
+    There is no login. Java's producers send a message as the first request of a connection, and only a whole request
+    can be checked, so a first request may be as large as a message. Nothing large is sent to the name server's port,
+    where the limit is `security.login_bytes_max`.
+    """
+    return options.rocketmq.body_bytes_max + options.security.login_bytes_max
 
 
 def no_permission(reason: str) -> RequestRefused:

@@ -26,6 +26,7 @@ from duolog.bridge.rocketmq.requests.admission import (
     Kind,
     waited_too_long,
 )
+from duolog.bridge.security.session import Session
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
 BACKGROUND_KINDS: Final = (Kind.CLIENT, Kind.ADMIN)
@@ -47,7 +48,9 @@ class BackgroundConnection(Protocol):
     @property
     def server(self) -> Server: ...
 
-    def go(self, command: RemotingCommand) -> None: ...
+    session: Session | None  # Who has sent the last request.
+
+    def go(self, command: RemotingCommand, session: Session | None) -> None: ...
 
     def reply(self, asked: RemotingCommand, given: Answer) -> None: ...
 
@@ -61,6 +64,7 @@ class BackgroundConnection(Protocol):
 class _Waiting(NamedTuple):
     connection: BackgroundConnection
     command: RemotingCommand
+    session: Session | None
     size: int
     since_mono_ms: int
 
@@ -95,7 +99,7 @@ class BackgroundQueue:
     def take(self, connection: BackgroundConnection, command: RemotingCommand) -> None:
         """Handle the request now or later, or refuse it."""
         if not self._queue and self._spent_ms < SLICE_MS and self._in_progress is None:
-            self._run(connection, command)
+            self._run(connection, command, connection.session)
             return
         try:
             self._put(connection, command)
@@ -149,12 +153,12 @@ class BackgroundQueue:
         connection.unanswered += 1
         # A copy, because the body is a view of everything that was read with it.
         command.body = memoryview(bytes(cast(memoryview, command.body)))
-        self._queue.append(_Waiting(connection, command, size, self._clock.mono_ms()))
+        self._queue.append(_Waiting(connection, command, connection.session, size, self._clock.mono_ms()))
 
-    def _run(self, connection: BackgroundConnection, command: RemotingCommand) -> None:
+    def _run(self, connection: BackgroundConnection, command: RemotingCommand, session: Session | None) -> None:
         clock = self._clock
         begun_mono_ms = clock.mono_ms()
-        connection.go(command)
+        connection.go(command, session)
         self._spent_ms += clock.mono_ms() - begun_mono_ms
         if self._spent_ms and not self._is_scheduled:
             self._schedule(connection)
@@ -170,7 +174,7 @@ class BackgroundQueue:
             self._run_step(self._in_progress)
             return
         while self._queue and self._spent_ms < SLICE_MS and given_up < GIVEN_UP_AT_ONCE and self._in_progress is None:
-            connection, command, size, since_mono_ms = self._queue.popleft()
+            connection, command, session, size, since_mono_ms = self._queue.popleft()
             connection.server.touch()
             self._admission.in_work[self._kind] -= 1
             self._bytes -= size
@@ -185,7 +189,7 @@ class BackgroundQueue:
                     refusal = waited_too_long(waited_ms, len(self._queue))
                     connection.reply(command, connection.refusal(command, refusal))
                 else:
-                    self._run(connection, command)
+                    self._run(connection, command, session)
             except Exception as error:  # noqa: BLE001 - other requests of this kind must be handled
                 connection.broken(error, "background request")
         if self._queue and not self._is_scheduled:

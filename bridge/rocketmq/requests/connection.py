@@ -2,7 +2,9 @@
 
     malformed frame or header            the connection is closed, as by Java's decoder
     unknown code                         REQUEST_CODE_NOT_SUPPORTED
-    signature with a wrong secret key    NO_PERMISSION, after `security.failed_login_delay_ms`
+    signature with a wrong secret key    NO_PERMISSION, after `security.failed_login_delay_ms`; so it is before the
+                                         request waits in a queue or for hooks
+    larger than `first_request_bytes_max`, before a request that proves who the client is    the connection is closed
     too many unanswered requests         SYSTEM_BUSY; `rocketmq.unanswered_max`, `admission.py`
     the client is above a quota          the request waits for a moment, or SYSTEM_BUSY; `quota_check.py`
     the handler returns an Answer        the answer is sent when the log keeps its promise; clients match answers by
@@ -30,6 +32,7 @@ from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import BUG, Connection, Log
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.net.server import Server
+from duolog.bridge.rocketmq.access.failed_logins import FailedLogins, drop_content
 from duolog.bridge.rocketmq.access.gate import Gate, Granted, WrongSignature
 from duolog.bridge.rocketmq.namesrv.expected_topics import RouteMisses
 from duolog.bridge.rocketmq.producing.gathered_decisions import GATHERING, append_gathered
@@ -67,7 +70,6 @@ Promised = deque[tuple[Promise, Sequence[Buffer], Kind, Histogram, int]]
 
 log = logging.getLogger("rocketmq")
 
-_NO_FIELDS: Final[dict[str, str]] = {}
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
@@ -85,6 +87,7 @@ class ConnectionContext:
     table: Mapping[int, Row]
     gate: Gate | None  # None: security is off.
     quotas: Quotas
+    first_request_bytes_max: int  # The largest request before one that proves who the client is.
     inflate_bytes_max: int  # `convert.inflate_bytes_max`, for hooks.
     handlers: object  # The `RocketMQContext` that the table's handlers get.
 
@@ -99,8 +102,8 @@ class RocketMQConnection(Connection):
     wire = "rocketmq"
 
     __slots__ = (
+        "_failed_logins",
         "_promised",
-        "_wrong_logins",
         "calls",
         "context",
         "granted",
@@ -125,16 +128,21 @@ class RocketMQConnection(Connection):
         # The connection belongs to a group, from which `heartbeats` removes it when it is closed.
         self.is_member = False
         self.waiting_bytes = 0  # Bytes of the client's requests in background queues.
+        self._failed_logins = FailedLogins(self, 0 if context.gate is None else context.gate.failed_login_delay_ms)
         self.packed_peer = NO_HOST  # The packed address of the client, the born host of its messages.
-        self._wrong_logins: deque[tuple[RemotingCommand, WrongSignature]] = deque()  # Their answers wait.
         # By the level of their promises: answers that wait for the next write, for the next fsync, or for the object
         # store, to which the list is extended on first use.
         self._promised: list[Promised] = [deque(), deque()]
 
     def connection_made(self, transport: "asyncio.BaseTransport") -> None:
         super().connection_made(transport)
-        if not self.closed and self.peer[0]:
+        if self.closed:
+            return
+        if self.peer[0]:
             self.packed_peer = pack_host(*self.peer)
+        # A certificate of the client is a login.
+        if self.context.gate is not None and (self.tls is None or not self.tls.principal):
+            self.await_login(self.context.first_request_bytes_max)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.calls.give_up()
@@ -154,7 +162,20 @@ class RocketMQConnection(Connection):
             self.calls.take_answer(command)
         else:
             command.received_mono_ms = self.server.clock.mono_ms()
-            self.take(command)
+            if self.context.gate is None or self._is_identified(self.context.gate, command):
+                self.take(command)
+
+    def _is_identified(self, gate: Gate, command: RemotingCommand) -> bool:
+        """Whether the request proves who has sent it; if not, it is refused."""
+        try:
+            gate.identify(self, command)
+        except WrongSignature as error:
+            self._failed_logins.refuse(command, error)
+        except RequestRefused as error:
+            self.reply(command, self.refusal(command, error))
+        else:
+            return True
+        return False
 
     def received_all(self) -> None:
         if self.context.halves.gathered:
@@ -173,8 +194,9 @@ class RocketMQConnection(Connection):
         else:
             self._go(command, row)
 
-    def go(self, command: RemotingCommand) -> None:
+    def go(self, command: RemotingCommand, session: Session | None) -> None:
         """Handle a background request whose turn has come."""
+        self.session = session  # Another request of the connection may have come from another user meanwhile.
         self._go(command, self.context.table[command.code])
 
     def _go(self, command: RemotingCommand, row: Row, *, is_delayed: bool = False) -> None:
@@ -185,13 +207,10 @@ class RocketMQConnection(Connection):
         except Delayed as delayed:
             self._delay(command, row, delayed.until_mono_ms)
             return
-        except WrongSignature as error:
-            given = self._refuse_login(command, error)
         except Exception as error:  # noqa: BLE001 - `refusal` reports it
             given = self.refusal(command, error)
         if given is None:
-            # The answer needs none of these fields, and each of them may take 16 MiB.
-            command.ext, command.body, command.remark, command.language = _NO_FIELDS, b"", None, ""
+            drop_content(command)
         elif not command.flag & FLAG_ONEWAY:
             self.send(given, command, row)
 
@@ -205,8 +224,8 @@ class RocketMQConnection(Connection):
             append_gathered(context.halves, context.metrics, self.server.clock.now_ms())
         if row.is_limited and not command.flag & FLAG_ONEWAY:
             context.admission.check(row.kind)
-        if context.gate is not None:
-            self.granted = context.gate.admit(self, command, row, context.handlers)
+        if context.gate is not None and self.session is not None:
+            self.granted = context.gate.admit(self.session, command, row, context.handlers)
         if context.quotas.has_any:
             check_quotas(context.quotas, self, command, row.kind)
         return row.handler(context.handlers, self, command)
@@ -230,31 +249,6 @@ class RocketMQConnection(Connection):
             # A right may have been taken away while the request waited, or its topic deleted, so that it needs more.
             self.granted = context.gate.decide_request(self.session, command, row, context.handlers)
         return row.handler(context.handlers, self, command)
-
-    def _refuse_login(self, asked: RemotingCommand, error: WrongSignature) -> Answer | None:
-        """Answer later that a login has failed. Until then no request is received; others that failed come behind."""
-        assert self.context.gate is not None, "security is on"
-        delay_ms = self.context.gate.failed_login_delay_ms
-        if not delay_ms:
-            return self.refusal(asked, error)
-        self._wrong_logins.append((asked, error))
-        self.unanswered += 1
-        self.is_busy = True
-        self.hold()
-        if len(self._wrong_logins) == 1:
-            self.server.timed_calls.wait(delay_ms, self._refuse_next_login)
-        return None
-
-    def _refuse_next_login(self, _: None) -> None:
-        if self.closed:
-            return
-        assert self.context.gate is not None, "security is on"
-        asked, error = self._wrong_logins.popleft()
-        self.is_busy = bool(self._wrong_logins)
-        self.reply(asked, self.refusal(asked, error))
-        self.answered()
-        if self._wrong_logins:
-            self.server.timed_calls.wait(self.context.gate.failed_login_delay_ms, self._refuse_next_login)
 
     def refusal(self, asked: RemotingCommand, error: Exception) -> Answer:
         """Return the answer to a request that failed; an error that is not ANSWERABLE is reported as a fault."""

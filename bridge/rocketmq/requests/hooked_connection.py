@@ -26,6 +26,7 @@ from duolog.bridge.rocketmq.producing.send_batch import BATCH_MESSAGES_MAX
 from duolog.bridge.rocketmq.requests.connection import ConnectionContext, RocketMQConnection
 from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.requests.responses import answer
+from duolog.bridge.security.session import Session
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -74,14 +75,21 @@ class HookedConnection(RocketMQConnection):
         )
         work = partial(_call_before_hooks, self._hooks, asked, command.body, self.context.inflate_bytes_max)
         self.unanswered += 1
-        self._hooks.before(work, partial(self._continue_with, command, asked), self.server.clock.mono_ms())
+        self._hooks.before(
+            work, partial(self._continue_with, command, asked, self.session), self.server.clock.mono_ms()
+        )
 
     def _continue_with(
-        self, command: RemotingCommand, asked: _HookedRequest, outcome: _HookedRequest | Refuse | None
+        self,
+        command: RemotingCommand,
+        asked: _HookedRequest,
+        session: Session | None,
+        outcome: _HookedRequest | Refuse | None,
     ) -> None:
         self.answered()
         if self.closed:
             return
+        self.session = session  # Another request of the connection may have come from another user meanwhile.
         try:
             self._handle_now(command, asked, outcome)
         except Exception as error:  # noqa: BLE001 - contained

@@ -1,0 +1,176 @@
+"""What clients may occupy before they have proved who they are: the size of their requests, and places in queues."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from duolog.bridge.config import LimitsOptions, Options, RocketmqOptions, SecurityOptions
+from duolog.bridge.net.before_login import BeforeLogin
+from duolog.bridge.rocketmq.requests.admission import Kind
+from duolog.bridge.rocketmq.requests.background_requests import SLICE_MS
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from tests.kit.core import FRAME_BYTES_MAX
+from tests.kit.signing import signature_of
+from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
+from tests.unit.bridge.security.test_kafka_login import BOX, RECORDS, SecureBench
+
+LOGIN_BYTES_MAX = 64 << 10
+BODY_BYTES_MAX = 128 << 10
+BEFORE_LOGIN_BYTES_MAX = 1 << 20
+HEARTBEAT = b'{"clientID":"c","producerDataSet":[{"groupName":"g"}],"consumerDataSet":[]}'
+
+
+def new_broker(**security: Any) -> RocketMQBroker:
+    options = Options(
+        security=SecurityOptions(enabled=True, failed_login_delay_ms=0, **security),
+        rocketmq=RocketmqOptions(body_bytes_max=BODY_BYTES_MAX),
+    )
+    broker = RocketMQBroker(options=options)
+    broker.security.use(BOX)
+    for record in RECORDS:
+        broker.security.users.set(record, broker.clock.now_ms())
+    broker.topic()
+    broker.settle()
+    return broker
+
+
+def request(code: int, body: bytes = b"", name: str = "", secret_key: bytes = b"secret", **fields: str) -> bytes:
+    """Return a request that a user has signed; without a name, nobody."""
+    if name:
+        fields[ACCESS_KEY] = name
+        fields[SIGNATURE] = signature_of(fields, body, secret_key).decode()
+    return b"".join(remoting.encode(remoting.request(code, 1, fields, body)))
+
+
+def message(size: int, name: str = "", secret_key: bytes = b"secret") -> bytes:
+    fields = {"producerGroup": "g", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4"}
+    fields |= {"queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": ""}
+    return request(RequestCode.SEND_MESSAGE, bytes(size), name, secret_key, **fields)
+
+
+def code_of_answer(client: Client) -> int | None:
+    answer = client.answer_to(1)
+    return None if answer is None else answer.code
+
+
+# -- Sizes of requests
+
+
+def test_first_request_may_be_a_message_and_later_ones_anything() -> None:
+    broker = new_broker()
+    client = broker.connect()
+    client.connection.data_received(message(BODY_BYTES_MAX, "root"))
+    broker.settle()
+    assert code_of_answer(client) == ResponseCode.SUCCESS
+    client.connection.data_received(
+        request(RequestCode.GET_BROKER_CLUSTER_INFO, bytes(FRAME_BYTES_MAX["rocketmq"] // 2))
+    )
+    broker.loop.turn()
+    assert code_of_answer(client) == ResponseCode.NO_PERMISSION, "it is read, and has no signature"
+
+
+@pytest.mark.parametrize("sent", [message(10, "root", b"wrong"), message(10, "nobody"), message(10)])
+def test_request_that_proves_nothing_is_no_login(sent: bytes) -> None:
+    broker = new_broker()
+    client = broker.connect()
+    client.connection.data_received(sent)
+    broker.loop.turn()
+    assert code_of_answer(client) == ResponseCode.NO_PERMISSION
+    client.connection.data_received(message(BODY_BYTES_MAX + LOGIN_BYTES_MAX, "root")[:100])
+    assert client.transport.closing
+
+
+def test_requests_to_the_name_server_are_small_before_the_login() -> None:
+    broker = new_broker(login_bytes_max=LOGIN_BYTES_MAX)
+    context = replace(broker.rocketmq_connections, first_request_bytes_max=LOGIN_BYTES_MAX)
+    client = broker.connect(RocketMQConnection(context))
+    client.connection.data_received(message(LOGIN_BYTES_MAX, "root")[:100])
+    assert client.transport.closing
+    client = broker.connect(RocketMQConnection(context))
+    client.connection.data_received(request(RequestCode.GET_BROKER_CLUSTER_INFO, name="root"))
+    client.connection.data_received(message(LOGIN_BYTES_MAX, "root"))
+    broker.settle()
+    assert not client.transport.closing
+
+
+def test_unfinished_requests_before_the_login_take_room_from_each_other_only() -> None:
+    broker = new_broker()
+    connections = broker.server.connections
+    broker.server.before_login = BeforeLogin(LimitsOptions(before_login_bytes_max=BEFORE_LOGIN_BYTES_MAX))
+    known = broker.connect()
+    known.connection.data_received(request(RequestCode.GET_BROKER_CLUSTER_INFO, name="root"))
+    known.connection.data_received(message(BODY_BYTES_MAX, "root")[:-1])
+    part = message(BODY_BYTES_MAX)[:BODY_BYTES_MAX]
+    strangers = [broker.connect() for _ in range(3 * BEFORE_LOGIN_BYTES_MAX // BODY_BYTES_MAX)]
+    for stranger in strangers:
+        stranger.connection.data_received(part)
+        assert broker.server.before_login.bytes <= BEFORE_LOGIN_BYTES_MAX + BODY_BYTES_MAX
+        for each in strangers:
+            if each.transport.closing and each.connection in connections:
+                each.connection.connection_lost(None)
+        assert broker.server.before_login.bytes <= BEFORE_LOGIN_BYTES_MAX
+    are_open = [not stranger.transport.closing for stranger in strangers]
+    assert are_open == sorted(are_open), "the oldest are closed"
+    assert 0 < sum(are_open) <= BEFORE_LOGIN_BYTES_MAX // (len(part) - 4)
+    assert not known.transport.closing
+    last = strangers[-1].connection
+    last.data_received(message(BODY_BYTES_MAX)[BODY_BYTES_MAX:])
+    last.data_received(message(BODY_BYTES_MAX, "root"))
+    for stranger in strangers:
+        if stranger.connection in connections:
+            stranger.connection.connection_lost(None)
+    assert broker.server.before_login.bytes == 0
+    assert connections.request_bytes == known.connection.partial_bytes
+
+
+def test_unfinished_requests_of_kafka_clients_before_the_login_are_bounded_too() -> None:
+    bench = SecureBench()
+    bench.server.before_login = BeforeLogin(LimitsOptions(before_login_bytes_max=BEFORE_LOGIN_BYTES_MAX))
+    part = LOGIN_BYTES_MAX.to_bytes(4, "big") + bytes(LOGIN_BYTES_MAX - 1)
+    strangers = [bench.connect() for _ in range(2 * BEFORE_LOGIN_BYTES_MAX // LOGIN_BYTES_MAX)]
+    for stranger in strangers:
+        stranger.connection.data_received(part)
+    assert [stranger.is_closed for stranger in strangers[:2]] == [True, True]
+    assert not strangers[-1].is_closed
+    client = bench.logged_in("alice")
+    client.connection.data_received((1 << 21).to_bytes(4, "big") + bytes(2 * BEFORE_LOGIN_BYTES_MAX - 1))
+    assert not client.is_closed
+    assert not strangers[-1].is_closed
+
+
+# -- Queues
+
+
+def test_background_requests_that_prove_nothing_take_no_place_in_the_queue() -> None:
+    broker = new_broker()
+    queue = broker.rocketmq_context.requests.background_queues[Kind.CLIENT]
+    queue._spent_ms = SLICE_MS  # The time of this turn of the loop is used up, so requests wait.
+    known, strangers = broker.connect(), [broker.connect() for _ in range(3)]
+    for stranger, name in zip(strangers, ("", "root", "nobody"), strict=True):
+        stranger.connection.data_received(request(RequestCode.HEART_BEAT, HEARTBEAT, name, b"wrong"))
+    assert len(queue) == 0
+    assert [stranger.connection.unanswered for stranger in strangers] == [0, 0, 0]
+    known.connection.data_received(request(RequestCode.HEART_BEAT, HEARTBEAT, "root"))
+    assert len(queue) == 1
+    queue._schedule(known.connection)
+    broker.loop.turn()
+    assert code_of_answer(known) == ResponseCode.SUCCESS
+    assert [code_of_answer(stranger) for stranger in strangers] == [ResponseCode.NO_PERMISSION] * 3
+
+
+def test_background_request_is_that_of_its_sender_when_its_turn_comes() -> None:
+    """Two users may share a connection: the later request must not lend its rights to the earlier one."""
+    broker = new_broker()
+    queue = broker.rocketmq_context.requests.background_queues[Kind.ADMIN]
+    queue._spent_ms = SLICE_MS
+    client = broker.connect()
+    client.connection.data_received(request(RequestCode.GET_BROKER_CONFIG, name="alice"))
+    client.connection.data_received(request(RequestCode.GET_BROKER_CLUSTER_INFO, name="root"))
+    queue._schedule(client.connection)
+    broker.loop.turn()
+    assert code_of_answer(client) == ResponseCode.NO_PERMISSION
+    assert code_of_answer(client) == ResponseCode.SUCCESS
