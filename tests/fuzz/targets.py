@@ -53,6 +53,7 @@ from duolog.store.shared.segments.manifest import decode_manifest
 from duolog.store.shared.wal.stream import decode_stream
 from duolog.store.shared.wal.wal_object import DamagedObject
 from duolog.store.shared.wal.wal_object import decode as decode_wal_object
+from tests.fuzz.secured import Secured
 
 Target = Callable[[bytes], object]
 
@@ -329,4 +330,4 @@ TARGETS: Final[dict[str, Target]] = {
         rocketmq_json, rocketmq_message, rocketmq_batch, rocketmq_properties, rocketmq_compression_of_bodies,
         rocketmq_filter, rocketmq_texts, cron, shared_objects, login,
     )
-} | {"tls": Tls(), "core": Core()}  # fmt: skip
+} | {"tls": Tls(), "core": Core(), "secured": Secured()}  # fmt: skip
