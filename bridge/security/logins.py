@@ -1,7 +1,9 @@
 """Logins: from a user name and a proof to a session.
 
 A login of an unknown user does the same work as one with a wrong password, and fails with the same message: the user
-gets a verifier that depends on the name and on the key of `security.secret_key_file`, which no password fits.
+gets a verifier that depends on the name and on the key of `security.secret_key_file`, which no password fits. Users
+that `kafka-configs.sh` has added have other iterations and longer salts than those of `duolog user add`, so an unknown
+user gets the iterations and the length of the salt that users have, in the same proportions (`passwords.Shapes`).
 
 The brokers of a stream log in to each other with a secret that this key gives. A standby sends some requests of its
 clients on to the owner, after it has decided that they are allowed. The owner serves them as those of a super user: who
@@ -10,11 +12,12 @@ has the key file could read the secret key of every user anyway.
 
 import hmac
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.records.security import ScramVerifier, UserSet
-from duolog.bridge.security.passwords import SALT_BYTES, fits, verifier_of, verifier_of_salted
+from duolog.bridge.security.passwords import SALT_BYTES, Shape, fits, password_verifier, verifier_of, verifier_of_salted
 from duolog.bridge.security.scram import NONCE_BYTES, WRONG, LoginFailed, Mechanism, ScramClient, ScramLogin
 from duolog.bridge.security.secret_box import SecretBox
 from duolog.bridge.security.session import Session
@@ -49,14 +52,23 @@ class Logins:
     def _verifier(self, name: str, mechanism: Mechanism) -> ScramVerifier:
         if self._of_brokers is not None and (name, mechanism) == (BROKER, BROKER_MECHANISM):
             return self._of_brokers
+        # It is computed for each name, because the time would tell which users exist.
+        false = self._false_verifier(name, self._users.shapes.of_scram(mechanism, self._keyed(name)), mechanism)
         user = self._users.get(name)
         found = None if user is None else user.verifier(mechanism)
-        return found or self._false_verifier(name, mechanism)
+        return found or false
 
-    def _false_verifier(self, name: str, mechanism: Mechanism) -> ScramVerifier:
-        salt = self._box.derive(b"salt " + mechanism.hash_name.encode() + name.encode())[:SALT_BYTES]
-        nobodys = hmac.digest(self._memory_key, name.encode(), mechanism.hash_name)
-        return ScramVerifier(salt, self._options.scram_iterations, nobodys, nobodys)
+    def _keyed(self, name: str) -> Callable[[bytes], bytes]:
+        return lambda purpose: self._box.derive(purpose + name.encode())
+
+    def _false_verifier(self, name: str, shape: Shape | None, mechanism: Mechanism) -> ScramVerifier:
+        """Return a verifier that no password fits; `shape` None: as new users have with this mechanism."""
+        shape = shape or Shape(mechanism, self._options.scram_iterations, SALT_BYTES)
+        salt, hash_name = b"", shape.mechanism.hash_name
+        while len(salt) < shape.salt_bytes:
+            salt += self._box.derive(f"salt {len(salt)} {hash_name}".encode() + name.encode())
+        nobodys = hmac.digest(self._memory_key, name.encode(), hash_name)
+        return ScramVerifier(salt[: shape.salt_bytes], shape.iterations, nobodys, nobodys)
 
     # -- Passwords
 
@@ -66,14 +78,15 @@ class Logins:
         known = None if user is None else self._remembered.get((name, user.login))
         return known is not None and hmac.compare_digest(known, self._memory_of(password))
 
-    def check(self, user: User | None, name: str, password: str) -> bool:
-        """Whether the password is that of the user. A thread must call it, because it takes milliseconds."""
-        for mechanism in (Mechanism.SHA_512, Mechanism.SHA_256):
-            verifier = None if user is None else user.verifier(mechanism)
-            if verifier is not None:
-                return fits(password, mechanism, verifier)
-        fits(password, Mechanism.SHA_512, self._false_verifier(name, Mechanism.SHA_512))
-        return False
+    def check(self, user: User | None, name: str, password: str) -> Callable[[], bool]:
+        """Return the function that compares a password with that of a user; a thread must call it: it takes long."""
+        shape = self._users.shapes.of_password(self._keyed(name))
+        verifier = self._false_verifier(name, shape, Mechanism.SHA_512)
+        mechanism = Mechanism.SHA_512 if shape is None else shape.mechanism
+        known = None if user is None else password_verifier(user.record.scram_sha_256, user.record.scram_sha_512)
+        if known is not None:
+            mechanism, verifier = known
+        return lambda: fits(password, mechanism, verifier)
 
     def remember(self, user: User, password: str) -> None:
         """Remember a password that was checked."""

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.records.security import ScramVerifier, UserRemoved, UserSet
+from duolog.bridge.security.passwords import Shapes
 from duolog.bridge.security.rules import NAME_CHARACTERS_MAX
 from duolog.bridge.security.scram import Mechanism
 from duolog.store.entry import Promise, Slot
@@ -61,6 +62,7 @@ class Users:
         self._state_log, self._count_max = state_log, options.users_max
         self._users: dict[str, User] = {}
         self._logins = 0
+        self.shapes = Shapes()
         self.on_changed: Callable[[], None] = lambda: None
         self.get = self._users.get
         state_log.own(UserSet, self._replay_set)
@@ -107,6 +109,8 @@ class Users:
 
     def _replay_set(self, record: UserSet, slot: Slot) -> None:
         known = self._users.get(record.name)
+        self.shapes.count(record.scram_sha_256, record.scram_sha_512, 1)
+        self._forget_shapes(known)
         if known is None or _verifiers(known.record) != _verifiers(record):
             self._logins += 1
             login = self._logins
@@ -116,8 +120,14 @@ class Users:
         self.on_changed()
 
     def _replay_removed(self, record: UserRemoved, slot: Slot) -> None:
-        if self._users.pop(record.name, None) is not None:
+        known = self._users.pop(record.name, None)
+        self._forget_shapes(known)
+        if known is not None:
             self.on_changed()
+
+    def _forget_shapes(self, known: User | None) -> None:
+        if known is not None:
+            self.shapes.count(known.record.scram_sha_256, known.record.scram_sha_512, -1)
 
     def _snapshot(self) -> Iterable[UserSet]:
         return [user.record for user in self._users.values()]

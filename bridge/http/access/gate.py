@@ -153,8 +153,8 @@ class HttpGate:
         logins, user = self._security.logins, self._security.users.get(name)
         if user is not None and logins.recall(name, password):
             return logins.session_of_password(user, host)
-        submit = partial(self._security.executor.submit, partial(logins.check, user, name, password))
-        fits: bool = await wait_for_callback(submit)
+        check = logins.check(user, name, password)
+        fits: bool = await wait_for_callback(partial(self._security.executor.submit, check))
         if fits is not True or user is None:
             self._security.audit.login("http", BASIC, name, host, WRONG)
             raise LoginFailed(WRONG)

@@ -138,8 +138,8 @@ class Login:
         if other not in ("", name):
             raise LoginFailed("another authorization id than the user's name is not supported")
         logins, user = self._security.logins, self._security.users.get(name)
-        executor = self._security.executor
-        fits = yield UntilCalled(lambda done: executor.submit(lambda: logins.check(user, name, password), done))
+        check, executor = logins.check(user, name, password), self._security.executor
+        fits = yield UntilCalled(lambda done: executor.submit(check, done))
         if fits is not True or user is None:
             raise LoginFailed(str(fits) if isinstance(fits, Exception) else WRONG)
         self._succeed(logins.session_of_password(user, self._host), mono_ms)

@@ -24,9 +24,9 @@ BEFORE_LOGIN_BYTES_MAX = 1 << 20
 HEARTBEAT = b'{"clientID":"c","producerDataSet":[{"groupName":"g"}],"consumerDataSet":[]}'
 
 
-def new_broker(**security: Any) -> RocketMQBroker:
+def new_broker(failed_login_delay_ms: int = 0, **security: Any) -> RocketMQBroker:
     options = Options(
-        security=SecurityOptions(enabled=True, failed_login_delay_ms=0, **security),
+        security=SecurityOptions(enabled=True, failed_login_delay_ms=failed_login_delay_ms, **security),
         rocketmq=RocketmqOptions(body_bytes_max=BODY_BYTES_MAX),
     )
     broker = RocketMQBroker(options=options)
