@@ -210,7 +210,9 @@ class HttpPort:
                 self._context.monitoring.metrics.errors["http", str(response.status)] += 1
             try:
                 leaving = send(request, response, connection, mono_ms)  # A Listing is made while it is written.
-                return await measured(leaving, self._context.monitoring.watchdog, _kind_of(request))
+                return await measured(
+                    leaving, self._context.monitoring.watchdog, _kind_of(request), self._quotas.time_use(request)
+                )
             except TooMuchHeld as error:
                 return await send(request, failure(str(error), 503), connection, mono_ms)
         except ConnectionError:
@@ -238,7 +240,9 @@ class HttpPort:
             work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))
             response: web.StreamResponse | None = None
             try:
-                response = await measured(work, self._context.monitoring.watchdog, _kind_of(request))
+                response = await measured(
+                    work, self._context.monitoring.watchdog, _kind_of(request), self._quotas.time_use(request)
+                )
             finally:
                 if rate is not None:
                     self._quotas.count(request, response, rate)

@@ -45,13 +45,17 @@ class Watchdog:
         self._noted = Histogram(BOUNDS_S)  # Turns of NOTED_S and more.
         self._next_warning_s: dict[str, float] = {}
 
-    def turned(self, kind: str | Callable[..., object], begun_s: float) -> None:
-        """Record the end of a turn that began at `begun_s`. A turn with a thread's result is named by its callback."""
+    def turned(self, kind: str | Callable[..., object], begun_s: float) -> float:
+        """Record the end of a turn that began at `begun_s`, and return how long it took.
+
+        A turn with a thread's result is named by its callback.
+        """
         took_s = self.seconds() - begun_s
         self.count += 1
         self.total_s += took_s
         if took_s >= NOTED_S:
             self._note(kind if isinstance(kind, str) else f"outcome {_name_of(kind)}", took_s, begun_s + took_s)
+        return took_s
 
     def buckets(self) -> list[tuple[str, int]]:
         """Return the histogram for Prometheus: each upper bound with the number of turns up to it."""
@@ -76,8 +80,10 @@ class Watchdog:
 
 
 @coroutine
-def measured(work: Coroutine[Any, Any, T], watchdog: Watchdog, kind: str) -> Generator[Any, Any, T]:
-    """Await `work`, and measure each of its steps between two awaits."""
+def measured(
+    work: Coroutine[Any, Any, T], watchdog: Watchdog, kind: str, use: Callable[[float], None] | None = None
+) -> Generator[Any, Any, T]:
+    """Await `work`, and measure each of its steps between two awaits; `use` gets the seconds of each."""
     step: Callable[[], Any] = partial(work.send, None)
     while True:
         begun_s = watchdog.seconds()
@@ -87,7 +93,9 @@ def measured(work: Coroutine[Any, Any, T], watchdog: Watchdog, kind: str) -> Gen
             result: T = end.value
             return result
         finally:
-            watchdog.turned(kind, begun_s)
+            took_s = watchdog.turned(kind, begun_s)
+            if use is not None:
+                use(took_s)
         try:
             step = partial(work.send, (yield awaited))
         except BaseException as error:  # noqa: BLE001 - it is raised where `work` waits

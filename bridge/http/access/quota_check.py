@@ -1,13 +1,17 @@
-"""Quotas of HTTP requests: a request above the quota for messages that are sent, read, or pending has status 429.
+"""Quotas of HTTP requests: a request above a quota has status 429.
 
-What a request has sent or read is counted when it was handled, so a request is refused because of those before it. The
+    producer_byte_rate, consumer_byte_rate    requests that send or read messages
+    request_percentage                        all requests but those that anybody may send, such as `/healthz`
+    delayed_messages_pending                  requests that add a delayed message
+
+What a request has used is counted when it was handled, so a request is refused because of those before it. The
 answer waits until the time of the user's refusals is over (`Rate.refused`), so that a client which does not wait for
 `Retry-After` takes little of the loop, over however many connections. Like a RocketMQ client, an HTTP client has no
 client id: quotas of users hold, and those of any client id for the empty one.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from aiohttp import web
 
@@ -19,10 +23,11 @@ from duolog.bridge.http.access.requirements import RouteAccess, access_of
 from duolog.bridge.http.answers import Listing, failure
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.local_api import BODY
-from duolog.bridge.security.quotas.entity import ANONYMOUS, DELAYED, FETCHED, QuotaClient
+from duolog.bridge.security.quotas.entity import ANONYMOUS, DELAYED, FETCHED, REQUEST_TIME, QuotaClient
 from duolog.bridge.security.quotas.quotas import Quotas, Rate
 
 _NO_CLIENT_ID = ""
+TIME: web.RequestKey[Rate] = web.RequestKey("time", Rate)  # The rate in which the request's time is counted.
 BODY_BYTES: web.RequestKey[int] = web.RequestKey("body_bytes", int)  # The size of a body that was read.
 
 
@@ -53,17 +58,26 @@ class QuotaCheck:
         self._quotas, self._clock, self._table, self._pauses = quotas, clock, table, pauses
 
     def begin(self, request: web.Request) -> Rate | None:
-        """Return the rate that the request is to be counted in; None: there is no quota. Raises AboveQuota."""
+        """Return the rate in which the request's messages are to be counted; None: there is none. Raises AboveQuota."""
         access = access_of(self._table, request) if self._quotas.has_any else None
-        if access is None or not access.quota:
+        if access is None or access.is_open:
             return None
         user, mono_ms = _user_of(request), self._clock.mono_ms()
-        rate = self._quotas.meter(None, user, _NO_CLIENT_ID, mono_ms).rate(access.quota)
-        wait_ms = 0 if rate is None else rate.wait_ms(mono_ms)
-        if rate is not None and wait_ms:
-            self._quotas.throttled["http", access.quota] += 1
-            raise AboveQuota(access.quota, user, wait_ms, rate.refused(mono_ms) - mono_ms)
-        return rate
+        meter = self._quotas.meter(None, user, _NO_CLIENT_ID, mono_ms)
+        for key in filter(None, (REQUEST_TIME, access.quota)):
+            rate = meter.rate(key)
+            wait_ms = 0 if rate is None else rate.wait_ms(mono_ms)
+            if rate is not None and wait_ms:
+                self._quotas.throttled["http", key] += 1
+                raise AboveQuota(key, user, wait_ms, rate.refused(mono_ms) - mono_ms)
+        if meter.request_time is not None:
+            request[TIME] = meter.request_time
+        return meter.rate(access.quota) if access.quota else None
+
+    def time_use(self, request: web.Request) -> Callable[[float], None] | None:
+        """Return what counts the seconds that the request takes of the loop; None: there is no quota."""
+        rate, mono_ms = request.get(TIME), self._clock.mono_ms
+        return None if rate is None else lambda seconds: rate.use(seconds * 1000, mono_ms())
 
     async def refusal(self, error: AboveQuota) -> web.Response:
         """Return the answer to a request above a quota, after its pause."""

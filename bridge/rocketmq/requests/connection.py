@@ -45,7 +45,14 @@ from duolog.bridge.rocketmq.requests.errors import (
     code_of,
     remark_of,
 )
-from duolog.bridge.rocketmq.requests.quota_check import Delayed, ReadPause, check_quotas, count_pulled, pause_refused
+from duolog.bridge.rocketmq.requests.quota_check import (
+    Delayed,
+    ReadPause,
+    check_quotas,
+    count_pulled,
+    count_time,
+    pause_refused,
+)
 from duolog.bridge.rocketmq.requests.request_row import Row
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
@@ -202,6 +209,7 @@ class RocketMQConnection(Connection):
     def _go(self, command: RemotingCommand, row: Row, *, is_delayed: bool = False) -> None:
         """Handle a request, and send the answer if the handler returned one."""
         self.doing = row.name
+        begun_s = self.server.watchdog.seconds() if self.context.quotas.has_any else None
         try:
             given = self._handle_delayed(command, row) if is_delayed else self._handle(command, row)
         except Delayed as delayed:
@@ -209,6 +217,9 @@ class RocketMQConnection(Connection):
             return
         except Exception as error:  # noqa: BLE001 - `refusal` reports it
             given = self.refusal(command, error)
+        if begun_s is not None:
+            used_ms = (self.server.watchdog.seconds() - begun_s) * 1000
+            count_time(self.context.quotas, self, used_ms, self.server.clock.mono_ms())
         if given is None:
             drop_content(command)
         elif not command.flag & FLAG_ONEWAY:

@@ -5,6 +5,10 @@
     DELAY_MS_MAX at most              it is counted at once, and handled when its time has come
     more than DELAY_MS_MAX            it is refused; so are all pulls above a quota, of which nobody knows the size
 
+A client above its request time is not read from either, for DELAY_MS_MAX at most after each read; if it is ahead by
+more than that, its sends and pulls are refused, too. Time is counted when a request was handled: that of its first
+step, as for Kafka.
+
 Java's client sends again at once when it is refused, and makes an exception each time, which costs both sides more than
 a send. While sends wait, the connection is not read, so that a client whose threads wait for their answers is slowed
 down by that, and is not refused at all. Each send has a time of its own, because each is counted. DELAY_MS_MAX holds
@@ -26,7 +30,15 @@ from typing import Any, Final
 
 from duolog.bridge.net.connection import Connection
 from duolog.bridge.rocketmq.requests.admission import Busy, Kind
-from duolog.bridge.security.quotas.entity import ANONYMOUS, CONNECTION_RATE, DELAYED, FETCHED, PRODUCED, QuotaClient
+from duolog.bridge.security.quotas.entity import (
+    ANONYMOUS,
+    CONNECTION_RATE,
+    DELAYED,
+    FETCHED,
+    PRODUCED,
+    REQUEST_TIME,
+    QuotaClient,
+)
 from duolog.bridge.security.quotas.quotas import Meter, Quotas
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 
@@ -71,19 +83,42 @@ def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind
         _admit(quotas, connection, user, mono_ms)
     meter = connection.meter = quotas.meter(connection.meter, user, _NO_CLIENT_ID, mono_ms)
     key = _KEYS.get(kind)
-    rate = None if key is None else meter.rate(key)
-    if key is None or rate is None:
+    if key is None:
         return
-    wait_ms = rate.wait_ms(mono_ms)
-    if wait_ms > (DELAY_MS_MAX if kind is Kind.SEND else 0):
-        quotas.throttled["rocketmq", key] += 1
-        connection.pause.extend(max(mono_ms + min(wait_ms, PAUSE_MS), rate.refused(mono_ms)))
-        raise Busy(f"[OVERLOAD]system busy, start flow control for a while, quota {key} of {user}")
+    if meter.request_time is not None:
+        _refuse_above(quotas, connection, REQUEST_TIME, meter, DELAY_MS_MAX, mono_ms)
+    rate = meter.rate(key)
+    if rate is None:
+        return
+    wait_ms = _refuse_above(quotas, connection, key, meter, DELAY_MS_MAX if kind is Kind.SEND else 0, mono_ms)
     if kind is Kind.SEND:
         rate.use(len(command.body), mono_ms)
         if wait_ms >= DELAY_MS_MIN:
             quotas.throttled["rocketmq", key] += 1
             raise Delayed(mono_ms + wait_ms)
+
+
+def _refuse_above(quotas: Quotas, connection: Any, key: str, meter: Meter, limit_ms: int, mono_ms: int) -> int:
+    """Return how far the client is ahead of a quota. Raises Busy if that is more than the limit."""
+    rate = meter.rate(key)
+    wait_ms = 0 if rate is None else rate.wait_ms(mono_ms)
+    if rate is not None and wait_ms > limit_ms:
+        quotas.throttled["rocketmq", key] += 1
+        connection.pause.extend(max(mono_ms + min(wait_ms, PAUSE_MS), rate.refused(mono_ms)))
+        raise Busy(f"[OVERLOAD]system busy, start flow control for a while, quota {key} of {meter.user}")
+    return wait_ms
+
+
+def count_time(quotas: Quotas, connection: Any, used_ms: float, mono_ms: int) -> None:
+    """Count the time that a request has taken of the loop, and pause the connection while its client is above it."""
+    rate = None if connection.meter is None else connection.meter.request_time
+    if rate is None:
+        return
+    rate.use(used_ms, mono_ms)
+    wait_ms = rate.wait_ms(mono_ms)
+    if wait_ms >= DELAY_MS_MIN:
+        quotas.throttled["rocketmq", REQUEST_TIME] += 1
+        connection.pause.extend(mono_ms + min(wait_ms, DELAY_MS_MAX))
 
 
 def pause_refused(quotas: Quotas, connection: Any, mono_ms: int) -> None:

@@ -8,7 +8,7 @@ window's worth after a pause. Times are monotonic milliseconds, which callers pa
     above it, Kafka      the answer has the time to wait, and the connection is not read from until then (KIP-219)
     above it, RocketMQ   a send waits for a moment, or is refused with SYSTEM_BUSY as a pull is, and the connection is
                          not read for a while (`bridge/rocketmq/requests/quota_check.py`)
-    above it, HTTP       a request that sends or reads messages has status 429, with Retry-After
+    above it, HTTP       the request has status 429, with Retry-After (`bridge/http/access/quota_check.py`)
     delayed messages     `bridge/data/publishing/pending_quota.py` counts them, and refuses those above the quota
     no quota is set      `has_any` is False, and nothing else is asked
 """
