@@ -155,6 +155,35 @@ def test_standby_that_was_away_neither_takes_a_deleted_slot_nor_misses_it() -> N
     run_in(world, main)
 
 
+def test_standby_that_met_a_damaged_slot_follows_again_once_the_owner_has_compacted_it() -> None:
+    """The segment object is made from the owner's disk, which has what the slot had."""
+    world = World(7, replace(OPTIONS, compact_slots=50))
+
+    async def main() -> None:
+        owner = await serving(world)
+        standby = world.start("b")
+        await world.pass_s(1)
+        standby.pause(0.5)
+        sequence = max(wal(world)) + 5
+        await until(lambda: key_of(sequence) in world.bucket.objects, world)
+        world.bucket.objects[key_of(sequence)] = world.bucket.objects[key_of(sequence)][:-1]
+        for is_started_again in (False, True):
+            standby = world.start("b") if is_started_again else standby
+            assert standby.task is not None
+            with pytest.raises(DamagedObject, match=f"the object {key_of(sequence)} is damaged"):
+                await standby.task
+        del world.nodes["b"]
+        await until(lambda: key_of(sequence) not in world.bucket.objects, world)
+        standby = world.start("b", disk=standby.disk.after_kill())
+        await world.pass_s(2)
+        assert world.owners == [owner]
+        owner.append_ms = 10_000_000
+        await world.pass_s(2)
+        assert standby.replayer.state == owner.replayer.state == world.state()
+
+    run_in(world, main)
+
+
 def test_objects_that_a_deposed_owner_creates_in_deleted_slots_hide_nothing() -> None:
     """They have a lower epoch, so they are ignored; the units that the slots had are in a segment object."""
     world = World(6, OPTIONS)
