@@ -79,7 +79,7 @@ class Connections:
         self.request_bytes = 0  # Invariant: the sum of `partial_bytes`.
         self.refused_protocols = RepeatedLines()
         self._clock = clock
-        self._open: set[OpenConnection] = set()
+        self._open: dict[OpenConnection, None] = {}  # In the order in which they were opened.
         self._swept_mono_ms = self.mono_ms  # The time of the last sweep. An accept does not change it.
         self._round: list[OpenConnection] = []  # The connections that the sweeps of this round have not checked yet.
 
@@ -99,13 +99,13 @@ class Connections:
             log.warning("connection refused wire=%s limits.connections_max=%d", connection.wire, self.count_max)
             return False
         self.accepted_count += is_counted
-        self._open.add(connection)
+        self._open[connection] = None
         self.mono_ms = self._clock.mono_ms()
         return True
 
     def forget(self, connection: OpenConnection) -> None:
         """Remove a closed connection, and subtract its bytes from all sums."""
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         self.answer_bytes -= connection.answers.pending_bytes
         self.request_bytes -= connection.partial_bytes
 

@@ -13,18 +13,19 @@ timer or adds a callback. What runs in no process, such as tests and their clien
 """
 
 import asyncio
+import heapq
+import math
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar
 
 from tests.kit.clock import ManualClock
-from tests.kit.loop import VirtualLoop
+from tests.kit.loop import Stuck, VirtualLoop
 
 T = TypeVar("T")
 LATENCY_S: Final = (0.0001, 0.001)  # Of each packet.
-Call = tuple[list[asyncio.Handle], Callable[..., object], tuple[Any, ...], Context]
 
 
 class Process:
@@ -33,8 +34,9 @@ class Process:
     def __init__(self, host: str) -> None:
         self.host = host
         self.is_dead = False
+        self.is_running = True  # Neither dead nor paused.
         self._paused_until_s = 0.0
-        self._held: deque[Call] = deque()
+        self._held: list[asyncio.Handle] = []  # Callbacks that became due during a pause.
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         context = copy_context()
@@ -42,35 +44,62 @@ class Process:
         return asyncio.get_running_loop().create_task(main, context=context)
 
     def kill(self) -> None:
-        self.is_dead = True
+        self.is_dead, self.is_running = True, False
         self._held.clear()
-        _network().drop(self)
+        _loop().network.drop(self)
 
     def pause(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
+        loop = _loop()
+        self.is_running = False
         self._paused_until_s = loop.time() + seconds
         loop.call_at(self._paused_until_s, self._resume)
 
-    @property
-    def is_running(self) -> bool:
-        return not self.is_dead and asyncio.get_running_loop().time() >= self._paused_until_s
-
-    def run(self, handle: list[asyncio.Handle], callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        """Run a callback of the loop, unless the process does not run; `handle` is the callback's own."""
-        if self.is_running:
-            callback(*arguments)
-        elif not self.is_dead:
-            self._held.append((handle, callback, arguments, copy_context()))
+    def hold(self, handle: asyncio.Handle) -> None:
+        """Keep a callback until the process runs again; a dead process never does."""
+        if not self.is_dead:
+            self._held.append(handle)
 
     def _resume(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self.is_running and self._held:
-            (handle,), callback, arguments, context = self._held.popleft()
-            if not handle.cancelled():
-                loop.call_soon(callback, *arguments, context=context)
+        loop = _loop()
+        if not self.is_dead and loop.time() >= self._paused_until_s:
+            self.is_running = True
+            held, self._held = self._held, []
+            loop.add_ready(held)
 
 
 _PROCESS: Final = ContextVar[Process | None]("process", default=None)
+
+
+class _Handle(asyncio.Handle):
+    """A callback of a process."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, process: Process, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._process = process
+
+    def _run(self) -> None:
+        if self._process.is_running:
+            super()._run()
+        else:
+            self._process.hold(self)
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """A timer of a process."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, process: Process, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._process = process
+
+    def _run(self) -> None:
+        if self._process.is_running:
+            super()._run()
+        else:
+            self._process.hold(self)
 
 
 class HostLoop(VirtualLoop):
@@ -79,6 +108,7 @@ class HostLoop(VirtualLoop):
     def __init__(self, clock: ManualClock, seed: int) -> None:
         self.network = Network(self, seed)
         self.errors: list[str] = []  # Exceptions that nobody caught, in any process.
+        self._clock = clock
         super().__init__(clock)
 
     def set_exception_handler(self, handler: object) -> None:
@@ -90,23 +120,49 @@ class HostLoop(VirtualLoop):
             self.errors.append(f"{context['message']}: {context.get('exception')!r}")
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        if self.is_closed():  # A coroutine that nobody awaits any more ends at its garbage collection.
-            return asyncio.Handle(callback, args, self, context)
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
-        if process is None:
-            return super().call_soon(callback, *args, context=context)
-        own: list[asyncio.Handle] = []
-        own.append(super().call_soon(process.run, own, callback, args, context=context))
-        return own[0]
+        handle = (
+            asyncio.Handle(callback, args, self, context)
+            if process is None
+            else _Handle(process, callback, args, self, context)
+        )
+        if not self.is_closed():  # A coroutine that nobody awaits any more ends at its garbage collection.
+            self.add_ready((handle,))
+        return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        own: list[asyncio.Handle] = []
-        timer = super().call_at(when, process.run, own, callback, args, context=context)
-        own.append(timer)
+        timer = (
+            asyncio.TimerHandle(when, callback, args, self, context)
+            if process is None
+            else _TimerHandle(process, when, callback, args, self, context)
+        )
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
         return timer
+
+    def _run_once(self) -> None:
+        """Run one turn, as asyncio's loop does, whose select and debug mode would take most of a turn's time here."""
+        timers, ready = self._scheduled, self._ready
+        while timers and timers[0]._cancelled:
+            heapq.heappop(timers)._scheduled = False
+        if not ready and not self._stopping:
+            if not timers:
+                raise Stuck("all tasks wait, and no timer is set")
+            self._clock.pass_us(max(0, math.ceil((timers[0]._when - self.time()) * 1e6)))
+        now_s = self.time() + 1e-9
+        while timers and timers[0]._when < now_s:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def add_ready(self, handles: Iterable[asyncio.Handle]) -> None:
+        """Run these callbacks in the next turn, in their order, after those that are due already."""
+        self._ready.extend(handles)
 
     async def create_server(self, protocol_factory: Any, *, sock: "Port", **_: Any) -> "Listener":  # type: ignore[override]
         return self.network.listen(sock, protocol_factory)
@@ -124,10 +180,10 @@ def run_hosts(main: Coroutine[Any, Any, T], clock: ManualClock, seed: int) -> T:
         loop.close()
 
 
-def _network() -> "Network":
+def _loop() -> HostLoop:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, HostLoop)
-    return loop.network
+    return loop
 
 
 # -- The network

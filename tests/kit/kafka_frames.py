@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, cast, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
@@ -50,25 +51,50 @@ class _Parts:
 def _filled(entity_type: Any, values: dict[str, Any]) -> Any:
     """Make an entity of plain values: dicts and lists for nested entities, numbers for durations."""
     filled = {}
-    for field in fields(entity_type):
-        if field.name in values:
-            filled[field.name] = _value(field.type, values[field.name])
-        elif field.default is MISSING and field.default_factory is MISSING:
-            filled[field.name] = _empty(field.type)
+    for name, type_, has_default in _fields_of(entity_type):
+        if name in values:
+            filled[name] = _value(type_, values[name])
+        elif not has_default:
+            filled[name] = _empty(type_)
     return entity_type(**filled)
 
 
+@cache
+def _fields_of(entity_type: Any) -> list[tuple[str, Any, bool]]:
+    """Return the name and type of each field, and whether it has a default."""
+    return [
+        (each.name, each.type, each.default is not MISSING or each.default_factory is not MISSING)
+        for each in fields(entity_type)
+    ]
+
+
 def _value(type_: Any, value: Any) -> Any:
-    element = next((each for each in _parts_of(type_) if get_origin(each) is tuple), None)
-    if element is not None and isinstance(value, list):
-        return tuple(_value(get_args(element)[0], each) for each in value)
+    if isinstance(value, list) and (element := _element_of(type_)) is not None:
+        return tuple(_value(element, each) for each in value)
     if isinstance(value, dict):
-        return _filled(next(each for each in _parts_of(type_) if is_dataclass(each)), value)
-    if "Timedelta" in str(type_) and isinstance(value, int):
+        return _filled(_entity_of(type_), value)
+    if isinstance(value, int) and _is_duration(type_):
         return timedelta(milliseconds=value)
     return value
 
 
+@cache
+def _element_of(type_: Any) -> Any:
+    """Return the type of the elements, if the type is a tuple or None."""
+    return next((get_args(each)[0] for each in _parts_of(type_) if get_origin(each) is tuple), None)
+
+
+@cache
+def _entity_of(type_: Any) -> Any:
+    return next(each for each in _parts_of(type_) if is_dataclass(each))
+
+
+@cache
+def _is_duration(type_: Any) -> bool:
+    return "Timedelta" in str(type_)
+
+
+@cache
 def _empty(type_: Any) -> Any:
     kinds = _parts_of(type_)
     if type(None) in kinds:
@@ -78,14 +104,14 @@ def _empty(type_: Any) -> Any:
         return ()
     if is_dataclass(kind):
         return _filled(kind, {})
-    name = str(kind)
-    if "Timedelta" in name:
+    if _is_duration(kind):
         return timedelta(0)
     if kind is bool:
         return False
     if kind is bytes:
         return b""
-    return "" if kind is str or any(text in name for text in ("Name", "GroupId", "TransactionalId")) else 0
+    is_text = kind is str or any(text in str(kind) for text in ("Name", "GroupId", "TransactionalId"))
+    return "" if is_text else 0
 
 
 def _parts_of(type_: Any) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """Chaos for whole brokers and clients of both protocols, from one seed.
 
-    simulate(seed)          raises AssertionError with what was violated
+    simulate(seed)          raises AssertionError with what was violated; the same seed gives the same history
 
 Two to four brokers share a log in an object store. Machines are killed, paused, cut off, lose their power or their
 disk; the store is slow, refuses, repeats and loses answers. Then all faults end, and `history.py` checks that nothing
@@ -12,6 +12,8 @@ written, merged and removed, slots are compacted, and orphans are deleted many t
 
 import asyncio
 import random
+import secrets
+import uuid
 from functools import partial
 from typing import Final
 
@@ -51,21 +53,25 @@ SMALL: Final[list[Replacement]] = [
         ),
     ),
 ]  # fmt: skip
+SEEDED: Final[list[Replacement]] = [  # The names that brokers choose.
+    (secrets, "token_bytes", random.randbytes),
+    (uuid, "uuid4", lambda: uuid.UUID(bytes=random.randbytes(16), version=4)),
+]
 CHAOS_S = 12
 SETTLE_S = 60
 LATE_MS = 2_000  # A message that was cancelled would be delivered within this time after it was due.
 TOPICS = {SHARED: {"flush.mode": "shared"}, LOCAL: {"flush.mode": "sync"}}
 
 
-def simulate(seed: int) -> None:
+def simulate(seed: int) -> History:
     """Run one seed. Raises AssertionError."""
     clock, chance = ManualClock(), random.Random(seed)
     random.seed(seed)  # The brokers choose the queue of a retry, and back-off times, by it.
-    with replaced(SMALL):
-        run_hosts(_run(clock, chance), clock, chance.randrange(1 << 32))
+    with replaced([*SMALL, *SEEDED]):
+        return run_hosts(_run(clock, chance), clock, chance.randrange(1 << 32))
 
 
-async def _run(clock: ManualClock, chance: random.Random) -> None:
+async def _run(clock: ManualClock, chance: random.Random) -> History:
     bucket = SimulatedBucket(chance.randrange(1 << 32))
     hosts = [f"10.0.0.{number}" for number in range(1, chance.randrange(3, 6))]
     machines = [Machine(OPTIONS, clock, bucket, host) for host in hosts]
@@ -99,6 +105,7 @@ async def _run(clock: ManualClock, chance: random.Random) -> None:
     assert isinstance(loop, HostLoop)
     found = [*history.check(), *(failure for each in machines for failure in each.failures), *loop.errors]
     assert not found, f"{len(found)} violations: " + "; ".join(found[:3])
+    return history
 
 
 async def _disturb(machines: list[Machine], chance: random.Random) -> None:
