@@ -28,6 +28,37 @@ from tests.kit.lacking import skip_or_fail
 from tests.wire.clients.grafana import Grafana, grafana
 
 TOPIC = "orders"
+# Queries of dashboards and alerts for kafka_exporter, and of dashboards for the metrics of a RocketMQ 5 broker, with
+# their metrics, labels to select by and labels to sum by. `duolog demo` and `use` leave data for each.
+READY_QUERIES = (
+    'sum(kafka_brokers{instance=~".+"})',
+    'sum(rate(kafka_topic_partition_current_offset{topic=~"orders"}[10s])) by (topic)',
+    'sum(delta(kafka_topic_partition_current_offset{topic=~"orders"}[10s])) by (topic, partition)',
+    'sum(kafka_topic_partitions{topic!="__consumer_offsets"}) by (topic)',
+    "sum(kafka_topic_partition_current_offset - kafka_topic_partition_oldest_offset) by (topic)",
+    "min(kafka_topic_partition_in_sync_replica) by (topic) < 3",
+    "sum(kafka_topic_partition_replicas - kafka_topic_partition_in_sync_replica) by (topic, partition)",
+    "count(kafka_topic_partition_leader >= 0) by (topic)",
+    "sum(kafka_topic_partition_under_replicated_partition) by (topic, partition)",
+    'sum(rate(kafka_consumergroup_current_offset{consumergroup=~"billing"}[10s])) by (consumergroup, topic)',
+    'sum(kafka_consumergroup_lag{topic=~"orders"}) by (consumergroup, topic)',
+    'sum(kafka_consumergroup_lag{consumergroup!=""}) by (consumergroup, topic, partition) > 10',
+    "max(kafka_consumergroup_lag_sum) by (consumergroup, topic)",
+    "sum(kafka_consumergroup_members) by (consumergroup)",
+    'sum(rate(rocketmq_messages_in_total{cluster="DefaultCluster"}[10s])) by (cluster, node_id)',
+    'topk(10, sum(rate(rocketmq_messages_in_total{is_system="false"}[10s])) by (topic, message_type))',
+    'sum(rate(rocketmq_throughput_in_total{topic="orders"}[10s])) by (cluster, node_id, topic)',
+    'sum(rate(rocketmq_messages_out_total{is_retry="false"}[10s])) by (cluster, topic, consumer_group)',
+    "sum(rate(rocketmq_throughput_out_total[10s])) by (consumer_group)",
+    'sum(rocketmq_consumer_lag_messages{is_system="false"}) by (cluster, consumer_group, topic)',
+    "sum(rocketmq_consumer_ready_messages) by (consumer_group, topic)",
+    "max(rocketmq_consumer_lag_latency_milliseconds) by (consumer_group, topic)",
+    "sum(rocketmq_consumer_inflight_messages) by (consumer_group, topic)",
+    'sum(rocketmq_broker_permission{node_type="broker"}) by (cluster, node_id)',
+    "sum(rocketmq_storage_size) by (node_id, storage_type, storage_medium)",
+    "sum(rate(rocketmq_rpc_latency_milliseconds_bucket[10s])) by (le, request_code)",
+    "sum(rocketmq_processor_watermark) by (node_id, processor)",
+)
 WITHIN_S = 60
 CONFIG = """
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
@@ -118,6 +149,20 @@ def test_prometheus_has_data_for_each_panel_and_evaluates_each_rule(broker: Brok
         assert set(health.values()) == {"ok"}, health
 
 
+def test_queries_of_ready_dashboards_have_data_with_their_labels(broker: Broker, tmp_path: Path) -> None:
+    duolog("demo", "--http", broker.http)
+    with prometheus(broker, tmp_path) as api:
+        eventually("data of all", lambda: without_data(broker, api), lambda found: found == [], WITHIN_S)
+        for expr in READY_QUERIES:
+            wanted = {label for by in re.findall(r" by \(([^)]*)\)", expr) for label in by.split(", ")}
+            assert all(row["metric"].keys() == wanted for row in values(api, expr)), expr
+
+
+def without_data(broker: Broker, api: str) -> list[str]:
+    use(broker)
+    return [expr for expr in READY_QUERIES if not values(api, expr)]
+
+
 def test_grafana_loads_the_dashboard_and_has_data_for_each_panel(broker: Broker, tmp_path: Path) -> None:
     (tmp_path / "grafana").mkdir()
     with grafana(tmp_path / "grafana") as server, prometheus(broker, tmp_path) as api:
@@ -170,8 +215,13 @@ def prometheus(broker: Broker, folder: Path) -> Iterator[str]:
 
 
 def fresh(broker: Broker, api: str, expr: str) -> list[Any]:
-    """Use the broker, and return the values of a query that are numbers; none while Prometheus is starting."""
+    """Use the broker, and return the values of a query."""
     use(broker)
+    return values(api, expr)
+
+
+def values(api: str, expr: str) -> list[Any]:
+    """Return the values of a query that are numbers; none while Prometheus is starting."""
     try:
         found = json.loads(get(f"{api}/query?{urlencode({'query': expr})}"))
     except OSError:
