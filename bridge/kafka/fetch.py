@@ -36,7 +36,6 @@ from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.bridge.net.waiting import Hold, HoldOutcome, UntilNextTurn, UntilRead, Wait, WaitingSteps
 from duolog.bridge.security.quotas.entity import FETCHED
 from duolog.bridge.security.rights import Rights
-from duolog.bridge.security.rules import Operation
 from duolog.bridge.tracing.tracing import Tracing
 from duolog.protocol.kafka import fetch as wire
 from duolog.protocol.kafka import record_batch
@@ -311,16 +310,16 @@ def _allowed(request: KafkaRequest, rights: Rights, fetched: list[PartitionFetch
 
     A right may have been taken away while the request waited.
     """
-    refused = request.refused.bodies.items() if request.refused is not None else ()
-    return [
-        *(
-            found
-            if rights.has_topic(found.topic, Operation.READ)
-            else PartitionFetched(found.topic, found.partition, ErrorCode.topic_authorization_failed)
-            for found in fetched
-        ),
-        *(PartitionFetched(each.topic, each.partition, error) for error, body in refused for each in body.partitions),
+    allowed = [
+        found
+        if rights.may_read(found.topic)
+        else PartitionFetched(found.topic, found.partition, ErrorCode.topic_authorization_failed)
+        for found in fetched
     ]
+    if request.refused is not None:
+        for error, body in request.refused.bodies.items():
+            allowed += (PartitionFetched(each.topic, each.partition, error) for each in body.partitions)
+    return allowed
 
 
 def _count_errors(request: KafkaRequest, fetched: list[PartitionFetched]) -> None:

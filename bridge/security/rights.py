@@ -24,3 +24,9 @@ class Rights(NamedTuple):
             first_refused(self.security.authorizer, self.session, self.security.resources.topic(name, operation))
             is None
         )
+
+    def may_read(self, name: str) -> bool:
+        """Whether the session may read a topic; that of a Fetch request was remembered if it can be."""
+        session = self.session
+        is_present = session.generation == self.security.authorizer.generation  # No user and no rule has changed.
+        return (is_present and name in session.readable) or self.has_topic(name, Operation.READ)

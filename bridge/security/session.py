@@ -52,8 +52,8 @@ class Session:
         # Topics that the session may read or write, without any condition but the generation; for Produce and Fetch.
         self.readable: set[str] = set()
         self.writable: set[str] = set()
-        # What RocketMQ's sends were allowed, by code and topic name: the topic, and the object for requests that wait.
-        self.sends: dict[tuple[int, str], tuple[Any, Any]] = {}
+        # What RocketMQ's sends were allowed, by code and the topic's number: the object for requests that wait.
+        self.sends: dict[tuple[int, int], Any] = {}
 
     def take_groups(self, groups: Iterable[str]) -> None:
         """Set the groups of principals to which the principal belongs."""

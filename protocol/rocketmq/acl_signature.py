@@ -15,10 +15,13 @@ key (`SecretKey`), and the order of the names, of which a client sends few sets 
 import hashlib
 import hmac
 from binascii import b2a_base64
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Final
 
 Buffer = bytes | bytearray | memoryview
+# Returns the values of some fields in the order in which they are signed: a tuple, or the text of a single one.
+Values = Callable[[Mapping[str, str]], Iterable[str]]
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
@@ -60,20 +63,22 @@ class SignatureCheck:
     __slots__ = ("_orders",)
 
     def __init__(self) -> None:
-        self._orders: dict[tuple[str, ...], list[list[str]]] = {}  # By the names of a request; bounded.
+        self._orders: dict[tuple[str, ...], list[Values]] = {}  # By the names of a request; bounded.
 
     def fits(self, fields: Mapping[str, str], body: Buffer, secret_key: SecretKey) -> bool:
         """Return whether the field `Signature` fits; the comparison takes the same time for each wrong one."""
         given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
         names = tuple(fields)
         fits = False
-        for covered in self._orders.get(names) or self._orders_of(names):
-            fits |= hmac.compare_digest(given, secret_key.sign(_content(fields, covered), body))
+        for values in self._orders.get(names) or self._orders_of(names):
+            # Java encodes half of a surrogate pair as a question mark, and so does "replace".
+            content = "".join(values(fields)).encode("utf-8", "replace")
+            fits |= hmac.compare_digest(given, secret_key.sign(content, body))
         return fits
 
-    def _orders_of(self, names: tuple[str, ...]) -> list[list[str]]:
+    def _orders_of(self, names: tuple[str, ...]) -> list[Values]:
         """Return the sets of fields that the signature may cover, each in its order."""
-        orders = [_covered(names, without) for without in _left_out(names)]
+        orders = [_values_of(names, without) for without in _left_out(names)]
         if len(names) <= _NAMES_MAX and sum(map(len, names)) <= _NAME_CHARACTERS_MAX:
             if len(self._orders) >= _SETS_MAX:
                 self._orders.clear()
@@ -81,13 +86,9 @@ class SignatureCheck:
         return orders
 
 
-def _content(fields: Mapping[str, str], covered: list[str]) -> bytes:
-    # Java encodes half of a surrogate pair as a question mark, and so does "replace".
-    return "".join(map(fields.__getitem__, covered)).encode("utf-8", "replace")
-
-
-def _covered(names: Collection[str], without: tuple[str, ...]) -> list[str]:
-    return [name for name in _in_order(names) if name != SIGNATURE and name not in without]
+def _values_of(names: Collection[str], without: tuple[str, ...]) -> Values:
+    covered = [name for name in _in_order(names) if name != SIGNATURE and name not in without]
+    return itemgetter(*covered) if covered else lambda fields: ()
 
 
 def _left_out(names: Collection[str]) -> Iterator[tuple[str, ...]]:

@@ -85,19 +85,18 @@ class Gate:
         """
         if row.topic_of is None:
             return self.decide_request(session, command, row, context)
-        name = row.topic_of(command.ext)
-        topic = context.topics.by_rocketmq_name(name)
-        if session.generation == self._authorizer.generation:  # No user and no rule has changed.
-            known = session.sends.get((command.code, name))
-            if known is not None and known[0] is topic:
-                found: Granted = known[1]
-                return found
+        topic = context.topics.by_rocketmq_name(row.topic_of(command.ext))
+        # No user and no rule has changed.
+        if topic is not None and session.generation == self._authorizer.generation:
+            known: Granted | None = session.sends.get((command.code, topic.number))
+            if known is not None:
+                return known
         granted = self.decide_request(session, command, row, context)
         # The first message of a topic needs CREATE. What a retry topic needs changes with the messages in it.
         if topic is not None and self.resources.is_plain(topic.kafka_name):
             if len(session.sends) >= DECISIONS_MAX:
                 session.sends.clear()
-            session.sends[command.code, name] = (topic, granted)
+            session.sends[command.code, topic.number] = granted
         return granted
 
     def decide_request(self, session: Session, command: RemotingCommand, row: Row, context: Any) -> Granted:

@@ -37,7 +37,10 @@ class SignedRequests:
         """Return the session of a request. Raises RequestRefused."""
         name = command.ext.get(ACCESS_KEY)
         if name is None:
-            return self._session_of_certificate(connection)
+            session, tls = connection.session, connection.tls
+            if session is None or session.login or tls is None or session.name != tls.principal:
+                session = connection.session = self._session_of_certificate(connection)
+            return session
         user = self._security.users.get(name)
         known = self._secret_key(user)
         body = command.body
@@ -53,16 +56,14 @@ class SignedRequests:
         return session
 
     def _session_of_certificate(self, connection: RocketMQConnection) -> Session:
-        """Return the session of a client that has shown a certificate, and does not sign."""
-        session, tls = connection.session, connection.tls
-        name = None if tls is None else tls.principal
+        """Return a new session for a client that has shown a certificate, and does not sign."""
+        host, audit = connection.peer[0], self._security.audit
+        name = None if connection.tls is None else connection.tls.principal
         if name is None:
-            self._security.audit.login("rocketmq", ACCESS_KEY_LOGIN, "", connection.peer[0], UNSIGNED)
+            audit.login("rocketmq", ACCESS_KEY_LOGIN, "", host, UNSIGNED)
             raise no_permission(UNSIGNED)
-        if session is None or session.name != name or session.login:
-            session = connection.session = Session(name, connection.peer[0])
-            self._security.audit.login("rocketmq", "certificate", name, connection.peer[0])
-        return session
+        audit.login("rocketmq", "certificate", name, host)
+        return Session(name, host)
 
     def _secret_key(self, user: User | None) -> SecretKey | None:
         """Return the secret key of a user; None: there is no user, or its key is empty or cannot be decrypted."""
