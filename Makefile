@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # pytest rewrites the asserts of all tests, which takes seconds; the next run finds it done, also in a container.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-test run test test-console unit check docs soak fuzz simulate bench bench-delay bench-shared bench-spark lock lock-lowest third-party \
+.PHONY: setup setup-test run test test-console unit check docs soak fuzz simulate bench bench-delay bench-shared bench-spark bench-instructions lock lock-lowest third-party \
 	dist image lint-manifests test-install release clean
 
 setup: $(VENV)/.run
@@ -41,6 +41,9 @@ bench-delay: setup-test
 	$(BIN)/python -m benchmarks.delay $(BENCH)
 bench-shared: setup-test
 	$(BIN)/python -m benchmarks.shared $(BENCH)
+# What it costs that a request is authorised; it says so if there is no Valgrind.
+bench-instructions: setup-test
+	$(BIN)/python -m benchmarks.instructions $(BENCH)
 bench-spark: setup-test
 	$(BIN)/python -m benchmarks --only spark $(BENCH)
 

@@ -155,7 +155,7 @@ class Duolog:
 def add_user(data: Path, command: Sequence[str] = DUOLOG) -> None:
     """Add the user and its rule to the data directory of a broker that does not run."""
     user = ("user", "add", USER, "--password-stdin")
-    rule = ("acl", "add", "--allow", "--user", USER, "--topic", "*", "--operation", "write,create")
+    rule = ("acl", "add", "--allow", "--user", USER, "--topic", "*", "--operation", "read,write,create")
     for words in (user, rule):
         done = [*command, *words, "--data", str(data)]
         subprocess.run(done, input=PASSWORD, text=True, check=True, stdout=subprocess.DEVNULL)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,8 +61,10 @@ SHARED = 16  # The requests of one turn of the loop, in rows whose turns are sha
 BATCH_RECORDS = 16
 PULL_MESSAGES = 32
 FETCH_BATCHES = 64
+AUTHORISED_MOST = 1.03  # What an authorised request may cost, of the cost of the same one without security.
 IDEMPOTENT_BATCHES = 1600  # Made before the measurement, because each needs a checksum.
 NO_PRODUCER = (-1, -1, -1)
+CERTIFICATE = TlsPeer("TLSv1.3", "", USER, f"CN={USER}")
 TRACEPARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -215,39 +218,68 @@ def _requests(pace: Pace) -> Iterator[Measured]:
         yield from _rocketmq_requests(stage, pace)
 
 
-def _authorised(pace: Pace) -> Iterator[Measured]:
-    """Requests of a user who may send them, each after the same request to a broker without security.
+class Pair(NamedTuple):
+    """A request that two brokers get: one without security, and one whose user may send it."""
+
+    title: str
+    unit: str
+    without: Callable[[int], None]
+    authorised: Callable[[int], None]
+    is_signed: bool = False
+
+
+@contextmanager
+def authorised_pairs() -> Iterator[Iterator[Pair]]:
+    """Start a broker with security and one without, and give the requests that are compared, one after the other.
 
     A certificate is the login of both connections, so the difference is the decision. Clients of RocketMQ sign each
-    request as well, which is another row: its HMAC covers all fields and the body.
+    request as well, which is another pair: its HMAC covers all fields and the body.
     """
-    tls = TlsPeer("TLSv1.3", "", USER, f"CN={USER}")
-    batch, size = kafka_batch(1, KIB), f"1 KiB, {SHARED} a turn"
     with _stage() as free, _stage(add_user, security__enabled="true") as secured:
-        stages = (free, secured)
-        kafka = [
-            each.connect(lambda broker: KafkaConnection(broker.server, broker.kafka_context), tls) for each in stages
-        ]
-        for name, request in (
-            ("Produce, 1 x", produce_request("singles", batch)),
-            (f"Produce, batch of {BATCH_RECORDS} x", produce_request("singles", kafka_batch(BATCH_RECORDS, KIB))),
-        ):
-            for stage, connection in zip(stages, kafka, strict=True):
-                stage.expect(connection, metadata_request("singles"), 1)
-                stage.expect(connection, request, 1)
-            tasks = [stage.ask(each, request, SHARED) for stage, each in zip(stages, kafka, strict=True)]
-            without_us, us = pace.us_of_each(*tasks)
-            yield Measured(f"Kafka {name} {size}, authorised", "request", us, 1.03 * without_us)
-        rocketmq = [
-            each.connect(lambda broker: RocketMQConnection(broker.rocketmq_connections), tls) for each in stages
-        ]
-        request, signed = send_request("sends", bytes(KIB)), signed_send_request("sends", bytes(KIB))
-        for stage, connection in zip(stages, rocketmq, strict=True):
+        yield chain(_kafka_pairs(free, secured), _rocketmq_pairs(free, secured))
+
+
+def _kafka_pairs(*stages: Stage) -> Iterator[Pair]:
+    connections = [
+        each.connect(lambda broker: KafkaConnection(broker.server, broker.kafka_context), CERTIFICATE)
+        for each in stages
+    ]
+    batch, large = kafka_batch(1, KIB), kafka_batch(BATCH_RECORDS, KIB)
+    for stage, connection in zip(stages, connections, strict=True):
+        stage.expect(connection, metadata_request("singles"), 1)
+        stage.expect(connection, produce_request("singles", large), 1)  # What is fetched.
+    for title, request in (
+        ("Kafka Produce of 1 record of 1 KiB", produce_request("singles", batch)),
+        (f"Kafka Produce of {BATCH_RECORDS} records of 1 KiB", produce_request("singles", large)),
+        ("Kafka Fetch of 16 KiB", fetch_request("singles", 0, len(large))),
+    ):
+        for stage, connection in zip(stages, connections, strict=True):
             stage.expect(connection, request, 1)
-        tasks = [stage.ask(each, request, SHARED) for stage, each in zip(stages, rocketmq, strict=True)]
-        without_us, us, signed_us = pace.us_of_each(*tasks, secured.ask(rocketmq[1], signed, SHARED))
-        yield Measured(f"RocketMQ SEND, {size}, authorised", "message", us, 1.03 * without_us)
-        yield Measured(f"RocketMQ SEND, {size}, authorised and signed", "message", signed_us, None)
+        tasks = [stage.ask(each, request, SHARED) for stage, each in zip(stages, connections, strict=True)]
+        yield Pair(title, "request", *tasks)
+
+
+def _rocketmq_pairs(*stages: Stage) -> Iterator[Pair]:
+    connections = [
+        each.connect(lambda broker: RocketMQConnection(broker.rocketmq_connections), CERTIFICATE) for each in stages
+    ]
+    request, signed = send_request("sends", bytes(KIB)), signed_send_request("sends", bytes(KIB))
+    for stage, connection in zip(stages, connections, strict=True):
+        stage.expect(connection, request, 1)
+    tasks = [stage.ask(each, request, SHARED) for stage, each in zip(stages, connections, strict=True)]
+    yield Pair("RocketMQ SEND of 1 KiB, login by certificate", "message", *tasks)
+    stages[1].expect(connections[1], signed, 1)
+    tasks[1] = stages[1].ask(connections[1], signed, SHARED)
+    yield Pair("RocketMQ SEND of 1 KiB, signed with an access key", "message", *tasks, is_signed=True)
+
+
+def _authorised(pace: Pace) -> Iterator[Measured]:
+    """Requests of a user who may send them, each after the same request to a broker without security."""
+    with authorised_pairs() as pairs:
+        for pair in pairs:
+            without_us, us = pace.us_of_each(pair.without, pair.authorised)
+            budget_us = None if pair.is_signed else AUTHORISED_MOST * without_us
+            yield Measured(f"{pair.title}, {SHARED} a turn, authorised", pair.unit, us, budget_us)
 
 
 def _traced(pace: Pace) -> Iterator[Measured]:
