@@ -1,6 +1,5 @@
 """The client of the HTTP API that the commands use: JSON requests and answers; each failure is a one-line error."""
 
-import base64
 import json
 import os
 import ssl
@@ -10,13 +9,13 @@ from urllib.parse import quote
 
 import typer
 
+from duolog.bridge.cli.access import credentials
+
 CA_VARIABLE = "DUOLOG_CA_FILE"
 TIMEOUT_S = 10.0
 PORT_MAX = 65535
 STANDBY = 307  # The status with which a standby names the owner.
 REDIRECTIONS_MAX = 3
-USER_VARIABLE = "DUOLOG_USER"
-PASSWORD_VARIABLE = "DUOLOG_PASSWORD"
 
 
 class HttpApiError(typer.TyperException):
@@ -28,9 +27,9 @@ class HttpApiError(typer.TyperException):
 class Api:
     """The HTTP API of the broker at `HOST:PORT` or `https://HOST:PORT`.
 
-    `token` is sent if it is not None (`http.readers_file`), and else the user of DUOLOG_USER and DUOLOG_PASSWORD. With
-    https, the certificate of the broker must be signed by a CA in the file that DUOLOG_CA_FILE names, or by one of the
-    system's. A standby's answer leads to the owner, which is asked from then on.
+    `token` is sent if it is not None (`http.readers_file`), and else the login of the environment. With https, the
+    certificate of the broker must be signed by a CA in the file that DUOLOG_CA_FILE names, or by one of the system's. A
+    standby's answer leads to the owner, which is asked from then on.
     """
 
     token: str | None = None
@@ -61,13 +60,9 @@ class Api:
         return self._call("DELETE", path)
 
     def _authorization(self) -> dict[str, str]:
-        """Return the header that says who asks: the token, or the user of the environment."""
-        if self.token is not None:
-            return {"Authorization": f"Bearer {self.token}"}
-        name, password = os.environ.get(USER_VARIABLE), os.environ.get(PASSWORD_VARIABLE)
-        if name is None or password is None:
-            return {}
-        return {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
+        """Return the header with the login."""
+        login = credentials.authorization(os.environ) if self.token is None else credentials.bearer(self.token)
+        return {} if login is None else {"Authorization": login}
 
     def _call(self, method: str, path: tuple[str, ...], body: str | None = None) -> Any:
         """Send a request to the path of these parts, which may be names, and return the answer. Raises HttpApiError."""
@@ -131,6 +126,6 @@ def _decoded(content: bytes, status: int, address: str) -> Any:
     if status >= 300:
         text = str(answer["error"]) if isinstance(answer, dict) and "error" in answer else f"status {status}"
         if text.startswith("security.enabled:"):  # The request had no login.
-            text = f"{text} (commands take them from {USER_VARIABLE} and {PASSWORD_VARIABLE}; set both)"
+            text = f"{text} (commands take them from {credentials.USER} and {credentials.PASSWORD}; set both)"
         raise HttpApiError(text)
     return answer

@@ -1,1 +1,1 @@
-"""Commands about users and access rules."""
+"""Commands about users and access rules, and the login of all commands."""
