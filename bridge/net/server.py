@@ -56,7 +56,7 @@ class Server:
     """The listeners of all ports, and the end of the loop's turn.
 
     `end_turn` runs at the end of each turn in which something was received: it writes the log and arms the ticker.
-    The class has more than fifteen fields because connections find here all that they share.
+    The class has more than 15 fields because connections find here all that they share.
     """
 
     def __init__(

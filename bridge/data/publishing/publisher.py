@@ -304,8 +304,7 @@ class Publisher:
         frames, body_bytes = plan.frames, plan.body_bytes
         records = self._with_cancellations(topic, plan, now_ms) if plan.keys else plan.records
         if records or frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
-            if len(records) > 1:
-                self._schedules.check_room(records)
+            self._check_room(records)
             parts, owned = self.pending_quota.charge(frames, records, client)
             slots, promise = self._delays.append(parts, now_ms, owned)
             appended = Appended(slots[: len(frames)], Promise(promise.end, topic.queues[queue_id].level))
@@ -347,7 +346,10 @@ class Publisher:
     ) -> MessagePlan:
         """Plan messages that the caller appends in a unit of its own, and count them. Raises as `publish_messages`."""
         plan = self.messages.plan_messages(topic, queue_id, messages, now_ms, sent_ms=sent_ms)
-        return self._counted(topic, plan, now_ms)
+        records = self._with_cancellations(topic, plan, now_ms)
+        self._check_room(records)
+        self._count("rocketmq", len(plan.frames), plan.body_bytes)
+        return plan._replace(records=records)
 
     def plan_committed_message(
         self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int, client: QuotaClient | None
@@ -356,16 +358,16 @@ class Publisher:
 
         It counts towards the client's pending messages also above the quota, because it was accepted as a half message.
         """
-        plan = self._counted(topic, self.messages.plan_committed(topic, queue_id, half, now_ms), now_ms)
-        return self.pending_quota.charge(plan.frames, plan.records, client, refuses=False)
-
-    def _counted(self, topic: Topic, plan: MessagePlan, now_ms: int) -> MessagePlan:
-        """Check the limits of a plan for a unit of the caller, count its messages, and complete its records."""
+        plan = self.messages.plan_committed(topic, queue_id, half, now_ms)
         records = self._with_cancellations(topic, plan, now_ms)
+        self._check_room(records)
+        planned = self.pending_quota.charge(plan.frames, records, client, refuses=False)
+        self._count("rocketmq", len(plan.frames), plan.body_bytes)
+        return planned
+
+    def _check_room(self, records: Sequence[StateRecord]) -> None:
         if len(records) > 1:
             self._schedules.check_room(records)
-        self._count("rocketmq", len(plan.frames), plan.body_bytes)
-        return plan._replace(records=records)
 
     def _with_cancellations(self, topic: Topic, plan: MessagePlan, now_ms: int) -> list[StateRecord]:
         """Return a plan's records and those that cancel, as of now, the pending messages that it replaces."""
