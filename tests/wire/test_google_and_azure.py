@@ -68,6 +68,8 @@ def test_objects_are_created_once_read_listed_and_deleted(server: CloudServer, o
         await objects.delete(["wal/1", "wal/missing", "wal/3"])
         await objects.delete(["wal/missing"])
         assert [each.key for each in await objects.list("")] == ["wal/10", "wal/4", "walk/1"]
+        await objects.put("walk/1", [b"in its ", b"place"])  # Of a backup.
+        assert await objects.get("walk/1", 100) == b"in its place"
         await check_creates(objects, "run")
         assert len(server.objects) == 3
 
