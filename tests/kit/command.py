@@ -7,8 +7,10 @@ subprocess.Popen([*DUOLOG, "consume", "orders"])                # for a command 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from contextlib import suppress
 
 DUOLOG = (sys.executable, "-I", "-m", "duolog.bridge")
 WITHIN_S = 60
@@ -24,3 +26,17 @@ def duolog(*arguments: str, status: int = 0) -> str:
     done = run_duolog(*arguments)
     assert done.returncode == status, done.stderr
     return done.stdout
+
+
+def on_terminal(*arguments: str) -> tuple[int, str, str]:
+    """Run a command whose standard error is a terminal; return status, standard output and the text of the terminal."""
+    ours, theirs = os.openpty()
+    seen = bytearray()
+    with subprocess.Popen([*DUOLOG, *arguments], stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+        os.close(theirs)
+        with suppress(OSError):  # The end of a terminal, as Linux reports it (EIO).
+            while part := os.read(ours, 4096):
+                seen += part
+        os.close(ours)
+        out, _ = process.communicate(timeout=WITHIN_S)
+    return process.returncode, out, seen.decode()
