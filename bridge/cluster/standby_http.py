@@ -88,7 +88,8 @@ class StandbyHttpPort:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         is_enough = request.query.get("role") == "any"
-        return web.Response(text="ready\n" if is_enough else "standby\n", status=200 if is_enough else 503)
+        warning = self._context.security.warning_of(self._addresses.listening.values())
+        return web.Response(text=f"{'ready' if is_enough else 'standby'}\n{warning}", status=200 if is_enough else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         # A thread imports prometheus-client at the first scrape, because the import takes 100 ms.

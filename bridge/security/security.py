@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from duolog.bridge.security.oauth.tokens import Tokens, TokenUser
     from duolog.bridge.security.scram import LoginFailed
 
+OPEN: Final = (
+    "warning: no authentication on {host}: anybody who reaches the ports may do everything (security.enabled)\n"
+)
 NO_USER: Final = (
     "there is no user: stop the broker, and add the first one with "
     "`duolog user add NAME --super --password-stdin --data {directory}{stream}`"
@@ -91,6 +94,11 @@ class Security:
             return ""
         hosts = {host: address_of(host) for host, _ in listening}
         return next((host for host, address in hosts.items() if address is None or not address.is_loopback), "")
+
+    def warning_of(self, listening: Iterable[tuple[str, int]]) -> str:
+        """Return the line of `/readyz` about an address on which anybody may do everything; empty: there is none."""
+        open_to = self.open_to(listening)
+        return OPEN.format(host=open_to) if open_to else ""
 
     @property
     def lack(self) -> str:

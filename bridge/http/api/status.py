@@ -38,7 +38,6 @@ from duolog.bridge.http.requests import parsed
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.nodes import Nodes
 
-OPEN = "warning: no authentication on {host}: anybody who reaches the ports may do everything (security.enabled)\n"
 DRAIN_MS_MAX = 3_600_000
 _PAGE_BYTES = resource.getpagesize()
 
@@ -87,8 +86,7 @@ class StatusApi(ApiPart):
 
     async def _readyz(self, request: web.Request) -> web.Response:
         reason = self._context.monitoring.not_ready_reason()
-        open_to = self._context.security.open_to(self._context.monitoring.addresses.listening.values())
-        warning = OPEN.format(host=open_to) if open_to else ""
+        warning = self._context.security.warning_of(self._context.monitoring.addresses.listening.values())
         return web.Response(text=f"{reason or 'ready'}\n{warning}", status=503 if reason else 200)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:

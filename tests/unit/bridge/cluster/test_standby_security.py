@@ -21,6 +21,7 @@ from duolog.bridge.config import Options, SecurityOptions
 from duolog.bridge.kafka import ADVERTISED_VERSIONS, TABLE
 from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
+from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.nodes import Endpoints, Node, Nodes
 from duolog.bridge.rocketmq.access.gate import Gate
 from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
@@ -30,12 +31,13 @@ from duolog.bridge.security.logins import BROKER, BROKER_MECHANISM, Logins, logi
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.security.scram import LoginFailed
 from duolog.bridge.security.secret_box import SecretBox
+from duolog.bridge.security.security import OPEN
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from duolog.bridge.security.users import UserError, Users, check_name
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from tests.kit.clock import ManualClock
-from tests.kit.core import ManualCore
+from tests.kit.core import PORTS, ManualCore
 from tests.kit.http import HEADERS, HttpDialogue, encoded, parsed
 from tests.kit.loop import run
 from tests.kit.object_store import SimulatedBucket
@@ -298,14 +300,18 @@ def test_lists_need_the_right_that_they_need_on_an_owner_and_all_else_is_refused
 
 
 def ask_http(core: ManualCore, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    async def main() -> tuple[int, bytes]:
+    return asking_http(core, method, path, headers)[:2]
+
+
+def asking_http(core: ManualCore, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes, bytes]:
+    async def main() -> tuple[int, bytes, bytes]:
         port = StandbyHttpPort(context_of(core, Asked()), core.addresses, lambda: 0, lambda: 1)
         await port.start()
         dialogue = HttpDialogue(core, cast(Any, port))
         dialogue.send(encoded(method, path, b"", HEADERS | headers))
-        status, head, _ = parsed(await dialogue.answers())
+        answer = parsed(await dialogue.answers())
         await port.stop()
-        return status, head
+        return answer
 
     return asyncio.run(main())
 
@@ -334,6 +340,16 @@ def test_http_asks_who_and_what_and_sends_the_rest_to_the_owner() -> None:
     status, head = ask_http(core, "DELETE", "/api/topics/orders", as_user("alice"))
     assert (status, b"Location: http://owner:4/api/topics/orders" in head) == (307, True)
     assert ask_http(core, "GET", "/api/status", {})[1].count(b"WWW-Authenticate: Basic") == 1
+
+
+@pytest.mark.parametrize("is_enabled", [False, True])
+def test_readyz_of_a_standby_that_is_open_to_others_warns(is_enabled: bool) -> None:
+    core = SecureBench() if is_enabled else ManualCore()
+    core.addresses = Addresses("broker.example", {name: ("192.0.2.7", port) for name, port in PORTS.items()})
+    warning = b"" if is_enabled else OPEN.format(host="192.0.2.7").encode()
+    for path, status, word in (("/readyz", 503, b"standby\n"), ("/readyz?role=any", 200, b"ready\n")):
+        found = asking_http(core, "GET", path, {})
+        assert (found[0], found[2]) == (status, word + warning)
 
 
 # -- Between brokers

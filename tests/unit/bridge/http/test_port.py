@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from duolog.bridge.config import Options
+from duolog.bridge.config import Options, SecurityOptions
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.watchdog import Watchdog
@@ -15,7 +15,8 @@ from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.security.security import Security
 from duolog.store.errors import DiskFull
 from tests.kit.clock import ManualClock
-from tests.kit.http import HEADERS, encoded, parsed
+from tests.kit.core import ManualCore
+from tests.kit.http import HEADERS, HttpBench, encoded, parsed
 from tests.kit.memory_log import MemoryLog
 from tests.kit.sockets import connect
 from tests.unit.bridge.replayed_state import open_state
@@ -213,6 +214,20 @@ def test_readiness_says_why_not() -> None:
     assert bench.ask("GET", "/readyz") == (200, b"ready\n")
     bench.ready_reason = "the disk is full"
     assert bench.ask("GET", "/readyz") == (503, b"the disk is full\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_enabled", "is_warned"),
+    [("127.0.0.1", False, False), ("::1", False, False), ("192.0.2.7", False, True), ("192.0.2.7", True, False)],
+)
+def test_readyz_warns_of_a_broker_that_is_open_to_others(host: str, is_enabled: bool, is_warned: bool) -> None:
+    bench = HttpBench(ManualCore(Options(security=SecurityOptions(enabled=is_enabled))))
+    bench.core.addresses = Addresses("broker.example", {"kafka": ("127.0.0.1", 9092), "http": (host, 9644)})
+    status, answer = bench.ask("GET", "/readyz")
+    warning = (
+        f"warning: no authentication on {host}: anybody who reaches the ports may do everything (security.enabled)\n"
+    )
+    assert (status, answer.decode()) == (200, "ready\n" + (warning if is_warned else ""))
 
 
 @pytest.mark.parametrize(
