@@ -106,7 +106,7 @@ class StateLog:
         return appended
 
     def _apply(self, records: Sequence[Any], frames: Sequence[Frame | FrameRun], appended: Appended) -> None:
-        """Replay what was appended, and raise the barrier to its promise."""
+        """Replay the appended records and frames. After that, `barrier` returns the promise of this unit."""
         try:
             if frames:
                 self._follow_frames(frames, appended.slots)

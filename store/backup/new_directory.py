@@ -32,7 +32,7 @@ class WrittenFile:
 
     def __init__(self, files: RealFiles, path: str) -> None:
         """Create the file. Raises OSError."""
-        self.size = self.crc = 0  # Of what was written.
+        self.size = self.crc = 0  # The size and the CRC of the written bytes.
         self._files, self._file = files, files.open(path, create=True)
 
     def write(self, block: bytes) -> None:

@@ -107,7 +107,7 @@ class Frames:
 
     def _spans(self, rows: list[Row], gap_bytes: int) -> Iterator[tuple[Segment, list[Row]]]:
         """Group neighbouring rows into spans; one call reads a span."""
-        first = end = limit = 0  # Of the span: its first row, the end of its last frame, the limit for that end.
+        first = end = limit = 0  # The span's first row, the end of its last frame, and the limit of that end.
         segment: Segment | None = None
         for number, (_, position, size, *_) in enumerate(rows):
             frame_end = position + ENTRY_HEADER_SIZE + size

@@ -21,7 +21,7 @@ from duolog.store.log.format import POSITION_MAX
 from duolog.store.workers import Executor, Failure, Inline
 
 LOG_DIRECTORY = "log"
-REMOTE_SUFFIX = ".remote"  # Of the file that a dropped segment leaves (`store/shared/cache/remote_segment.py`).
+REMOTE_SUFFIX = ".remote"  # The suffix of the drop marker of a segment (`store/shared/cache/remote_segment.py`).
 _START = attrgetter("start")
 
 

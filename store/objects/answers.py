@@ -32,7 +32,7 @@ _NO_CONNECTION = re.compile(r"kind: Connect\b")  # `kind: ConnectionReset` is of
 _CODE = re.compile(r"<Code>([A-Za-z0-9._-]{1,64})</Code>")
 _INSTANCE_ROLE = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata/identity")
 BUSY_CODES = ("RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict", "ServerBusy")
-# Of a 404 that is about the object. A 404 with another code may be about the bucket, or about the credentials.
+# The codes of a 404 for a missing object. Other codes may mean a missing bucket or wrong credentials.
 MISSING_CODES = ("", "NoSuchKey", "NoSuchObject", "BlobNotFound", "ResourceNotFound", "NotFound")
 MISSING_BUCKET_CODES = ("NoSuchBucket", "ContainerNotFound", "NoSuchContainer")
 NO_BUCKET = "the bucket does not exist: create it, or correct the name in --shared"
@@ -125,14 +125,14 @@ def says_missing(answer: StoreAnswer) -> bool:
 
 
 def error_of(answer: StoreAnswer, what: str, *, is_create: bool) -> ObjectStoreError:
-    """Return the exception for an answer that is no result. `what` is the operation with its object."""
+    """Return the exception for an answer that is no result. `what` is the operation and the key of its object."""
     if answer.is_about_credentials:
         return StoreRefused(f"{what}: {NO_CREDENTIALS}")
     if not answer.was_sent or answer.status in (409, *BUSY) or answer.code in BUSY_CODES:
         return StoreRetry(f"{what}: {answer}: the request is tried again")
     if answer.status in (0, 500, 502, 504) or answer.code == "InternalError":
         if is_create:
-            return StoreUnknown(f"{what}: {answer}: the object may have been created, which is looked up")
+            return StoreUnknown(f"{what}: {answer}: the broker checks whether the object was created")
         return StoreRetry(f"{what}: {answer}: the request is tried again")
     remedy = REMEDIES.get(answer.code) or BY_STATUS.get(answer.status, UNKNOWN_REMEDY)
     if answer.status in (405, 501) or answer.code == "NotImplemented":

@@ -76,7 +76,9 @@ class LocalObjects(RemoteObjects):
         from obstore.store import LocalStore
 
         try:
-            self._store = LocalStore(self._root, mkdir=True, automatic_cleanup=True)  # Of empty directories.
+            self._store = LocalStore(
+                self._root, mkdir=True, automatic_cleanup=True
+            )  # The cleanup removes empty directories.
         except (BaseError, ValueError, OSError) as error:
             raise StoreRefused(f"the directory cannot be made or read: {error}") from error
 

@@ -11,7 +11,11 @@ from duolog.store.objects.local import LocalObjects
 from duolog.store.objects.options import Location, ObjectStoreOptions, parse_location
 from duolog.store.objects.remote import RemoteObjects
 
-ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # Of `obstore`, without an endpoint.
+ENDPOINT_VARIABLES = (
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+)  # `obstore` reads them if no endpoint is set.
 UNSIGNED_VARIABLE = "AWS_UNSIGNED_PAYLOAD"
 BODY_TIMEOUT = timedelta(minutes=10)  # `RemoteObjects` ends requests earlier, by their size.
 

@@ -15,7 +15,7 @@ class ObjectStoreOptions:
 
     url: str  # s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory, memory://
     endpoint: str = ""  # Empty: the provider's own
-    region: str = ""  # Of S3. Empty: AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1
+    region: str = ""  # The region of S3. Empty: AWS_REGION, AWS_DEFAULT_REGION, that of the profile, or us-east-1.
     connect_timeout_ms: int = 1_000
     request_timeout_ms: int = 5_000  # From the request to its answer, without the time that the content takes
     bytes_per_s_min: int = 1 << 20  # Slower transfers of content end with a time-out.

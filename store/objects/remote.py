@@ -19,7 +19,7 @@ from duolog.store.objects.options import Location, ObjectStoreOptions
 T = TypeVar("T")
 DELETE_LIMITS = {"s3": 1000, "az": 256}  # Keys of one DeleteObjects of S3, and of one batch of Azure
 LISTS_IN_ORDER = ("s3", "gs", "az", "memory")
-PART_BYTES = 16 << 20  # Of an upload in parts. S3 takes 10,000 parts of 5 MiB to 5 GiB.
+PART_BYTES = 16 << 20  # The size of a part of a large upload. S3 accepts 10,000 parts of 5 MiB to 5 GiB.
 PARTS_AT_ONCE = 4
 
 

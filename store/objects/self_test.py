@@ -1,7 +1,7 @@
 """Tests at the first use of a bucket, and at a takeover, that a store creates an object once.
 
-The log of a stream relies on nothing else: of several brokers that create the same key, exactly one is told that it
-did, and everybody reads what that one wrote.
+The log of a stream relies on this alone: if several brokers create the same key, exactly one of these requests
+succeeds, and all brokers read its content.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from duolog.store.objects.interface import Creation, ObjectStore
 
 RACERS = 8
 ROUNDS_MAX = 5  # A round has no winner if the answer to the winner was lost, or if the network repeated its request.
-ATTEMPTS_MAX = 10  # Of one request, while the store answers that it is busy
+ATTEMPTS_MAX = 10  # The number of attempts of one request while the store answers that it is busy.
 FOLDER = "self-test/"
 
 T = TypeVar("T")
-Outcomes = Sequence[tuple[bytes, Creation | None]]  # What each racer wrote, and its outcome; None if it is unknown
+Outcomes = Sequence[tuple[bytes, Creation | None]]  # The content of each create, and its outcome; None if unknown.
 
 
 async def check_creates(objects: ObjectStore, name: str, wait_s: float = 0.1) -> None:
@@ -33,7 +33,7 @@ async def check_creates(objects: ObjectStore, name: str, wait_s: float = 0.1) ->
             return
         if is_won is None:
             raise StoreRetry(f"{FOLDER}{name}/{number}: none of {RACERS} creates was answered")
-    raise _refused(f"{FOLDER}{name}", "no request was told that it created the object")
+    raise _refused(f"{FOLDER}{name}", "no create of the object succeeded")
 
 
 async def _race(objects: ObjectStore, key: str, wait_s: float) -> bool | None:
@@ -54,7 +54,7 @@ async def _race(objects: ObjectStore, key: str, wait_s: float) -> bool | None:
 def _is_won(key: str, outcomes: Outcomes, found: bytes | None, late: Creation | None) -> bool:
     winners = [content for content, created in outcomes if created is Creation.CREATED]
     if len(winners) > 1:
-        raise _refused(key, f"{len(winners)} of {len(outcomes)} requests were told that they created the object")
+        raise _refused(key, f"{len(winners)} of {len(outcomes)} creates of the object succeeded")
     if late is Creation.CREATED:
         raise _refused(key, "an object that exists was created a second time")
     if found is None:

@@ -82,7 +82,7 @@ class LogReport:
     entries: int = 0
     read_bytes: int = 0
     end: int = 0  # The position after the last unit that the next start keeps, damage below it included.
-    epoch: int = 0  # Of the last unit.
+    epoch: int = 0  # The epoch of the last unit.
     torn_bytes: int = 0  # Bytes from `end` to the last byte that is not zero; the next start truncates them.
     damage: list[BadRange] = field(default_factory=list)
     missing_state: str = ""  # Why the state in segments that were removed is lost; empty if it is not.

@@ -20,8 +20,9 @@ fsync succeeds without writing them (PostgreSQL's "fsyncgate", 2018). Usually a 
 after a run that ended with `Store.close`. On a file system that copies on write, a full disk may refuse this write.
 Recovery then logs a warning and only syncs, because the broker must be started to free space.
 
-A copy of another broker's log (`store/shared/`) has units whose field `durable` speaks of that broker's disk. So the
-field counts only in units from position `own_from` on; a copy that lacks something is completed from the object store.
+A copy of another broker's log (`store/shared/`) has units whose field `durable` is a position on that broker's disk. So
+the field counts only in units from position `own_from` on; a copy that lacks something is completed from the object
+store.
 
 Downsides: damage to the units that were synced last cannot be distinguished from a torn end, because no later unit
 says that they were durable. A message body that contains a forged unit, for the position at which the body is stored,

@@ -72,7 +72,7 @@ class Filling:
     epoch: int  # Epoch and store time of the unit before the range.
     stored_ms: int
     lost: list[LostOffsets] = field(default_factory=list)
-    used_bytes: int = UNIT_HEADER_SIZE  # Of the range, by the unit's header and the placeholders.
+    used_bytes: int = UNIT_HEADER_SIZE  # The bytes of the range that the unit's header and the placeholders fill.
 
     @property
     def free_bytes(self) -> int:

@@ -89,9 +89,9 @@ _REMEDY: Final = "remove the data directory, and the start downloads the log aga
 
 
 class CopyStateFile:
-    """Writes the file from time to time, in the background thread.
+    """Writes the state to the file at intervals, in the background thread.
 
-    A state is written once the local log is durable up to its position, since a start relies on the log up to there.
+    A state is written once the local log is durable up to its position, because a start relies on the log up to there.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class CopyStateFile:
     ) -> None:
         """`durable` returns the position up to which the log is durable. `state` is in the file already."""
         self._files, self._executors, self._durable = files, executors, durable
-        self._state = state  # Of the file.
-        self._interval_ms = interval_ms  # Between two writes of the file.
+        self._state = state  # The state in the file.
+        self._interval_ms = interval_ms  # The time between two writes of the file.
         self._newest: CopyState | None = None
         self._next_mono_ms = 0
         self._idle = asyncio.Event()  # No write of the file is under way.
@@ -108,7 +108,7 @@ class CopyStateFile:
 
     @property
     def saved(self) -> Tail:
-        """The tail in the file."""
+        """The tail of the state in the file."""
         return self._state.tail
 
     def note(self, owner: Identity, tail: Tail) -> None:

@@ -1,14 +1,15 @@
 """The class Follower: a standby. It reads new slots, keeps its copy of the log and its state, and takes over.
 
-    slot is there     its units are appended to the copy and replayed (`store/log/log_copy.py`)
-    slot is empty     asked again after a pause; if nothing has come for `cluster.takeover_ms`, a fence is created
+    slot has an object     its units are appended to the copy and replayed (`store/log/log_copy.py`)
+    slot is empty          the follower asks for it again after a pause; if it has found no new slot for
+                           `cluster.takeover_ms`, it creates a fence
 
-`polling.py` decides which slots are asked for, and when.
+`polling.py` decides which slots a follower asks for, and when.
 
-While the store is slow, the fence is sent one round trip before `cluster.takeover_ms` are over: then they are over, as
-seen from the store, when it arrives. This decides only when an owner is taken for dead. One that is alive meanwhile
-creates the slot before, or finds the fence there. What must wait are the answers to clients, because the owner may
-answer until its lease ends: `Won.safe_mono_ms`.
+While the store is slow, the follower sends the fence one round trip before `cluster.takeover_ms` are over, so that it
+arrives at the store when they are over. This time only decides when the owner is considered dead. An owner that is
+still alive either has created the slot before the fence, or finds the fence in the slot. The new owner answers clients
+only from `Won.safe_mono_ms` on, because the old owner may answer until its lease ends.
 """
 
 import asyncio
@@ -71,7 +72,7 @@ class Follower:
     async def _follow(self) -> None:
         """Take slots until this broker should take over. Raises RequestsStopped, DamagedObject and StoreError."""
         while True:
-            self._collect()  # Answers may have come while this follower looked at something else, or was paused.
+            self._collect()  # Requests may have ended while this follower waited for something else or was paused.
             for sequence in () if self._is_full else self._polling.due(self._mono_ms()):
                 is_hedged = not self._polling.asks_again
                 task = asyncio.create_task(self._requests.get(key_of(sequence), is_hedged=is_hedged))
@@ -145,11 +146,11 @@ class Follower:
             self._is_released = False
 
     async def _was_deleted(self, data: bytes) -> bool:
-        """Return whether the slot of the cursor was compacted; then the cursor has moved behind it.
+        """Return whether the slot of the cursor was compacted; if it was, the cursor has moved beyond it.
 
-        A fence may be that of a broker, this one included, that took the empty slot for the end of the log, and units
-        may be those of a deposed owner. So this is looked up after the object was read: before each fence, and before
-        any object if this follower was away. Raises as `bridge`.
+        A fence in such a slot may be from a broker, this one included, that mistook the empty slot for the end of the
+        log, and units may be from a deposed owner. So this must be checked after the object was read: for each fence,
+        and for any object if this follower was away. Raises as `bridge`.
         """
         is_fence = decode_header(data, self.cursor.sequence)[0].kind == WalKind.FENCE
         if not is_fence and not self._polling.was_away:

@@ -1,13 +1,13 @@
-"""The class OwnerLease: how long an owner may answer without hearing from the object store.
+"""The class OwnerLease: how long an owner may answer reads without an answer from the object store.
 
     owner      create of slot n begins        ... answers until begun + 9/10 takeover_ms
                  |--------- slot n exists ----|
     standby              sees slot n          ... may fence when takeover_ms have passed without a further slot
 
-The lease is about reads alone: no acknowledgement depends on it, because an acknowledgement needs a slot that counts.
-It counts from the beginning of the request, and a standby counts from the moment at which it has seen the slot, which
-is later. So an owner stops to answer before another one can begin, if the monotonic clocks of two machines differ by
-less than a tenth in their rates.
+The lease only concerns reads: no acknowledgement depends on it, because an acknowledgement needs a slot that counts.
+The lease counts from the beginning of the request, and a standby counts from the moment at which it has seen the slot,
+which is later. So an owner stops answering before another one can begin, if the rates of the monotonic clocks of the
+two machines differ by less than a tenth.
 """
 
 

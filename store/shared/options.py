@@ -9,20 +9,19 @@ MIB = 1 << 20
 class SharedOptions:
     """The settings of a shared log. Times are in milliseconds."""
 
-    flush_interval_ms: int = 100  # Longest time for which written units wait before they are uploaded.
-    object_bytes: int = 8 * MIB  # An object is uploaded earlier if it has this many bytes.
-    in_flight_bytes: int = 64 * MIB  # Of objects that are uploaded at a time.
-    # Bytes of the log that the store may lack; with more, appends are refused. It is also the most that topics with
-    # `flush.mode=sync` can lose at a takeover.
+    flush_interval_ms: int = 100  # The longest time for which written units wait for their upload.
+    object_bytes: int = 8 * MIB  # Units of this size are uploaded before the interval is over.
+    in_flight_bytes: int = 64 * MIB  # The greatest size of all objects that are uploaded at a time.
+    # The greatest number of bytes of the log that the store may lack; appends beyond it are refused. It is also the
+    # most that topics with `flush.mode=sync` can lose at a takeover.
     behind_bytes_max: int = 256 * MIB
-    segment_bytes: int = 64 * MIB  # Largest segment object; it is in memory while it is uploaded.
-    compact_slots: int = 10_000  # WAL objects after which a compaction begins, however small they are.
-    kept_slots: int = (
-        1_000  # Newest WAL objects that are not compacted yet, because followers are reading them; 16 or more.
-    )
-    state_interval_ms: int = 10_000  # Between two writes of the file `shared` of the data directory.
-    cleanup_interval_ms: int = 3_600_000  # Between two searches of the owner for objects that nobody reads.
-    # Bytes of the log on the disk, beyond which sealed segments that the store has are dropped; 0 for no limit.
+    segment_bytes: int = 64 * MIB  # The size of the largest segment object, which is in memory during its upload.
+    compact_slots: int = 10_000  # The number of WAL objects of any size after which a compaction begins.
+    # The number of newest WAL objects that are not compacted yet, because followers read them; at least 16.
+    kept_slots: int = 1_000
+    state_interval_ms: int = 10_000  # The time between two writes of the file `shared` in the data directory.
+    cleanup_interval_ms: int = 3_600_000  # The time between two searches of the owner for orphans.
+    # The size of the log on the disk above which sealed segments are dropped if the store has them; 0: no limit.
     cache_bytes: int = 0
-    range_bytes: int = 2 * MIB  # Of a dropped segment, read back by one request.
-    takeover_ms: int = 3_000  # A standby takes over when nothing has come for so long.
+    range_bytes: int = 2 * MIB  # The size of a chunk, which one request reads of a dropped segment.
+    takeover_ms: int = 3_000  # The time without a new slot after which a standby takes over.

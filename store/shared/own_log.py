@@ -1,7 +1,7 @@
-"""Whether the log of a data directory is its own, or a copy of a stream: then it has the file `shared`.
+"""The check that the log of a data directory is not a copy of a stream. A copy has the file `shared`.
 
-A broker without an object store asks this at its start. Of `store/shared/` it loads only this module, and
-those that tell the store about its own segments: `cache/local_segments.py` and `segments/local_ranges.py`.
+A broker without an object store makes this check at its start. Of `store/shared/` it loads only this module,
+`cache/local_segments.py` and `segments/local_ranges.py`, through which the store knows its own segments.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ PATH: Final = "shared"  # `copy_state.py` has its format.
 
 
 class CopyOfStream(StoreError):
-    """The log of the data directory is a copy of a stream, and is to be opened as a log of its own."""
+    """The log of the data directory is a copy of a stream, but a broker without an object store is to open it."""
 
 
 def check_no_copy(files: Files) -> None:

@@ -168,7 +168,7 @@ class ObjectFiles:
     def __init__(self, objects: ObjectStore, runner: asyncio.Runner) -> None:
         self._objects, self._runner = objects, runner
         self._opened: dict[int, str] = {}
-        self._units: tuple[str, bytes] = ("", b"")  # Of the WAL object that was read last.
+        self._units: tuple[str, bytes] = ("", b"")  # The key and the units of the WAL object that was read last.
 
     def has(self, path: str) -> bool:
         """Return whether the object exists, if it is a WAL object, which is then read. Raises ObjectStoreError."""

@@ -171,9 +171,9 @@ def test_the_self_test_refuses_a_store_that_lies_about_create_if_absent(
 def test_a_key_has_one_creator_and_each_outcome_is_true_whatever_fails(
     proxy: ObjectProxy, opened: Opener, fault: str, expected: str
 ) -> None:
-    """Two clients write slots; who was told CREATED is the creator, and who was told to retry has written nothing."""
+    """Two clients write slots: after CREATED a client has created the object, after StoreRetry nothing."""
     url = f"s3://{BUCKET}/{uuid.uuid4().hex}"
-    told: dict[str, Counter[str]] = {}
+    reported: dict[str, Counter[str]] = {}
 
     async def write(name: str, objects: ObjectStore) -> None:
         for slot in range(40):
@@ -181,7 +181,7 @@ def test_a_key_has_one_creator_and_each_outcome_is_true_whatever_fails(
                 outcome = (await objects.create(f"wal/{slot:02}", f"{name} {slot}".encode())).value
             except ObjectStoreError as error:
                 outcome = type(error).__name__
-            told.setdefault(f"wal/{slot:02}", Counter())[f"{name} {outcome}"] += 1
+            reported.setdefault(f"wal/{slot:02}", Counter())[f"{name} {outcome}"] += 1
 
     async def main() -> dict[str, bytes | None]:
         proxy.faults = ProxyFaults(**{fault: 0.3})
@@ -191,13 +191,13 @@ def test_a_key_has_one_creator_and_each_outcome_is_true_whatever_fails(
         return {each.key: await objects.get(each.key, 100) for each in await objects.list("wal/")}
 
     stored = asyncio.run(main())
-    for key, answers in told.items():
+    for key, answers in reported.items():
         creators = {each.split()[0] for each in answers if each.endswith(" created")}
         content = stored.get(key)
         writer = None if content is None else content.decode().split()[0]
         assert creators <= {writer}, (key, content, answers)
         assert f"{writer} StoreRetry" not in answers, (key, content, answers)
-    outcomes = {each.split()[1] for answers in told.values() for each in answers}
+    outcomes = {each.split()[1] for answers in reported.values() for each in answers}
     assert expected in outcomes
 
 

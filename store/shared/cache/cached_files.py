@@ -22,7 +22,7 @@ from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.cache.range_cache import RangeCache
 from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_marker, encode_marker
 
-NEW_SUFFIX: Final = ".new"  # Of a marker that is being written.
+NEW_SUFFIX: Final = ".new"  # The suffix of a drop marker while it is written.
 AHEAD: Final = 3  # Chunks that are read ahead for a reader that goes on from one chunk to the next.
 
 

@@ -1,4 +1,4 @@
-"""Requests for the chunks of dropped segments, each of which is compared with its CRC when it has come."""
+"""Requests for the chunks of dropped segments. Each chunk is checked against its CRC after the download."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,8 +15,8 @@ from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.cache.remote_segment import RemoteChunk
 from duolog.store.shared.wal.wal_object import damaged
 
-ANSWER_MS: Final = 10_000  # A read ends with an error if its chunk has not come by then.
-RETRY_MS: Final = (50, 100, 200, 500, 1_000)  # Pauses before the repetitions of a request; the last one repeats.
+ANSWER_MS: Final = 10_000  # A read ends with an error if its chunk was not downloaded within this time.
+RETRY_MS: Final = (50, 100, 200, 500, 1_000)  # The pauses between attempts; further ones last as long as the last one.
 
 
 async def request_chunk(objects: ObjectStore, chunk: RemoteChunk) -> bytes:
@@ -41,9 +41,9 @@ async def request_chunk(objects: ObjectStore, chunk: RemoteChunk) -> bytes:
 
 @asynccontextmanager
 async def in_time(chunk: RemoteChunk) -> AsyncIterator[asyncio.Timeout]:
-    """Limit the time until the bytes of a chunk are here, with the wait for other requests.
+    """Limit the time of a download to ANSWER_MS, including the wait for other requests.
 
-    Raises StoreError when the time is over.
+    Raises StoreError when this time is over.
     """
     try:
         async with asyncio.timeout(ANSWER_MS / 1000) as limit:

@@ -10,8 +10,8 @@ from duolog.store.retention.dead_segments import DeadSegments
 class CacheCounts(NamedTuple):
     """What a broker has on its disk, and what it has dropped and read back since its start; metrics."""
 
-    disk_bytes: int = 0  # Of segments.
-    cached_bytes: int = 0  # Of ranges that were read back.
+    disk_bytes: int = 0  # The size of the segment files.
+    cached_bytes: int = 0  # The size of the cached chunks of dropped segments.
     dropped_segments: int = 0
     hits: int = 0  # Reads of dropped segments whose range was on the disk.
     misses: int = 0

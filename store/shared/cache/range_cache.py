@@ -25,7 +25,7 @@ from duolog.store.shared.cache.chunk_requests import in_time, request_chunk, wai
 from duolog.store.shared.cache.remote_segment import RemoteChunk
 
 CACHE_DIRECTORY: Final = "cache"
-REQUESTS_AT_ONCE: Final = 8  # Of reads that wait in the loop, with the chunks that are read ahead.
+REQUESTS_AT_ONCE: Final = 8  # Concurrent requests for chunks, for reads in the loop and for chunks that are read ahead.
 AHEAD_CHUNKS_MIN: Final = 8  # With room for fewer, chunks that are read ahead would displace each other unread.
 WAITING_MAX: Final = 1024  # Chunks that are asked for or waited for; a further read is refused.
 
@@ -40,11 +40,11 @@ class RangeCache:
     def __init__(self, files: Files, objects: ObjectStore, bytes_max: int) -> None:
         """Remove the chunks of the last run. Blocks; raises OSError."""
         self.bytes_max = bytes_max
-        self.total_bytes = 0  # Of the chunks on the disk.
-        self.hits = self.misses = 0  # Reads of chunks that were on the disk, and that were not; metrics.
+        self.total_bytes = 0  # The size of the chunks on the disk.
+        self.hits = self.misses = 0  # Metrics: reads of chunks that were on the disk, and of others.
         self._files, self._objects = files, objects
-        self._writing = Lock()  # Of threads that write and remove files. Never taken in the loop's thread.
-        # Of the counts above, and of the two tables below, which threads change. Nobody waits while holding it.
+        self._writing = Lock()  # Held by a thread that writes and removes files; the loop's thread never takes it.
+        # Protects the counts above and the two tables below, which several threads change. No holder waits for I/O.
         self._lock = Lock()
         # Start of a chunk -> its size, the least recently read first.
         self._sizes: OrderedDict[int, int] = OrderedDict()

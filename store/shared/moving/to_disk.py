@@ -1,7 +1,7 @@
-"""Makes a stream a data directory that needs no object store.
+"""Moves a stream from an object store into a data directory, whose broker then needs no object store.
 
 The segment objects and the units of the slots above the floor become segment files. All brokers of the stream must be
-stopped. If one of them is running, it creates slots, by which this is noticed.
+stopped. A broker that still runs creates slots, so the move notices it and fails.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from duolog.store.shared.wal.slots import WINDOW
 from duolog.store.shared.wal.stream import KEY, decode_stream
 from duolog.store.shared.wal.wal_object import FOLDER, damaged, decode, key_of, sequence_of
 
-SEGMENT_BYTES: Final = 256 << 20  # Slots are written to the next segment file when one has this size.
+SEGMENT_BYTES: Final = 256 << 20  # The size of a segment file after which units are written to the next one.
 
 
 class MovedLog(NamedTuple):
     position: int  # The end of the log.
-    is_ended: bool  # The last owner was stopped in order. If not, its disk may have units that the store lacks.
+    is_ended: bool  # The last owner stopped in order. If it did not, its disk may have units that the store lacks.
 
 
 async def move_to_disk(
@@ -95,16 +95,16 @@ async def _copy_slots(requests: Requests, files: Files, cursor: LogCursor) -> bo
 
 
 async def _check_end(objects: ObjectStore, requests: Requests, cursor: LogCursor) -> None:
-    """Raise DamagedObject if a slot behind the empty one has an object that counts, so that one was lost."""
-    behind = await objects.list(FOLDER, start_after=key_of(cursor.sequence), limit=WINDOW + 1)
-    for key in [entry.key for entry in behind]:
+    """Raise DamagedObject if a slot after the empty one has an object that counts, which proves that one was lost."""
+    later = await objects.list(FOLDER, start_after=key_of(cursor.sequence), limit=WINDOW + 1)
+    for key in [entry.key for entry in later]:
         sequence, data = sequence_of(key), await requests.get(key)
         if sequence is not None and data and decode(data, sequence).header.epoch >= cursor.owner.epoch:
             raise damaged(key_of(cursor.sequence), f"it is missing, and {key} follows it")
 
 
 class TailWriter:
-    """Writes units behind the log of a data directory, durably."""
+    """Appends units to the log of a data directory, durably."""
 
     def __init__(self, files: Files, position: int) -> None:
         self._files, self._start, self._position = files, position, position

@@ -45,7 +45,7 @@ from duolog.store.shared.wal.stream import encode_stream
 from duolog.store.shared.wal.wal_object import Identity, WalHeader, WalKind, encode, key_of
 
 PIECE_BYTES: Final = 64 << 20  # One piece is in memory while it is uploaded.
-SMALL_BYTES_MAX: Final = 1 << 20  # Of the objects `stream`, `wal/0` and `manifest/0`, which are compared as a whole.
+SMALL_BYTES_MAX: Final = 1 << 20  # The size of `stream`, `wal/0` and `manifest/0`, which are compared as a whole.
 _LEFT_OVER: Final = ("seg/", "snapshot/", "timers/")  # Folders that an interrupted move has left.
 _IGNORED: Final = ("nodes/", SELF_TEST_FOLDER)  # A broker that was refused has left them.
 
@@ -61,7 +61,7 @@ class LocalLog(NamedTuple):
 
     files: Files
     end: int  # The end of the last whole unit.
-    epoch: int  # Of the last unit.
+    epoch: int  # The epoch of the last unit.
     named: Sequence[tuple[str, int]] = ()  # The paths and sizes of the files that the log names.
 
     @property

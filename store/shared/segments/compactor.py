@@ -132,7 +132,7 @@ class Compactor:
         floor = self._manifests.floor
         first, end = floor.tail.position if floor else 0, newest.tail.position
         removed = self._local.removed()
-        # Before anything is awaited: slots that come meanwhile push older ones out of those seen.
+        # The pieces are computed before the first `await`, because new slots remove the oldest ones from `_seen`.
         pieces = [*self._pieces(_without(first, end, removed), newest.tail)]
         dead = [each for each in self._manifests.segments if _is_within(each.start, each.end, removed)]
         snapshot = -1

@@ -118,7 +118,7 @@ class Manifests:
         self.floor: Floor | None = None  # None as long as nothing was compacted.
         self.segments: list[SegmentObject] = []  # In the order of their positions. Those that were removed are missing.
         self.snapshot = -1  # The position of the newest snapshot; -1 if no segment was removed.
-        self.number = 0  # Of the next manifest.
+        self.number = 0  # The number of the next manifest.
         self._requests = requests
 
     def copy(self, requests: Requests) -> "Manifests":

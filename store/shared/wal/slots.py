@@ -7,17 +7,16 @@
                            it is empty                                        in flight: create it again
                            it has this object                                 stored
                            it has an object of a higher epoch                 deposed
-                           it has any other object                            deposed: something is wrong
+                           it has any other object                            deposed: another program wrote it
     stored               all slots before it count                            it counts
 
-A slot counts when all slots before it count. Up to WINDOW uploads are in flight at a time.
+A slot counts when it is stored and all slots before it count. Up to WINDOW uploads are in flight at a time.
 
-A deposed owner that has not noticed it yet may still create objects, behind the fence that it does not know: below the
-slot WINDOW after the fence, since the slot that the fence took never counts for it. These objects are ignored by
-everybody. All slots in which they may be are taken before the new owner's first upload (`fencing.py`), so an upload
-never finds a lower epoch in its slot.
+A deposed owner that has not noticed the fence yet may still create objects in the WINDOW - 1 slots after the fence. It
+creates none after these, because the slot of the fence never counts for it. All brokers ignore these objects. The new
+owner takes all these slots before its first upload (`fencing.py`), so an upload never finds a lower epoch in its slot.
 
-No clock is used here, and nothing is sent: `store/shared/uploader.py` does both.
+This module reads no clock and sends no request; `store/shared/uploader.py` does both.
 """
 
 from collections import deque
@@ -32,19 +31,19 @@ WINDOW: Final = 16  # Uploads in flight. It is a part of the format: all brokers
 
 
 class UploadStep(Enum):
-    """What is to be done with an upload next."""
+    """The next step of an upload."""
 
     CREATE = "create"  # Send the object again.
-    DONE = "done"  # It is stored.
+    DONE = "done"  # The object is stored.
     DEPOSED = "deposed"  # `Slots.deposed` says why.
 
 
 class Tail(NamedTuple):
-    """The last object of the log that counts: a new one follows it."""
+    """The last object of the log that counts. The next object follows it."""
 
     sequence: int
     position: int  # The end of the log.
-    crc: int  # Of the last object that counts.
+    crc: int  # The CRC of this object, which the next one contains.
 
 
 class Upload:
@@ -67,7 +66,7 @@ class Slots:
     """The slots of one owner after its fence."""
 
     def __init__(self, identity: Identity, fence: Tail, first: int, bytes_max: int) -> None:
-        """Begin in slot `first`, behind the fence and the slots that a deposed owner may still take.
+        """Begin in slot `first`, which follows the fence and the slots that a deposed owner may still take.
 
         `bytes_max` is the size of the objects in flight above which no further upload begins; it may be changed.
         """
@@ -75,10 +74,10 @@ class Slots:
         self.bytes_max = bytes_max
         self._in_flight: deque[Upload] = deque()
         self._next_sequence, self._previous = first, fence.crc
-        self.end = fence.position  # The log has been given to slots up to this position.
-        self.counted = fence  # The last slot that counts.
+        self.end = fence.position  # All units below this position belong to a slot.
+        self.counted = fence  # The last object that counts.
         self.in_flight_bytes = 0
-        self.deposed = ""  # Why this owner may write no more; empty as long as it may.
+        self.deposed = ""  # The reason why this owner may write no more; empty while it may write.
 
     def __len__(self) -> int:
         """Return the number of uploads that do not count yet."""

@@ -42,7 +42,7 @@ ENDED_FLAG: Final = 1
 KNOWN_FLAGS: Final = ENDED_FLAG
 ID_BYTES: Final = 16
 CLAIM_BYTES_MAX: Final = 1 << 16
-OBJECT_BYTES_MAX: Final = 1 << 29  # Of a whole object. An object holds at least one unit, however large that is.
+OBJECT_BYTES_MAX: Final = 1 << 29  # The size of one object, which contains at least one unit, of any size.
 SEQUENCE_MAX: Final = 1 << 62
 
 _HEADER: Final = Struct(">4sIBBHIQQQIII16s16s")

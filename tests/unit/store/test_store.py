@@ -85,7 +85,7 @@ TIMES_MS, TAGS = [5, 3, 9, 8], [0, -1, 7, 0]
 
 
 def note_slot(buffer: bytearray, at: int, slot: Slot) -> None:
-    """A stamp: three bytes of the slot, where there is room for them."""
+    """Replace the byte at `at` by one that depends on the slot, unless it is 0."""
     if buffer[at]:
         buffer[at] = (slot.position + slot.base_offset + slot.stored_ms) % 251 + 1
 

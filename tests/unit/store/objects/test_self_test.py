@@ -65,7 +65,7 @@ class ForgetsObjects(SimulatedObjects):
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [(NobodyWins, "no request was told"), (ForgetsObjects, "cannot be read")],
+    [(NobodyWins, "no create of the object succeeded"), (ForgetsObjects, "cannot be read")],
     ids=["nobody", "forgets"],
 )
 def test_a_store_that_contradicts_itself_is_refused(kind: type[SimulatedObjects], reason: str) -> None:
@@ -82,7 +82,7 @@ def test_a_simulated_store_creates_once_and_tells_the_truth_about_it(seed: int) 
     """A create that is answered by CREATED is the object's; one that is answered by a retry has changed nothing."""
     bucket = SimulatedBucket(seed)
     clients = [bucket.client(f"client-{number}", FAULTY) for number in range(4)]
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
 
     async def write(name: str, client: SimulatedObjects) -> None:
         for slot in range(20):
@@ -90,7 +90,7 @@ def test_a_simulated_store_creates_once_and_tells_the_truth_about_it(seed: int) 
                 outcome = (await client.create(f"wal/{slot}", f"{name} {slot}".encode())).value
             except ObjectStoreError as error:
                 outcome = type(error).__name__
-            told.setdefault(f"wal/{slot}", []).append(f"{name} {outcome}")
+            reported.setdefault(f"wal/{slot}", []).append(f"{name} {outcome}")
 
     async def main() -> None:
         await asyncio.gather(*(write(f"client-{number}", client) for number, client in enumerate(clients)))
@@ -98,8 +98,8 @@ def test_a_simulated_store_creates_once_and_tells_the_truth_about_it(seed: int) 
     run(main(), ManualClock())
     for key, content in bucket.objects.items():
         writer = content.decode().split()[0]
-        assert [each for each in told[key] if each.endswith(" created")] in ([], [f"{writer} created"])
-        assert f"{writer} StoreRetry" not in told[key]
+        assert [each for each in reported[key] if each.endswith(" created")] in ([], [f"{writer} created"])
+        assert f"{writer} StoreRetry" not in reported[key]
 
 
 def test_a_client_that_is_cut_off_gets_no_answer_and_changes_nothing() -> None:

@@ -15,7 +15,7 @@ SIZE = PARTS * RANGE_BYTES - 5
 
 
 class Reads:
-    """The reads of one object: how many are under way, and how many there were. A part says where it lies."""
+    """Serves reads of one object and counts them. The content of a part is its position."""
 
     def __init__(self, *, fails_from: int = 10 * SIZE) -> None:
         self.under_way = self.most = self.ended = 0
