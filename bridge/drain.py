@@ -1,4 +1,4 @@
-"""The class Drain: an orderly end of a broker whose clients are told to leave first.
+"""The class Drain: an orderly end of a broker, before which its clients move to other brokers.
 
 begin       /readyz answers 503, the name servers forget the broker, and client ports accept no connection
 until       all client connections are closed, or the time is over; requests on open connections are served

@@ -69,7 +69,7 @@ class StandbyKafkaConnection(KafkaConnection):
         super().__init__(context.server, context, STANDBY_TABLE)
         self._standby: StandbyContext | None = context  # None: the broker is the owner.
         self._serving = serving
-        self._frame = memoryview(b"")  # Of the request that is being handled.
+        self._frame = memoryview(b"")  # The frame of the request that is being handled.
 
     def received(self, frame: memoryview) -> None:
         if self._standby is not None:

@@ -14,7 +14,7 @@ from duolog.bridge.config.options import SECTIONS, field_types, settings
 from duolog.bridge.config.section import ConfigError
 from duolog.bridge.config.units import expected_of, without_unit
 
-SIMILARITY: Final = 0.8  # Of `difflib`: names that are less similar to an unknown one are not suggested.
+SIMILARITY: Final = 0.8  # Names with a lower ratio of `difflib` to an unknown name are not suggested.
 
 
 def from_file(key: str, value: Any) -> Any:

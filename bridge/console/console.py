@@ -1,14 +1,13 @@
 """The routes of the console: pages, actions and files.
 
     GET  /, /console/...            pages
-    POST /console/actions/{name}    {"field": "text", ...}: does what a form asks for; answers a part of a page that
-                                    says what was done, with the command that does the same. With "preview" it only
-                                    says the command.
+    POST /console/actions/{name}    {"field": "text", ...}: performs the action of a form; answers a part of a page with
+                                    the result and the equivalent command. With "preview" it only shows the command.
     GET  /console/static/{name}     style, script, htmx, uPlot
 
-Another web page cannot drive the console: pages change nothing, they may not stand in frames, and actions take only
-JSON, as every route of the API (`bridge/http/guard.py`). All else is imported for the first request (`site.py`), in a
-thread, so that a broker whose console nobody opens needs no time and memory for it.
+A foreign web page cannot use the console: pages change nothing and may not be embedded in frames, and actions accept
+only JSON, as all routes of the API do (`bridge/http/guard.py`). The other modules of the console are imported in a
+thread at the first request (`site.py`), so that a broker whose console is not used needs no time and memory for them.
 """
 
 import asyncio

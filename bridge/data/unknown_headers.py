@@ -43,7 +43,7 @@ KNOWN: Final = frozenset((*MEANINGFUL, *_WRITTEN))
 
 # Triples of producer, topic and name. When it is reached, all are forgotten, and the log may warn of them again.
 WARNED_MAX: Final = 10_000
-NAME_CHARACTERS_MAX: Final = 100  # Of a name in a log line.
+NAME_CHARACTERS_MAX: Final = 100  # The length of a header name in a log line.
 
 log = logging.getLogger("data")
 

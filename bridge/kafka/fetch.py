@@ -4,20 +4,20 @@
 A Fetch request passes these steps:
 
     read ── all partitions, in the order of the request, until the budget is used up
-     │        ├── a partition that is not in memory: a reader thread reads it, and the request goes on after it;
-     │        │   after COLD_MS_MAX no more of them are read: they have no records, and are asked for again
+     │        ├── a partition that is not in memory: a reader thread reads it, and the request continues after that;
+     │        │   after COLD_MS_MAX the other such partitions have no records in the answer, and the client asks again
      │        └── many partitions: each turn of the loop reads a slice of them (`requests/sliced_requests.py`)
      ├── enough bytes, or an error, or no time to wait ──> answer
      └── else the request waits in the purgatory ── new records may be enough, or the time is over ──> read again
 
 The budget is the least of the request's max_bytes, `kafka.fetch_bytes_max`, and the room for unsent answers. An answer
-has whole batches only, and at least one batch however large, for a consumer that got none of it would ask for it
-forever. A request whose min_bytes exceeds the budget is answered at the budget, as in Kafka. A request that waits keeps
-no records.
+contains whole batches only. It contains at least one batch, of any size, because a consumer that got no part of a large
+batch would repeat its request forever. A request whose min_bytes exceeds the budget is answered at the budget, as in
+Kafka. A waiting request holds no records.
 
 A read_committed consumer gets the records below the last stable offset and a list of the aborted transactions among
-them, whose records the consumer itself leaves out. The marker that ends a transaction moves the last stable offset, and
-so completes the requests that wait for it.
+them; the consumer itself skips the records of these. The marker that ends a transaction moves the last stable offset,
+and so completes the requests that wait for it.
 """
 
 from collections.abc import Generator, Sequence

@@ -113,7 +113,7 @@ class _ListOffsets:
         named = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
         self._repeated = Repeated((name, part.partition_index) for name, part in named)
         self._asked = [*{(name, part.partition_index): (name, part) for name, part in named}.values()]
-        self._results: list[Listed] = []  # Of the first partitions.
+        self._results: list[Listed] = []  # The results for the first partitions.
 
     def steps(self) -> WaitingSteps[Answer | Steps]:
         while True:

@@ -1,4 +1,4 @@
-"""The class Histogram: how many values lie up to each of some bounds."""
+"""The class Histogram: counts values by buckets, as Prometheus defines them."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 LINES_MAX: Final = 1000
-LINE_CHARACTERS_MAX: Final = 4000  # Of one line with its traceback; of a longer one, the beginning is kept.
+LINE_CHARACTERS_MAX: Final = 4000  # A longer line, with its traceback, is cut to its beginning.
 
 
 class LogLine(NamedTuple):

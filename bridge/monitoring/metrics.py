@@ -51,7 +51,7 @@ class Metrics:
         self.held_rpc_ms: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(RPC_BOUNDS_MS))  # Long polls.
         # Requests to the object store by operation and outcome, and bytes of objects by operation.
         self.object_requests: Counter[tuple[str, str]] = Counter()
-        self.shared_lost_entries = 0  # Of the local log, which the start of a shared broker has cut.
+        self.shared_lost_entries = 0  # Entries that the start of a shared broker has cut from the local log.
         self.object_bytes: Counter[str] = Counter()
         self.shared_cache: Callable[[], CacheCounts] = CacheCounts  # A broker of a stream replaces it.
         self.check_backs = CheckCounts()

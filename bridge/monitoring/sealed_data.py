@@ -115,7 +115,7 @@ class SealedDataCheck:
         # A large piece takes the time of several rounds.
         self._next_mono_ms = mono_ms + max(ROUND_MS, ROUND_MS * found.read_bytes // self._budget_bytes)
         if found.is_end:
-            # Of passes without damage, the first one is logged, and one that follows damage.
+            # A pass without damage is logged only if it is the first one or follows a pass with damage.
             is_first = self._pass_bytes == self.read_bytes
             if self._pass_bytes and (is_first or self._found or self._last_found):
                 log.info("sealed data checked bytes=%d damaged_places=%d", self._pass_bytes, self._found)

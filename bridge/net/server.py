@@ -84,7 +84,7 @@ class Server:
         self._listeners: dict[str, asyncio.AbstractServer] = {}  # By the name of the port.
         self._bound: dict[str, socket.socket] = {}  # The sockets of `_listeners`.
         self._is_empty = asyncio.Event()  # Set when the last connection has closed.
-        # Of a broker that shares its log: whether answers may leave at this moment. None: they always may.
+        # Set if the broker shares its log. It returns whether answers may leave now; None: they always may.
         self.may_answer: Callable[[], bool] | None = None
 
     async def listen(self, name: str, bound: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:

@@ -1,4 +1,4 @@
-"""The one decision: may the principal of a session do an operation on a resource?
+"""The class Authorizer: decides whether the principal of a session may do an operation on a resource.
 
     the user was removed, or has another password now    no
     super user, or another broker of the stream          yes
@@ -7,8 +7,8 @@
     no rule names the resource                           `security.allow_if_no_rule`
     otherwise                                            no
 
-So the order of rules never counts. The decisions of a session are kept until any user or rule changes. Source of the
-order: StandardAuthorizerData.java of Apache Kafka.
+So the order in which rules were added has no effect. A session keeps its decisions until any user or rule changes.
+Source: StandardAuthorizerData.java of Apache Kafka.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ from duolog.bridge.security.rules import (
 from duolog.bridge.security.session import DECISIONS_MAX, Session
 from duolog.bridge.security.users import Users
 
-NETWORKS_MAX: Final = 10_000  # Parsed hosts of rules that are kept.
+NETWORKS_MAX: Final = 10_000  # The number of parsed hosts of rules that are kept.
 
 
 class Authorizer:

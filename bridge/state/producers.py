@@ -4,18 +4,20 @@ For each producer id and queue a window holds the last five batches, because Kaf
 flight and repeat all of them after a lost connection (ProducerStateEntry.java#NUM_BATCHES_TO_RETAIN). The windows
 follow from the frames of the log: only `remember` and `take_marker` change them, live and at recovery.
 
-    window of (producer id, queue)    a batch is
-    none, or expired                  accepted, with any first sequence
-    of the same epoch                 accepted if its sequence is the next one; answered with its first answer if it is
-                                      one of the five; else OutOfOrderSequence
-    of an older epoch                 accepted if its first sequence is 0 (KIP-360); else OutOfOrderSequence
-    of a newer epoch                  refused: InvalidProducerEpoch
+    epoch of the batch                 result
+    any, and the queue has no window   the batch is accepted, with any first sequence
+      of the producer id
+    that of the window                 the batch is accepted if its sequence is the next one; it gets its first answer
+                                       again if it is one of the five; else OutOfOrderSequence
+    higher                             the batch is accepted if its first sequence is 0 (KIP-360); else
+                                       OutOfOrderSequence
+    lower                              the producer is fenced: InvalidProducerEpoch
 
-When a transaction ends, its batches leave the window, and the sequence goes on. librdkafka (2.16) makes that necessary:
-after an abort it gives the sequences of records that it removed from its queue to the next records, although these
-sequences may have been stored before a connection broke. Apache Kafka keeps the batches of the aborted transaction
-(ProducerStateEntry.java); it would answer the next records as stored, and store none of them. Here they are out of
-order; then that client aborts, and goes on in a new epoch.
+When a transaction ends, its batches leave the window, and the sequence continues. librdkafka (2.16) makes this
+necessary: after an abort it reuses the sequences of records that it removed from its queue for the next records,
+although records with these sequences may have been stored before a connection broke. Apache Kafka keeps the batches of
+the aborted transaction in the window (ProducerStateEntry.java), so it would answer that the next records are stored,
+and store none of them. Duolog answers OutOfOrderSequence, after which the client aborts and continues in a new epoch.
 
 Sequences count records, and wrap from 2^31 - 1 to 0. At `kafka.producers_max` the window that was unused for longest is
 removed. A repetition of one of its batches would then be appended a second time, as after its expiry.

@@ -30,7 +30,7 @@ TTL_MS_MAX = 3650 * 86_400_000  # Ten years.
 PRIORITY = "PRIORITY"
 # TopicMessageType.java of RocketMQ 5.5, without LITE, because there are no lite topics.
 MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", PRIORITY, "MIXED")
-# Of one value. Overrides are kept in memory, and the first versions of DescribeConfigs encode up to 32 KiB.
+# The length of one value. Overrides are kept in memory, and old versions of DescribeConfigs encode up to 32 KiB.
 VALUE_CHARACTERS_MAX = 4096
 
 

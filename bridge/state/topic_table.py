@@ -52,7 +52,7 @@ class Topic:
     is_listed: bool
     may_produce: bool
     queues: list[Queue] = field(default_factory=list)  # In the order of queue ids.
-    # Of a retry or dead-letter topic: the topics whose messages were put there, as in OriginsAdded.
+    # The topics from which the messages of a retry or dead-letter topic came, as in OriginsAdded.
     origins: frozenset[str] = frozenset()
     # By queue id; without an entry, the epoch is 0 from offset 0.
     epochs: dict[int, list[EpochStart]] = field(default_factory=dict)
@@ -121,7 +121,9 @@ class TopicTable:
         topic_configs.check(config_defaults)
         self.version = 0  # Incremented with every change, so that caches of metadata can compare it.
         self.config_defaults = config_defaults
-        self._default_settings = topic_configs.settings({}, config_defaults)  # Of all topics without configs.
+        self._default_settings = topic_configs.settings(
+            {}, config_defaults
+        )  # The settings of all topics without configs.
         self.system = {topic.name: topic for topic in system}
         self.next_number = 1
         self.queue_count = 0  # Invariant: the sum over all topics.

@@ -19,7 +19,7 @@ from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame, FrameRun, Part
 
-SPANS_OF_UNIT_MAX: Final = 4096  # Of one append. The records after that many traced ones are not traced.
+SPANS_OF_UNIT_MAX: Final = 4096  # The traced records of one append; further ones are not traced.
 SYSTEMS: Final = {frame_formats.KAFKA: "kafka", frame_formats.ROCKETMQ: "rocketmq"}
 _LOW_64: Final = (1 << 64) - 1
 

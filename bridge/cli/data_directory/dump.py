@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-INFLATED_BYTES_MAX: Final = 256 << 20  # Of one batch or message, which is decompressed to be shown.
-STATE_CHARACTERS_MAX: Final = 400  # Of a state record in text; --json shows all of it.
+INFLATED_BYTES_MAX: Final = 256 << 20  # The decompressed size of a batch or message that is shown.
+STATE_CHARACTERS_MAX: Final = 400  # The length of a state record in the text output; --json shows the whole record.
 
 
 @dataclass(slots=True)

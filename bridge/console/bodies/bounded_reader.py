@@ -2,7 +2,7 @@
 
 from typing import Final
 
-VALUES_MAX: Final = 20_000  # Of one body, so that an array of values without bytes ends.
+VALUES_MAX: Final = 20_000  # The values of one body, so that reading an array of values without bytes ends.
 DEPTH_MAX: Final = 64
 VARINT_BYTES_MAX: Final = 10
 

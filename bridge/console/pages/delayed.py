@@ -8,7 +8,7 @@ from duolog.bridge.console.pages.page import ROWS, Page, PageApi, rows_from
 from duolog.bridge.http.local_api import path_of
 
 DAY_MS: Final = 86_400_000
-DAYS: Final = 28  # Of the calendar.
+DAYS: Final = 28  # The days that the calendar shows.
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 # The spans of the histogram, by name: the length of all bars, and the number of bars.

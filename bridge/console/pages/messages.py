@@ -16,7 +16,7 @@ from duolog.bridge.http.local_api import path_of
 
 SHOWN: Final = 50  # The number of messages on one page.
 SHOWN_BYTES: Final = 4096  # The part of a body that a list shows.
-SHOWN_CHARACTERS: Final = 16_384  # Of indented JSON.
+SHOWN_CHARACTERS: Final = 16_384  # The length of the indented JSON of a message.
 PARSED_BYTES_MAX: Final = 16_384  # A longer body is shown as text.
 FILTERS: Final = ("key", "tag", "header", "sql")
 FORMS: Final = ("text", "json", "hex", "schema")

@@ -149,7 +149,7 @@ class Delays:
         return 0 if self.timers.sweep.is_running else self._deliveries.next_deadline_ms()
 
     def run(self, now_ms: int, mono_ms: int) -> None:
-        """Deliver one slice of what is due. Raises StoreError, and what was due is still due."""
+        """Deliver one slice of the due messages. If it raises StoreError, they are still due."""
         if self.timers.sweep.is_running:
             self.timers.sweep.step(
                 self.timers.pending.memtable, SWEPT_IN_SLICE, lambda found: self._deliveries.drop(found, now_ms)
@@ -157,7 +157,7 @@ class Delays:
         self._deliveries.run(now_ms)
 
     def clock_was_set_back(self, now_ms: int) -> None:
-        """Correct all times that follow from the clock while it was ahead."""
+        """Lower the times that were computed while the clock was ahead."""
         self.timers.pending.memtable.set_back(now_ms)
         self.timers.tree.set_back()
         self._deliveries.set_back(now_ms)

@@ -194,7 +194,7 @@ class Schedules:
         self.state.topic_deleted(record.number)
 
     def _snapshot(self) -> Iterable[Record]:
-        # Of a schedule that is registered only these two fields change, so only they are copied.
+        # Only these two fields of a registered schedule change, so only they are copied.
         return starmap(_record, [(schedule, schedule.run, schedule.runs) for schedule in self.state.all()])
 
 

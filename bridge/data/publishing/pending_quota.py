@@ -1,12 +1,14 @@
-"""The quota of pending delayed messages: whom a message counts for, and whether there is room for it.
+"""The quota of pending delayed messages: in which quota a message counts, and whether the quota allows it.
 
-    a client sends    its quota is looked up; the messages are refused, or their entries get its entity's number
-    they go           the unit that delivers, cancels or replaces them credits the entity (`delay_records.credits_of`)
+    a client sends delayed messages    they are refused if they exceed its quota; else their entries contain the number
+                                       of its quota entity
+    messages are delivered,            the unit that removes them credits the quota entity
+      cancelled or replaced            (`delay_records.credits_of`)
 
 The quota entity of a message is the user, client id, or both, that share the quota
-(`bridge/security/quotas/entity.py`); the sums are in `delay/quota_entities.py`. Messages that were sent while no such
-quota held for their client have none and never count, and the broker's own messages do not count: retries by level,
-copies for dead letters, runs of schedules.
+(`bridge/security/quotas/entity.py`); `delay/quota_entities.py` has the sums. A message that was sent while its client
+had no such quota has no quota entity and never counts. Messages of the broker itself do not count either: retries by
+level, copies for dead letters, runs of schedules.
 """
 
 from collections.abc import Sequence

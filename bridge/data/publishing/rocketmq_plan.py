@@ -63,7 +63,7 @@ class MessagePlan(NamedTuple):
     frames: list[Frame]  # One for each message that is stored, in order.
     records: list[StateRecord]
     body_bytes: int  # The sum over the messages that are stored.
-    keys: Sequence[SenderKey] = ()  # Of its delayed messages that have one, in order.
+    keys: Sequence[SenderKey] = ()  # The keys of its delayed messages that have one, in order.
 
 
 class HalfMessageOutline(NamedTuple):

@@ -29,7 +29,7 @@ from duolog.store.index.queue import Queue
 READ_BYTES: Final = 256 << 10  # The size of one read.
 READ_BYTES_MAX: Final = 16 << 20  # The size of all reads for one answer.
 STEP: Final = 1000
-NUMBER_MAX: Final = 10**18 - 1  # Of a query parameter.
+NUMBER_MAX: Final = 10**18 - 1  # The greatest value of a query parameter.
 
 
 async def sums(

@@ -32,7 +32,9 @@ from duolog.txn.coordinator import State
 from duolog.txn.half import Half, UnknownHalf
 
 ROWS_MAX: Final = 1000
-ID_CHARACTERS_MAX: Final = 300  # Of a RocketMQ id, which is kept in memory. The unique key of a stock client has 32.
+ID_CHARACTERS_MAX: Final = (
+    300  # The length of a RocketMQ id, which is kept in memory. Unique keys of stock clients have 32.
+)
 
 
 class UnknownTransaction(Exception):

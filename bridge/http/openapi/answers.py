@@ -119,7 +119,7 @@ class TopicSummary(TypedDict):
     queues: Annotated[int, _is("The number of queues.")]
     records: int
     size_bytes: int
-    records_per_second: Annotated[float | None, _is("Over ten seconds; null: it is not known yet.")]
+    records_per_second: Annotated[float | None, _is("The mean of the last ten seconds; null if it is not known yet.")]
     is_system: bool
 
 
@@ -137,7 +137,7 @@ class TopicAnswer(TypedDict):
     rocketmq_name: str
     records: int
     size_bytes: int
-    records_per_second: Annotated[float | None, _is("Over ten seconds; null: it is not known yet.")]
+    records_per_second: Annotated[float | None, _is("The mean of the last ten seconds; null if it is not known yet.")]
     is_system: bool
     id: str
     number: int

@@ -19,20 +19,26 @@ class WireRates(TypedDict):
 
 
 class HistoryInterval(TypedDict):
-    """Rates are numbers in a second."""
+    """The rates of one interval, per second."""
 
     at_ms: Annotated[int, _is("The end of the interval.")]
     records_in: WireRates
     bytes_in: WireRates
     frames_out: WireRates
     bytes_out: WireRates
-    delivered: Annotated[int, _is("Delayed messages.")]
-    late_p50_ms: Annotated[float | None, _is("The least bound that half of the deliveries were not later than.")]
-    late_p99_ms: Annotated[float | None, _is("The same of 99 % of them; null: there were none.")]
-    fsync_ms: Annotated[float | None, _is("The mean time of an fsync.")]
-    long_turns: Annotated[int, _is("Turns of the event loop of 100 ms and more.")]
+    delivered: Annotated[int, _is("The number of delivered delayed messages.")]
+    late_p50_ms: Annotated[
+        float | None,
+        _is("The median lateness of deliveries, rounded up to a bound of the histogram; null without deliveries."),
+    ]
+    late_p99_ms: Annotated[
+        float | None,
+        _is("The 99th percentile of the lateness, rounded up in the same way; null without deliveries."),
+    ]
+    fsync_ms: Annotated[float | None, _is("The mean duration of an fsync.")]
+    long_turns: Annotated[int, _is("The number of turns of the event loop that took at least 100 ms.")]
     dead_letters: int
-    given_up: Annotated[int, _is("Half messages without a verdict.")]
+    given_up: Annotated[int, _is("The number of half messages that were given up without a verdict.")]
 
 
 class HistoryAnswer(TypedDict):
@@ -48,15 +54,15 @@ class WarningAnswer(TypedDict):
 class ClientAnswer(TypedDict):
     wire: Literal["kafka", "rocketmq"]
     peer: str
-    client_id: Annotated[str, _is("As the client names itself; empty if it has not done so.")]
+    client_id: Annotated[str, _is("The client id that the client has sent; empty if it has sent none.")]
     language: str
     groups: Annotated[
-        list[str], _is("Consumer groups whose members use this connection, or others of the same client.")
+        list[str], _is("The consumer groups whose members use this connection or another one of the same client.")
     ]
     age_ms: int
     idle_ms: int
     last_request: str
-    waiting_requests: Annotated[int, _is("Long polls.")]
+    waiting_requests: Annotated[int, _is("The number of long polls that wait.")]
     unsent_bytes: int
 
 
@@ -85,7 +91,7 @@ class MemberAnswer(TypedDict):
     host: str
     language: str
     topics: list[str]
-    assignment: Annotated[list[AssignedQueues] | None, _is("null: the clients divide the queues among themselves.")]
+    assignment: Annotated[list[AssignedQueues] | None, _is("null if the clients divide the queues among themselves.")]
 
 
 class MemberList(TypedDict):
@@ -97,14 +103,14 @@ class ReadingGroup(TypedDict):
     name: str
     active: Literal["kafka", "rocketmq"] | None
     members: int
-    lag: Annotated[int, _is("In this topic.")]
+    lag: Annotated[int, _is("The lag of the group in this topic.")]
     lag_without_position: int
     queues_without_position: int
 
 
 class CronRun(TypedDict):
     due_ms: int
-    local: Annotated[str, _is("The same moment in the time zone.")]
+    local: Annotated[str, _is("The local time of the run in the time zone.")]
 
 
 class ClockChange(TypedDict):
@@ -122,19 +128,21 @@ class CronPreview(TypedDict):
 
 
 OBSERVATION: Final[dict[tuple[str, str], ApiOperation]] = {
-    ("GET", "/api/history"): ApiOperation("Rates and lateness of the last hour.", answer=HistoryAnswer),
+    ("GET", "/api/history"): ApiOperation(
+        "Rates, and the lateness of deliveries, in the last hour.", answer=HistoryAnswer
+    ),
     ("GET", "/api/warnings"): ApiOperation(
-        "What needs a person now, or did within the last hour.", answer=list[WarningAnswer]
+        "Conditions that need an operator now, or needed one within the last hour.", answer=list[WarningAnswer]
     ),
     ("GET", "/api/clients"): ApiOperation(
         "Open connections of clients, the oldest first.", answer=ClientList, queries=(limit_of(clients.CLIENTS_MAX),)
     ),
     ("GET", "/api/log"): ApiOperation(
-        "The last lines of the broker's log; the newest is the last one.",
+        "The last lines of the broker's log, the oldest first.",
         answer=list[LogLineAnswer],
         queries=(
             limit_of(last_lines.LINES_MAX),
-            Query("level", f"This level and above: {', '.join(log_lines.LEVELS)}.", TEXT),
+            Query("level", f"Only lines of this level or a higher one: {', '.join(log_lines.LEVELS)}.", TEXT),
             Query("component", "Only lines of this component.", TEXT),
             Query("search", "Only lines that contain this text, in upper or lower case.", TEXT),
         ),

@@ -25,7 +25,7 @@ from duolog.store.errors import StoreError
 NumberT = TypeVar("NumberT", bound=IntEnum)
 _DISABLED: Final = {"error_code": ErrorCode.security_disabled, "error_message": "security.enabled is off"}
 _DONE: Final = {"error_code": ErrorCode.none, "error_message": None}
-_ANY, _MATCH = 1, 2  # Of each enumeration, and of PatternType.java.
+_ANY, _MATCH = 1, 2  # ANY of each enumeration, and MATCH of PatternType.java.
 _RULES_IN_STEP: Final = 1000
 
 

@@ -28,8 +28,8 @@ from duolog.bridge.kafka.groups.replies import Reply, Ticket
 from duolog.delay.wheel import Wheel, WheelTimer
 from duolog.protocol.kafka.api_messages import ErrorCode
 
-PROTOCOLS_MAX = 100  # Of one member; clients have a few.
-MEMBERS_MAX = 100_000  # Of all groups, reserved member ids included; a JoinGroup beyond is refused.
+PROTOCOLS_MAX = 100  # The protocols of one member; clients have a few.
+MEMBERS_MAX = 100_000  # The members of all groups, with reserved member ids; further JoinGroups are refused.
 MEMBERS_AT_ONCE = 2000  # In the groups that one turn of the loop expires, at some 12 us each; or one larger group.
 GROUPS_MOVED_AT_ONCE = 1000  # Timers that the wheel moves in one turn of the loop.
 AT_ONCE_MS = 0

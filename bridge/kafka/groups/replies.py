@@ -25,8 +25,8 @@ class Replies(Generic[Ticket]):
     __slots__ = ("_ready", "joins", "syncs")
 
     def __init__(self) -> None:
-        self.joins: dict[str, Ticket] = {}  # Of waiting JoinGroup requests, by member id.
-        self.syncs: dict[str, Ticket] = {}  # Of waiting SyncGroup requests, by member id.
+        self.joins: dict[str, Ticket] = {}  # The tickets of waiting JoinGroup requests, by member id.
+        self.syncs: dict[str, Ticket] = {}  # The tickets of waiting SyncGroup requests, by member id.
         self._ready: list[Reply[Ticket]] = []
 
     def add(self, ticket: Ticket, answer: JoinResponse | SyncResponse) -> None:

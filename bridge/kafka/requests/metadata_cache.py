@@ -3,8 +3,8 @@
 Encoding takes some 10 us for each partition, and clients ask again every few minutes, all at once after a restart.
 """
 
-CACHED_BODY_BYTES_MAX = 16 << 20  # Of one body: it describes some 500,000 partitions.
-CACHED_BYTES_MAX = 64 << 20  # Of all bodies and their questions.
+CACHED_BODY_BYTES_MAX = 16 << 20  # The size of one cached body, which describes about 500,000 partitions.
+CACHED_BYTES_MAX = 64 << 20  # The size of all cached bodies and their keys.
 
 
 class MetadataCache:

@@ -30,7 +30,7 @@ from duolog.bridge.net.tls.stream import PIECE_BYTES, TlsStream
 from duolog.protocol import foreign
 
 TLS_HANDSHAKE: Final = 0x16  # The content type of the first record (RFC 8446, 5.1).
-HEADER_BYTES: Final = 5  # Of a record.
+HEADER_BYTES: Final = 5  # The size of the header of a TLS record.
 
 log = logging.getLogger("net")
 

@@ -1,7 +1,8 @@
-"""The decision before a handler runs: who has sent the request, and whether that principal has what the row declares.
+"""Authenticates each RocketMQ request, and checks that its principal has the needs that its row declares.
 
-A refusal is NO_PERMISSION, also where Apache RocketMQ would answer "does not exist": nobody learns of names. A request
-that waits is asked again when it goes on, so a right that is taken away counts at once.
+A refused request is answered NO_PERMISSION, also where Apache RocketMQ would answer "does not exist", so that clients
+do not learn which names exist. The needs of a waiting request are checked again when it continues, so a right that was
+taken away is missing at once.
 """
 
 from collections.abc import Iterable
@@ -25,14 +26,14 @@ _CHANGES: Final = frozenset({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET})
 
 
 class WrongSignature(RequestRefused):
-    """A login that has failed: its answer waits for `security.failed_login_delay_ms`, so that nobody guesses fast."""
+    """A failed login. Its answer is delayed by `security.failed_login_delay_ms`, which slows down guessing."""
 
     def __init__(self, remark: str) -> None:
         super().__init__(ResponseCode.NO_PERMISSION, remark)
 
 
 class Authenticator(Protocol):
-    """Finds out who has sent a request."""
+    """Authenticates requests."""
 
     def session_of(self, connection: Any, command: RemotingCommand) -> Session:
         """Return the session of a request. Raises RequestRefused if it does not prove who has sent it.
@@ -42,7 +43,7 @@ class Authenticator(Protocol):
 
 
 class Granted:
-    """What a request was allowed, to be asked again when it goes on after it has waited."""
+    """The needs of an allowed request, which are checked again when the request continues after a wait."""
 
     __slots__ = ("_gate", "_needs", "_request", "_session")
 
@@ -50,7 +51,7 @@ class Granted:
         self._gate, self._session, self._request, self._needs = gate, session, request, needs
 
     def check(self) -> None:
-        """Raise RequestRefused if the session does not have all of it any more."""
+        """Raise RequestRefused if the session no longer has all needs of the request."""
         self._gate.decide(self._session, self._request, self._needs)
 
     def check_topic(self, topic: Topic, operation: Operation) -> None:
@@ -60,7 +61,7 @@ class Granted:
 
 
 class Gate:
-    """Asks for each request of the RocketMQ port and the name server's port."""
+    """Decides about each request to the RocketMQ port and to the name server's port."""
 
     def __init__(self, security: Security, authenticator: Authenticator) -> None:
         self._security, self._authorizer = security, security.authorizer
@@ -81,7 +82,7 @@ class Gate:
     def admit(self, session: Session, command: RemotingCommand, row: Row, context: Any) -> Granted:
         """Decide about a request. Raises RequestRefused, and ProtocolError if its fields cannot be read.
 
-        A session remembers to which topics it was allowed to send.
+        The session keeps the decisions about sends, by topic.
         """
         if row.topic_of is None:
             return self.decide_request(session, command, row, context)
@@ -100,7 +101,7 @@ class Gate:
         return granted
 
     def decide_request(self, session: Session, command: RemotingCommand, row: Row, context: Any) -> Granted:
-        """Decide about a request of a session by what it needs now. Raises RequestRefused."""
+        """Decide about a request by its present needs. Raises RequestRefused."""
         needs, request = tuple(row.needs(context, command)), row.counter[1]
         self.decide(session, request, needs)
         if row.kind is Kind.ADMIN:  # All administrative requests are of this kind.

@@ -32,7 +32,7 @@ class ChangeNotifications:
         self._configs, self._members, self._server = configs, members, server
         self._unsent_bytes_max = unsent_bytes_max
         self._groups: dict[str, None] = {}
-        self._connections: deque[RocketMQConnection] = deque()  # Of the group whose members are being notified.
+        self._connections: deque[RocketMQConnection] = deque()  # The members of one group that are not notified yet.
         self._frame: list[Buffer] = []  # The encoded notification for `_connections`.
         self._is_scheduled = False
 

@@ -18,9 +18,9 @@ from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.store.entry import Slot
 from duolog.store.state_log import StateLog
 
-RANGES_MAX: Final = 1024  # Of a queue: a Java consumer holds at most as many messages of a queue.
+RANGES_MAX: Final = 1024  # The ranges of one queue. A Java consumer holds at most as many messages of a queue.
 RANGES_IN_ALL_MAX: Final = 200_000  # About 100 bytes each.
-QUEUES_MAX: Final = 100_000  # Of all groups. At the limit, the queue that was added first is removed.
+QUEUES_MAX: Final = 100_000  # The queues of all groups. At the limit, the queue that was added first is removed.
 
 Range = tuple[int, int]  # The first offset, and the offset after the last one.
 

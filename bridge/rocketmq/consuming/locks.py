@@ -17,7 +17,7 @@ from collections.abc import Iterable
 LOCK_MS = 60_000  # `rocketmq.broker.rebalance.lockMaxLiveTime`
 CLIENT_LOCK_MS = 30_000  # `rocketmq.client.rebalance.lockMaxLiveTime`
 LOCKS_MAX = 100_000  # Queues of all groups; further queues are not locked, and their clients ask again.
-NAME_CHARACTERS_MAX = 255  # Of a group and of a client id; requests with longer names lock nothing.
+NAME_CHARACTERS_MAX = 255  # The length of a group name or client id; a request with a longer one locks no queue.
 
 
 class Locks:

@@ -47,7 +47,7 @@ from duolog.store.index.queue import Queue
 
 QUEUES_AT_ONCE: Final = 500  # Queues in one turn of the loop, at some 15 us each.
 ASKED_AT_ONCE: Final = 512  # Members that were asked and have not answered, at some 20 us each.
-STATUS_BYTES_MAX: Final = 4 << 20  # Of all answers; the answers beyond this are left out.
+STATUS_BYTES_MAX: Final = 4 << 20  # The size of all answers together; further answers are left out.
 TOLD_BY_PULL_VERSION: Final = 413  # `MQVersion.V5_0_0`
 
 logger = logging.getLogger("rocketmq")

@@ -9,7 +9,7 @@ from duolog.protocol.rocketmq.filters.subscription_filter import TAG
 from duolog.protocol.rocketmq.messages.tags import IllegalExpression, parse_expression
 
 DIFFERING_MAX: Final = 64  # Different subscriptions of one group's clustering members. A rolling release needs two.
-# Of a client id or producer group. Names of consumer groups are checked as topic names.
+# The length of a client id or of the name of a producer group. Names of consumer groups are checked as topic names.
 NAME_CHARACTERS_MAX: Final = 255
 NOTHING: Final = 0  # The fingerprint of a client without subscriptions.
 
@@ -64,7 +64,7 @@ class ConsumerGroup(Generic[Channel]):
         self.subscribed_bytes = 0  # The estimated memory of the subscriptions of all members.
         self.consume_type = self.message_model = self.consume_from_where = ""
         self._members: dict[Channel, _Member] = {}  # By channel.
-        # Of the clustering members, and of the broadcasting ones: by fingerprint.
+        # The subscriptions of the clustering members and those of the broadcasting members, by fingerprint.
         self._subscriptions: tuple[dict[int, _Subscription], dict[int, _Subscription]] = {}, {}
         self._clustering = 0  # Invariant: the number of clustering members.
 

@@ -56,8 +56,8 @@ class _Unit:
         self.records: list[Record] = []
         self.frames: list[Frame] = []  # Dead letters of messages that have expired.
         self.positions = positions
-        self.refusals: list[Exception] = []  # Of queues that cannot be popped.
-        self.is_awaited = False  # Set if the unit has dead letters: the answer waits until it is stored.
+        self.refusals: list[Exception] = []  # The errors of queues that cannot be popped.
+        self.is_awaited = False  # The unit has dead letters, so the answer waits until it is stored.
 
 
 def take(

@@ -52,7 +52,7 @@ _VERDICTS: Final = {
 }
 NO_ANSWER: Final = Answer(())  # For one-way requests.
 _NOT_FOUND: Final = "Find prepared transaction message failed"
-_CHECK_TIMES_BYTES_MAX: Final = 64  # Of the property TRANSACTION_CHECK_TIMES, which check-backs add.
+_CHECK_TIMES_BYTES_MAX: Final = 64  # The size of the property TRANSACTION_CHECK_TIMES, which check-backs add.
 
 
 # -- Sending

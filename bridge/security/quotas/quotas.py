@@ -1,16 +1,19 @@
-"""What each client has used of its quotas, and how long it must wait.
+"""The rates and connections of clients with quotas, and how long a client above its quota must wait.
 
-A rate is measured over a sliding window: each unit takes 1/rate of a second, and up to WINDOW_MS of time that was not
-used counts in advance. So a client gets its rate on average, whatever the size of its requests, and a burst of one
-window's worth after a pause. Times are monotonic milliseconds, which callers pass.
+Each unit, a byte for example, takes 1/rate of a second, and up to WINDOW_MS of unused time count in advance. So a
+client gets its rate on average, whatever the size of its requests, and after a pause as much as in WINDOW_MS at once.
+Times are monotonic milliseconds, which callers pass.
 
-    under the quota      nothing happens
-    above it, Kafka      the answer has the time to wait, and the connection is not read from until then (KIP-219)
-    above it, RocketMQ   a send waits for a moment, or is refused with SYSTEM_BUSY as a pull is, and the connection is
-                         not read for a while (`bridge/rocketmq/requests/quota_check.py`)
-    above it, HTTP       the request has status 429, with Retry-After (`bridge/http/access/quota_check.py`)
-    delayed messages     `bridge/data/publishing/pending_quota.py` counts them, and refuses those above the quota
-    no quota is set      `has_any` is False, and nothing else is asked
+    use of the quota     effect
+    below it             none
+    above it, Kafka      the answer contains the time to wait, and the connection is not read until then (KIP-219)
+    above it, RocketMQ   a send waits, or is refused with SYSTEM_BUSY, as a pull is; the connection is not read for some
+                         time (`bridge/rocketmq/requests/quota_check.py`)
+    above it, HTTP       the request is answered with status 429 and Retry-After
+                         (`bridge/http/access/quota_check.py`)
+
+`bridge/data/publishing/pending_quota.py` enforces the quotas of pending delayed messages. While no quota is set,
+`has_any` is False, and callers need to ask for nothing else.
 """
 
 import math
@@ -36,47 +39,48 @@ from duolog.bridge.security.session import Session
 from duolog.store.state_log import StateLog
 
 WINDOW_MS: Final = 1000
-THROTTLE_MS_MAX: Final = 30_000  # A connection is not kept from being read for longer; its debt stays.
-REFUSAL_MS: Final = 20  # The clients that share a rate have 50 refusals in a second, over all their connections.
-PAUSE_MS_MAX: Final = 500  # A connection is not read for so long after a refusal, however many there were before.
+THROTTLE_MS_MAX: Final = 30_000  # The longest time to wait that a client gets. What it used beyond that still counts.
+REFUSAL_MS: Final = 20  # The time between two refusals of the clients that share a rate, over all their connections.
+PAUSE_MS_MAX: Final = 500  # The longest time for which a connection is not read after a refusal.
 _Key = tuple[str, str | None, str | None]  # The key of a quota, and the user and the client id that share it.
 
 
 class Rate:
-    """One rate of the clients that share it."""
+    """The rate that some clients share, and how much of it they have used."""
 
     __slots__ = ("_ms_per_unit", "_refusals_until_mono_ms", "_until_mono_ms")
 
     def __init__(self, per_second: float, mono_ms: int) -> None:
         self._ms_per_unit = 1000 / per_second
-        self._until_mono_ms = float(mono_ms - WINDOW_MS)  # What was used is paid for at this time.
-        self._refusals_until_mono_ms = mono_ms  # Each refusal takes REFUSAL_MS; those until now end at this time.
+        self._until_mono_ms = float(mono_ms - WINDOW_MS)  # The time at which all used units have taken their time.
+        self._refusals_until_mono_ms = mono_ms  # The time at which all refusals have taken REFUSAL_MS each.
 
     def use(self, units: float, mono_ms: int) -> None:
-        """Count what a request has used."""
+        """Count the units of a request."""
         self._until_mono_ms = max(self._until_mono_ms, mono_ms - WINDOW_MS) + units * self._ms_per_unit
 
     def wait_ms(self, mono_ms: int) -> int:
-        """Return how long the clients must wait; 0: they are within the rate."""
+        """Return how long the clients must wait; 0 if they have not exceeded the rate."""
         return max(0, min(THROTTLE_MS_MAX, math.ceil(self._until_mono_ms - mono_ms)))
 
     def refused(self, mono_ms: int) -> int:
-        """Count a refusal, and return until when its connection is not read.
+        """Count a refusal, and return the time until which its connection is not read.
 
-        A refusal takes time of the loop, and clients send again at once. As the refusals of all connections come one
-        after another, more connections do not get more of them, unless each has waited for PAUSE_MS_MAX.
+        A refusal takes time of the event loop, and clients repeat a refused request at once. The refusals of all
+        connections follow each other at intervals of REFUSAL_MS, so opening more connections gives a client no more
+        refusals in a second, unless each connection has waited for PAUSE_MS_MAX.
         """
         until_mono_ms = max(self._refusals_until_mono_ms, mono_ms) + REFUSAL_MS
         self._refusals_until_mono_ms = min(until_mono_ms, mono_ms + PAUSE_MS_MAX)
         return self._refusals_until_mono_ms
 
     def is_unused(self, mono_ms: int) -> bool:
-        """Whether a new object would say the same."""
+        """Whether nothing that was used still counts, so that the object can be removed."""
         return self._until_mono_ms <= mono_ms - WINDOW_MS and self._refusals_until_mono_ms <= mono_ms
 
 
 class Meter(NamedTuple):
-    """The quotas of one client, as of a generation; None: there is none."""
+    """The rates of one client, valid for one generation; a rate is None if the client has no such quota."""
 
     generation: int
     user: str
@@ -96,15 +100,15 @@ class Meter(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """What becomes of a new connection."""
+    """The decision about a new connection: it waits for `wait_ms`, or is refused if `refusal` is not empty."""
 
     wait_ms: int = 0
     refusal: str = ""
-    key: _Key | None = None  # To be given to `closed`; None: there is no limit of connections.
+    key: _Key | None = None  # The argument of `closed`; None if the number of connections is not limited.
 
 
 class Quotas:
-    """The quotas in force. `generation` increases with each change, after which meters are asked for anew."""
+    """The quotas in force. `generation` increases with each change, which makes all meters invalid."""
 
     def __init__(self, state_log: StateLog, options: SecurityOptions) -> None:
         self.stored = StoredQuotas(state_log, options)
@@ -112,10 +116,10 @@ class Quotas:
         self._clients_max = options.quota_clients_max
         self.has_any = False
         self.generation = 0
-        self.throttled = defaultdict[tuple[str, str], int](int)  # By (protocol, key); a metric.
+        self.throttled = defaultdict[tuple[str, str], int](int)  # A metric: throttled requests by (protocol, key).
         self._rates: dict[_Key, Rate] = {}
-        self._pruned_mono_ms = -WINDOW_MS  # When those that are unused were removed last.
-        self._connections: dict[_Key, int] = {}  # Open connections, only of those that have a limit.
+        self._pruned_mono_ms = -WINDOW_MS  # The time at which unused rates were last removed.
+        self._connections: dict[_Key, int] = {}  # The numbers of open connections of clients that have a limit.
 
     def _changed(self) -> None:
         self.generation += 1
