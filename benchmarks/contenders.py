@@ -41,7 +41,7 @@ from tests.kit.command import DUOLOG
 
 PEERS = Path(__file__).parent / "peers"
 OURS, OTHER_CHECKOUT = "duolog", "other-checkout"  # The names of contenders.
-PARTITIONS = 4  # Of every topic, on all sides; RocketMQ's default, and Duolog's.
+PARTITIONS = 4  # The partitions of every topic of all brokers, which is the default of RocketMQ and of Duolog.
 START_WITHIN_S = 180
 WAKE_WITHIN_S = 60
 KAFKA_PORT, KAFKA_TLS_PORT = 29392, 29394  # Its controller takes the port between them.
@@ -51,7 +51,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # OpenSSL and the JDK both prefer AES with 256 bits in TLS 1.3, and so do all rows with TLS.
 TLS_CIPHER = "TLS_AES_256_GCM_SHA384"
 ALLOWED = AclPermissionType.ALLOW
-USER, PASSWORD, MECHANISM = "load", "load's secret", "SCRAM-SHA-512"  # Of rows with a login.
+USER, PASSWORD, MECHANISM = "load", "load's secret", "SCRAM-SHA-512"  # The login of rows that have one.
 KAFKA_SYNC = ["log.flush.interval.messages=1"]
 ROCKETMQ_SYNC = ["flushDiskType=SYNC_FLUSH"]
 ROCKETMQ_FILTERS = ["enablePropertyFilter=true"]  # By default, RocketMQ refuses SQL92 filters.

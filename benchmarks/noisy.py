@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 QUIET = "quiet"
 NOISY_BYTES_PER_S = 2_000_000
 QUIET_BYTES_PER_S = 1_000_000_000
-BURST_S = 3.0  # The first second's worth after a pause is free; so long a noisy client takes to be at its quota.
-SETTLING_S = 3.0  # The sender that is measured finds its route, and sends some messages that do not count.
+BURST_S = 3.0  # The time after which a noisy client has used its burst and is limited to its quota.
+SETTLING_S = 3.0  # The time in which the measured sender finds its route; messages sent in this time are not counted.
 BODY = b"x" * 1024
 THREADS = 16
 WAIT_S = 60.0

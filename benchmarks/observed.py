@@ -44,7 +44,7 @@ INTERVALS_S = (5, 15)
 GROUP = "readers"
 GOAL = 0.02
 MESSAGE_BYTES = 1024
-SINGLE_REQUESTS = 40  # Of each kind, to measure the CPU time of one.
+SINGLE_REQUESTS = 40  # The requests of each kind whose CPU time is measured.
 
 
 def main() -> int:

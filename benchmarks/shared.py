@@ -48,7 +48,7 @@ from tests.kit.eventually import eventually
 from tests.kit.object_servers import versity
 
 LATENCIES_MS = (5, 50, 200)
-USUAL_LATENCY_MS = 50  # Of the rows that are measured with one latency.
+USUAL_LATENCY_MS = 50  # The latency of rows that are measured with one latency.
 FLUSH_INTERVAL_MS = 100  # The default of `shared.flush_interval_ms`.
 BODY_BYTES = 1024
 PARTITIONS = 4
@@ -61,15 +61,15 @@ ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "
 class Scale(NamedTuple):
     """How long a run takes."""
 
-    seconds: float  # Of a load.
-    sends: int  # One at a time.
+    seconds: float  # The duration of a load.
+    sends: int  # The number of sends, one at a time.
     idle_s: float
-    rounds: int  # Of loads that are compared.
+    rounds: int  # The rounds of loads that are compared.
 
 
 FULL, QUICK = Scale(10.0, 100, 60.0, 5), Scale(3.0, 20, 15.0, 5)
 LOG_BYTES = 1 << 30  # At a takeover, and of a start on an empty disk.
-HISTORIES_GIB = (1, 100)  # Of which only the list is there.
+HISTORIES_GIB = (1, 100)  # The sizes of histories, of which only the list of objects exists.
 
 
 class Figure(NamedTuple):
@@ -151,7 +151,7 @@ def machine(folder: Path) -> Iterator[Figure]:
 
 
 def written_mb_s(path: Path) -> float:
-    """Return how fast the page cache takes a new file. A machine that gives memory late is slow here."""
+    """Return the rate of writes of a new file to the page cache, which is low if memory is allocated slowly."""
     block, count = bytes(1 << 20), 256
     begun_s = time.perf_counter()
     with path.open("wb", buffering=0) as file:
@@ -197,8 +197,8 @@ class Load(NamedTuple):
     """What librdkafka and a broker did together."""
 
     mb_s: float
-    cpu_s_per_gb: float  # Of the broker.
-    waited_share: float  # Of the time: the broker's loop could run, and others had the cores.
+    cpu_s_per_gb: float  # The CPU time of the broker.
+    waited_share: float  # The share of the time in which the broker's loop could run but had no core.
 
     def figures(self, what: str, goal_mb_s: int = 0) -> Iterator[Figure]:
         if goal_mb_s:

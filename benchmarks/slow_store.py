@@ -61,7 +61,7 @@ class SlowStore:
 
     async def _connection(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        received = bytearray()  # Of the next request.
+        received = bytearray()  # The received bytes of the next request.
         with connection, suppress(ConnectionError):
             while (head := await _head(connection, received)) is not None:
                 method, target, fields = head

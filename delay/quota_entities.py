@@ -1,23 +1,22 @@
-"""The class QuotaEntities: how many pending messages each has, where a quota needs to know it.
+"""The class QuotaEntities: counts the pending messages of each quota entity.
 
-A *quota entity* is a user, a client id, or both: whoever shares a quota of pending messages. A message has one only if
-such a quota held for its client when it was sent. The number of the entity is in the entry of the message and in the
-row of its timer (`delay/rows.py`), so it needs no memory of its own; here are only the sums.
+A *quota entity* is the user, the client id, or both, that share a quota of pending messages. A message has one only if
+its client had such a quota when it sent the message. The entry of the message and the row of its timer
+(`delay/rows.py`) contain the number of the entity, so this class only needs the sums.
 
     entry or record in the log                         method that replays it
     a pending entry, with the number of an entity      add
-    the first of them in the same unit: whose it is    named
+    the entity of a new number, in the same unit       named
     messages were delivered, cancelled or replaced     credit
     a topic was deleted                                topic_deleted
 
-Whoever appends a unit that removes pending messages adds what `credits_of` returns to it. So the sums need no search in
-sorted tables, live or at a start. Topics are counted apart, because the messages of a deleted topic are subtracted at
-once, and removed from the log much later. A number without messages is free.
+A unit that removes pending messages also contains the result of `credits_of`. So the sums need no search in sorted
+tables, live or at a start. Each topic is counted separately, because the messages of a deleted topic are subtracted at
+once and removed from the log much later. A number without messages is free.
 
-A client chooses its client id, and each time another one if it wants. So entities with a client id have at most half of
-the numbers, and those of one user CLIENT_IDS_OF_USER_MAX: quotas of users always have numbers left. These two limits
-hold for what is sent; whoever commits a half message has no client id to choose, and gets a number as long as one is
-free.
+A client may choose a new client id for each message. Therefore entities with a client id have at most half of the
+numbers, and those of one user at most CLIENT_IDS_OF_USER_MAX, so that quotas of users always have free numbers. These
+two limits hold for sent messages. The commit of a half message has no client id, and gets a number while one is free.
 """
 
 from collections import Counter
@@ -32,17 +31,17 @@ CLIENT_IDS_OF_USER_MAX: Final = 1000
 
 
 class QuotaEntity(NamedTuple):
-    """Whom a message counts for. None: the user, or the client id, does not matter."""
+    """The user and the client id that share a quota; None if the quota does not depend on it."""
 
     user: str | None
     client_id: str | None
 
 
 class TimerCredit(NamedTuple):
-    """Messages of a topic that are not pending any more."""
+    """The number of messages of a topic and quota entity that are no longer pending."""
 
     topic: int
-    number: int  # That of their entity.
+    number: int  # The number of their quota entity.
     count: int  # type: ignore[assignment]  # This field hides tuple.count.
 
 
@@ -52,11 +51,11 @@ class QuotaEntities:
     def __init__(self) -> None:
         self._names: dict[int, QuotaEntity] = {}
         self._numbers: dict[QuotaEntity, int] = {}
-        self._counts: dict[int, int] = {}  # By number; none is 0.
-        self._by_topic: dict[int, dict[int, int]] = {}  # By topic and number; none is 0.
-        self._client_ids = Counter[str | None]()  # By user, the entities that have a client id.
-        self._client_id_count = 0  # Invariant: the sum of _client_ids, which would take long for many users.
-        self._last = 0  # The number that was given last.
+        self._counts: dict[int, int] = {}  # Pending messages by number. Invariant: no count is 0.
+        self._by_topic: dict[int, dict[int, int]] = {}  # The same by topic and number. Invariant: no count is 0.
+        self._client_ids = Counter[str | None]()  # Entities with a client id, by user.
+        self._client_id_count = 0  # Invariant: the sum of `_client_ids`, which is slow to compute for many users.
+        self._last = 0  # The last number that was assigned.
 
     # -- Reading
 
@@ -74,7 +73,7 @@ class QuotaEntities:
         return self._numbers.get(entity)
 
     def free_number(self) -> int | None:
-        """Return a number for another entity; None: all are in use. `limit_reached` says who may have one."""
+        """Return a free number; None if all are in use. `limit_reached` says whether an entity may get it."""
         if len(self._counts) >= ENTITIES_MAX:
             return None
         number = self._last % ENTITIES_MAX + 1
@@ -83,7 +82,7 @@ class QuotaEntities:
         return number
 
     def limit_reached(self, entity: QuotaEntity) -> str:
-        """Return which limit leaves no number for another entity, as a sentence; "": none does."""
+        """Return a sentence about the limit that allows no number for an entity; empty if it may get one."""
         if len(self._counts) >= ENTITIES_MAX:
             return f"{len(self._counts)} users and client ids have pending messages, and the limit is {ENTITIES_MAX}"
         if entity.client_id is None:
@@ -96,12 +95,12 @@ class QuotaEntities:
         return ""
 
     def largest(self, count: int) -> list[tuple[QuotaEntity, int]]:
-        """Return the entities with the most pending messages, and these numbers."""
+        """Return the quota entities with the most pending messages, and the number of these messages."""
         numbers = nlargest(count, self._counts, key=self._counts.__getitem__)
         return [(self._names[number], self._counts[number]) for number in numbers if number in self._names]
 
     def credits_of(self, timers: Iterable[Timer]) -> list[TimerCredit]:
-        """Return what the removal of these timers credits to their quota entities."""
+        """Return the credits that a unit must contain which removes these timers."""
         if not self._counts:
             return []
         counted = Counter((key >> TOPIC_SHIFT, marks) for _, _, key, _, marks, _ in timers if marks & ~NAME_SIZE)
@@ -114,7 +113,7 @@ class QuotaEntities:
     # -- Following the log
 
     def named(self, number: int, entity: QuotaEntity) -> None:
-        """Note whose number this is."""
+        """Assign a number to an entity."""
         self._forget(number)
         self._names[number], self._numbers[entity], self._last = entity, number, number
         if entity.client_id is not None:
@@ -128,7 +127,7 @@ class QuotaEntities:
         self._counts[number] = self._counts.get(number, 0) + count
 
     def credit(self, topic: int, number: int, count: int) -> None:
-        """Take messages out of the count; those of a deleted topic are not in it."""
+        """Subtract messages from the sums. Those of a deleted topic were already subtracted."""
         of_topic = self._by_topic.get(topic, {})
         count = min(count, of_topic.get(number, 0))
         if not count:
@@ -144,12 +143,12 @@ class QuotaEntities:
             self._forget(number)
 
     def topic_deleted(self, topic: int) -> None:
-        """Credit all pending messages of a topic."""
+        """Subtract all pending messages of a topic."""
         for number, count in [*self._by_topic.get(topic, {}).items()]:
             self.credit(topic, number, count)
 
     def _forget(self, number: int) -> None:
-        """Forget whose number this is. It may be unknown, or have had no messages, if an entry was set aside."""
+        """Remove the assignment of a number. The number may be unassigned if an entry was set aside."""
         entity = self._names.pop(number, None)
         if entity is None:
             return
@@ -162,7 +161,7 @@ class QuotaEntities:
                 del self._client_ids[entity.user]
 
     def snapshot(self) -> Iterator[tuple[int, QuotaEntity, list[tuple[int, int]]]]:
-        """Return (number, entity, a part of its messages by topic), for `named` and `add`; made as it is read."""
+        """Return (number, entity, counts by topic) for `named` and `add`; an entity may come several times."""
         names, by_topic = dict(self._names), {topic: dict(counts) for topic, counts in self._by_topic.items()}
         return (
             (number, names[number], [(topic, count)])

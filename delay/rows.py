@@ -21,7 +21,7 @@ KEY_SIZE: Final = KEY.size
 TOPIC_AT: Final = 16  # The first bytes of a queue key are the topic number.
 TOPIC_END: Final = 22
 TOPIC_SHIFT: Final = QUEUE_ID_BITS  # A queue key is topic number << 16 | queue id.
-NAME_SIZE: Final = 8  # Of a name in an entry and in a sorted table; also its bit in `marks`.
+NAME_SIZE: Final = 8  # The size of a name in an entry and in a sorted table; also the bit of `marks` for a name.
 ENTITIES_MAX: Final = (1 << 15) - 1
 
 TimerKey = tuple[int, int]  # due_ms, address

@@ -114,7 +114,7 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
                     start = at
                     at += n >> 1
                     key = body[start:at]
-                elif n != 1:  # A null may be spelled in more bytes than it needs.
+                elif n != 1:  # A null (-1) may be encoded in more bytes than necessary.
                     raise ProtocolError("record with a negative key size")
             n = body[at]
             at += 1
@@ -129,7 +129,7 @@ def read_records(opened: OpenBatch, mark: Mark, count_max: int) -> tuple[list[Re
                     start = at
                     at += n >> 1
                     value = body[start:at]
-                elif n != 1:  # A null may be spelled in more bytes than it needs.
+                elif n != 1:  # A null (-1) may be encoded in more bytes than necessary.
                     raise ProtocolError("record with a negative value size")
             n = body[at]
             at += 1

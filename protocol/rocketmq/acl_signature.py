@@ -31,7 +31,7 @@ _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 # The sets of names whose order is remembered, and the bound of one of them.
 _SETS_MAX: Final = 256
 _NAMES_MAX: Final = 64
-_NAME_CHARACTERS_MAX: Final = 1024  # Of all names of a set.
+_NAME_CHARACTERS_MAX: Final = 1024  # The length of all names of a set together.
 _BLOCK_BYTES: Final = 64
 _INNER_PAD: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER_PAD: Final = bytes(byte ^ 0x5C for byte in range(256))

@@ -47,7 +47,8 @@ class Difference:
     repeated: list[int] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
     invented: list[int] = field(default_factory=list)
-    steps_not_compared: int = 0  # Further steps that differ and were not compared by offset.
+    # The number of further steps whose checksums differ, and whose offsets were not compared one by one.
+    steps_not_compared: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.repeated or self.changed or self.invented or self.steps_not_compared)

@@ -1,7 +1,7 @@
 """What `make fuzz` runs: a function of bytes for each decoder that bytes from a socket reach, and for the whole core.
 
-A target raises nothing but what it says that it catches. The tables of the front doors and of the codecs' modules give
-the targets, so a codec of a new request is fuzzed without a line here.
+A target may only raise the exceptions that it declares. The targets come from the tables of the client protocols and of
+the codecs' modules, so the codec of a new request is fuzzed without a change of this module.
 """
 
 import random

@@ -25,7 +25,7 @@ from tests.kit.clock import ManualClock
 from tests.kit.loop import Stuck, VirtualLoop
 
 T = TypeVar("T")
-LATENCY_S: Final = (0.0001, 0.001)  # Of each packet.
+LATENCY_S: Final = (0.0001, 0.001)  # The range of the latency of a packet.
 
 
 class Process:

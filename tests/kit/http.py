@@ -36,7 +36,7 @@ def new_port(core: Core) -> HttpPort:
     return port
 
 
-LOOP = asyncio.Runner()  # Of all benches: a new loop for each request would take longer than the request.
+LOOP = asyncio.Runner()  # All benches share this loop, because making a loop takes longer than a request.
 atexit.register(LOOP.close)
 
 

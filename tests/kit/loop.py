@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tests.kit.clock import ManualClock
 
-STUCK_S = 30.0  # Of real time.
+STUCK_S = 30.0  # The real time after which a test is considered stuck.
 
 Result = TypeVar("Result")
 

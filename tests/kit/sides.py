@@ -1,4 +1,4 @@
-"""A disk that notes which thread runs each operation: the loop's, which must not block, or a worker's.
+"""A disk that records for each operation whether the event loop or a worker thread has run it.
 
 disk = SidedDisk(CrashDisk())
 store.executors.background = Threads(disk)      # the tasks that it runs count as a worker's

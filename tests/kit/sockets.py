@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-HOST = "192.0.2.1"  # Of the peer, unless the test names another one.
+HOST = "192.0.2.1"  # The address of the peer, unless the test names another one.
 
 
 class ManualLoop:

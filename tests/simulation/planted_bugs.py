@@ -48,7 +48,7 @@ def acknowledged_before_the_slot_counts() -> list[Replacement]:
 
 
 class _Deaf:
-    """A Durability that has been told already."""
+    """A Durability whose `stored` does nothing, because it was already called."""
 
     def __init__(self, durability: Any) -> None:
         self._durability = durability

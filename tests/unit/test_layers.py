@@ -39,7 +39,9 @@ OUTER_WORLD = TIME_AND_NETWORK | {
     "threading",
 }
 
-EXTRA = {"opentelemetry"}  # Of the extra `tracing`. One module imports it, which the broker imports only if it traces.
+EXTRA = {
+    "opentelemetry"
+}  # The packages of the extra `tracing`. Only one module imports them, and only a broker that traces loads it.
 LAYERS = {
     "protocol": Layer(set(), {"crc32c", "cramjam", "kio", "lark", "msgspec"}, OUTER_WORLD),
     "store": Layer(set(), {"crc32c", "obstore"}, TIME_AND_NETWORK),
@@ -111,7 +113,7 @@ FOLDER_MODULES_MAX, MODULE_LINES_MAX, CLASS_METHODS_MAX, CLASS_FIELDS_MAX = 15, 
 # the OpenAPI document.
 REASON_FOR_METHODS = re.compile(r"\bmore than 20 methods\b[^.]*\bbecause\b")
 REASON_FOR_FIELDS = re.compile(r"\bmore than (20 methods and )?15 fields\b[^.]*\bbecause\b")
-IN_MEMORY = {"BytesIO"}  # Of `io`, what touches no file.
+IN_MEMORY = {"BytesIO"}  # The names of `io` that touch no file.
 IMPORTED_AS = {"pyjwt": "jwt"}
 DATA_ALONE = {"tzdata"}  # `zoneinfo` reads it where the system has no time zones
 ASKS_THE_TIME = "bridge/clock.py"

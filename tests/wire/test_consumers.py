@@ -583,8 +583,8 @@ def test_group_active_in_one_protocol_refuses_members_of_the_other(
 
 # -- Long polls
 
-LONG_POLLS = 20  # Messages, each sent after the one before it arrived.
-HOLD_MS = 10_000  # What the Kafka member asks for; the RocketMQ client asks for 15 s.
+LONG_POLLS = 20  # The number of messages. Each one is sent after the previous one has arrived.
+HOLD_MS = 10_000  # The longest wait that the Kafka member requests; the RocketMQ client requests 15 s.
 
 
 @pytest.mark.usefixtures("both_protocols")

@@ -139,11 +139,11 @@ AT_ONCE: dict[str, list[Run]] = {
         Run("rpc.RequestProducer", REPLIED, 1, check=is_the_reply),
         Run("rpc.AsyncRequestProducer", REPLIED, 1, check=is_the_reply),
     ],
-    "sql": [  # Of the group that the tags have had, so not right behind them.
+    "sql": [  # The examples for tags use the same group, so these do not follow them directly.
         Run("filter.SqlFilterProducer", SENT, 10),
         Run("filter.SqlFilterConsumer", RECEIVED, 3, check=has_what_the_condition_asks_for),
     ],
-    # Of the same group: beside the other one it would take half of the queues. It waits at the first one's end.
+    # This consumer has the same group as the other one, of which it would take half of the queues. So it runs later.
     "namespace, pulled": [Run("namespace.PullConsumerWithNamespace", "Topic is:NAMESPACE_TOPIC", 25)],
     "simple": [
         Run("simple.AsyncProducer", r"\d +OK \w+", 100),

@@ -186,21 +186,21 @@ def test_audit_file_tells_who_did_what_and_is_rotated(tmp_path: Path) -> None:
         with pytest.raises(KafkaException):
             made.result(10)
         assert duolog("topic", "list", **(as_root | {"DUOLOG_PASSWORD": "very wrong"})).returncode == 1
-        told = [
+        expected = [
             ("login", "http", "User:root", "success"), ("change", "http", "User:root", "POST /api/topics"),
             ("login", "kafka", "User:alice", "success"), ("refusal", "kafka", "User:alice", "CREATE_TOPICS"),
             ("login", "http", "User:root", "failure"),
         ]  # fmt: skip
-        eventually("the events", lambda: _told(file), lambda found: set(told) <= set(found), 10)
+        eventually("the events", lambda: _logged_events(file), lambda found: set(expected) <= set(found), 10)
         assert "very wrong" not in file.read_text()
         file.rename(tmp_path / "audit.1")
         os.kill(broker.pid, signal.SIGHUP)
         eventually("the file is opened again", file.exists, bool, 10)
         assert duolog("topic", "delete", "orders", **as_root).returncode == 0
-    assert ("change", "http", "User:root", "DELETE /api/topics/orders") in _told(file)
+    assert ("change", "http", "User:root", "DELETE /api/topics/orders") in _logged_events(file)
 
 
-def _told(file: Path) -> list[tuple[str, str, str, str]]:
+def _logged_events(file: Path) -> list[tuple[str, str, str, str]]:
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     return [
         (line["event"], line["protocol"], line["principal"], line.get("result") or line["request"]) for line in lines

@@ -152,8 +152,8 @@ def test_message_without_attempts_left_is_a_dead_letter_until_it_is_redriven(
         Confluent(broker.kafka).write(topic, [Message(b"bad of kafka", 0)], way="single", codec="none")
         member.await_texts(3)
         eventually("dead letters", lambda: described(broker, group)["dead_letters"], lambda n: n >= 2, WITHIN_S)
-    # Of each request one: a client that hears nothing for 5 s gives the message back once more, by a send of its own,
-    # and a producer that hears nothing for 3 s sends it once more.
+    # Requests may be repeated: a consumer without an answer for 5 s gives the message back by a send to the retry
+    # topic, and a producer without an answer for 3 s sends the message again.
     given_back = asked_of(broker, "CONSUMER_SEND_MSG_BACK") - backs_before
     repeated = sends_of(broker) - sends_before - len(["good", "bad"])
     letters = dead_letters(broker, group)

@@ -63,7 +63,7 @@ SETTINGS = {"txn.immunity_ms": 400, "txn.check_interval_ms": 500, "txn.check_max
 # server answers makes it ask earlier. A pull that failed is repeated after 3 s.
 ROUTES_WITHIN_S = 30.0 + 3.0
 GOES_ON_WITHIN_S = 75.0
-INPUTS_A_SECOND = 10  # Of the pipeline, whose transactions take five times as long as a send under `shared`.
+INPUTS_A_SECOND = 10  # The inputs of the pipeline. Its transactions take five times as long as a send under `shared`.
 LOOK_S = 0.2  # Between two looks at what has come, so that the clients in this process can work meanwhile.
 BEFORE, AFTER = 20, 10  # Records of each writer before the fault, and after the takeover.
 IN_MAKE_TEST = ("killed",)  # `test_shared.py` has takeovers with librdkafka alone for the other faults.

@@ -255,7 +255,10 @@ def test_callbacks_are_asked_only_if_their_certificates_are_right(authority: Aut
             produce_half(broker, server)
             # Failures are logged once a second, so the next server waits until this one is asked no more.
             eventually(
-                "asked in vain", lambda: given_up(broker), lambda count, number=number: count == number, WITHIN_S
+                "given up after the last check-back",
+                lambda: given_up(broker),
+                lambda count, number=number: count == number,
+                WITHIN_S,
             )
             assert refusal in broker.log_tail()
         produce_half(broker, right)
@@ -280,7 +283,7 @@ def test_callbacks_are_verified_by_the_certificates_of_the_system(
     with Broker(tmp_path / "data", settings) as broker:
         create_topic(broker.kafka, "asked", 1)
         produce_half(broker, untrusted)
-        eventually("asked in vain", lambda: given_up(broker), lambda count: count == 1, WITHIN_S)
+        eventually("given up after the last check-back", lambda: given_up(broker), lambda count: count == 1, WITHIN_S)
         assert "unable to get local issuer certificate" in broker.log_tail()
         produce_half(broker, right)
         eventually("asked", lambda: right.asked, lambda asked: asked == [right.url], WITHIN_S)

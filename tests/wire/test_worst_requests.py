@@ -29,7 +29,7 @@ from tests.unit.bridge.batches import batch
 from tests.wire.clients.frames import framed
 
 P99_MS_MAX = 50  # Beyond what the machine takes when nobody attacks.
-SAMPLES = 100  # Of the producer, for each attack; p99 is taken over all attacks.
+SAMPLES = 100  # The producer's samples for each attack; p99 is that of the samples of all attacks.
 ROUNDS = 5  # Each attack is sent so often.
 TOPIC = "quiet"
 

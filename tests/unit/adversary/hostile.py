@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 Repeatable = TypeVar("Repeatable", bytes, list)  # type: ignore[type-arg]
 
-LONG_RATIO = 0.02  # Of the replaced values.
+LONG_RATIO = 0.02  # The share of the replaced values that are long.
 REPEATS = (2, 3, 17, 300)
 REPEATS_LONG = (2_000, 20_000)
 REPEATED_ELEMENTS_MAX, REPEATED_BYTES_MAX = 1 << 20, 16 << 20

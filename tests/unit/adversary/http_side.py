@@ -11,7 +11,7 @@ from tests.unit.adversary import budget, http_requests
 if TYPE_CHECKING:
     from tests.unit.adversary.world import World
 
-TURNS_MAX = 2_000  # Of the loop, for one request; long lists are made in slices.
+TURNS_MAX = 2_000  # The turns of the loop for one request; long lists are made in slices.
 
 
 class HttpSide:

@@ -107,7 +107,7 @@ NEVER, ALL = frozenset[int](), frozenset(ERRORS)
 
 # The errors after which writing may end until a restart; after all others it goes on, as soon as the disk does.
 OUTCOMES = {
-    "open": ALL - SPACE,  # Of a segment to write to; of an index to sync.
+    "open": ALL - SPACE,  # The open of a segment for writing, and of an index for a sync.
     "create": ALL - SPACE,
     "read": NEVER,
     "write": ALL - SPACE,

@@ -17,7 +17,7 @@ from tests.kit.eventually import eventually
 from tests.kit.lacking import skip_or_fail
 
 WITHIN_S = 120  # The first start makes the tables of the database.
-PACKAGED_HOME = Path("/usr/share/grafana")  # Of Grafana's Debian and RPM packages.
+PACKAGED_HOME = Path("/usr/share/grafana")  # The directory of Grafana's Debian and RPM packages.
 SETTINGS = {
     "GF_SERVER_HTTP_ADDR": "127.0.0.1",
     "GF_AUTH_ANONYMOUS_ENABLED": "true",

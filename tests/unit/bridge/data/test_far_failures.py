@@ -121,7 +121,7 @@ def lived(nth: int) -> FailingTimers:
     return disk
 
 
-CALLS_MAX = 150  # Of one run.
+CALLS_MAX = 150  # The disk calls of one run.
 
 
 def test_each_call_of_a_life_fails_in_one_test() -> None:

@@ -271,7 +271,7 @@ def test_open_batches_stay_within_their_limit() -> None:
 
 
 def lying_batch(count: int) -> bytes:
-    """A batch whose last record claims more bytes than there are; sound on the outside."""
+    """Return a batch with a valid header and CRC whose last record claims more bytes than the batch has."""
     body = bytearray(batch([b"a"] * count)[61:])
     body[-5] = 100
     builder = BatchBuilder()

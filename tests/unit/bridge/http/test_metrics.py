@@ -127,7 +127,7 @@ def test_ten_thousand_queues_are_few_lines_at_a_time(many_queues: ManualCore) ->
     core = many_queues
     lines = [(part or b"").count(b"\n") for part in parts(core.http_context(), Scrape())]
     fixed = sum((part or b"").count(b"\n") for part in parts(ManualCore().http_context(), Scrape()))
-    per_queue = 7 + 2  # Of kafka_topic_partition_* and kafka_consumergroup_*.
+    per_queue = 7 + 2  # The lines of kafka_topic_partition_* and kafka_consumergroup_* for one queue.
     assert sum(lines) - fixed <= (per_queue * 1_000 + 19) * 10
     assert max(lines) <= LINES_IN_PART
     slices = 0

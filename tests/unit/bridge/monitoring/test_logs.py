@@ -27,7 +27,7 @@ from duolog.bridge.monitoring.repeated_lines import KEYS_MAX, QUIET_MS, Repeated
 from tests.kit.log_lines import all_lines
 
 AT_S = 1_700_000_000.0
-WORDS_MAX = 7  # Of an event.
+WORDS_MAX = 7  # The words of an event.
 
 
 def record(message: str, *values: object, at_s: float = AT_S, component: str = "bridge") -> logging.LogRecord:

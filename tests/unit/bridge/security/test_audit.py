@@ -55,14 +55,14 @@ def test_logins_are_told_with_mechanism_address_and_result() -> None:
     client.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0nobody\0very wrong")
     assert b"wrong" not in b"".join(lines.lines).replace(b"password is wrong", b"")
     assert b"secret" not in b"".join(lines.lines)
-    told = lines.take("login")
-    assert [(each["mechanism"], each["principal"], each["result"]) for each in told] == [
+    logged = lines.take("login")
+    assert [(each["mechanism"], each["principal"], each["result"]) for each in logged] == [
         ("SCRAM-SHA-256", "User:alice", "success"),
         ("SCRAM-SHA-256", "User:alice", "failure"),
         ("PLAIN", "User:nobody", "failure"),
     ]
-    assert told[1]["reason"] == "the user name or password is wrong"
-    assert told[0]["address"] == client.connection.peer[0]
+    assert logged[1]["reason"] == "the user name or password is wrong"
+    assert logged[0]["address"] == client.connection.peer[0]
     assert bench.security.audit.logins["kafka", "SCRAM-SHA-256", "failure"] == 1
 
 
@@ -77,8 +77,8 @@ def test_refusals_name_the_rule_that_decided() -> None:
     lines.lines = []
     produced(client, "orders", "payments")
     fetched(client, "orders")
-    told = [(each["request"], each["operation"], each["name"], each["rule"]) for each in lines.take("refusal")]
-    assert told == [
+    logged = [(each["request"], each["operation"], each["name"], each["rule"]) for each in lines.take("refusal")]
+    assert logged == [
         ("PRODUCE", "write", "payments", "no rule allows it"),
         ("FETCH", "read", "orders", "deny User:alice read on topic orders from *"),
     ]
@@ -116,8 +116,8 @@ def test_a_flood_is_cut_and_counted_and_hides_no_change() -> None:
     assert deadline is not None
     lines.lines = []
     audit.report(deadline)
-    (told,) = lines.take("left_out")
-    assert (told["kind"], told["count"]) == ("refusal", 7)
+    (logged,) = lines.take("left_out")
+    assert (logged["kind"], logged["count"]) == ("refusal", 7)
     assert audit.next_deadline_mono_ms() is None
 
 

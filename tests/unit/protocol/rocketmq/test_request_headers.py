@@ -20,7 +20,7 @@ ANSWERS: list[type[Header]] = [
     headers.OffsetAnswer,
     headers.TimestampAnswer,
 ]
-EXAMPLES = settings().max_examples // 5  # Of each form.
+EXAMPLES = settings().max_examples // 5  # The number of examples of each form.
 ALL = sorted({*REQUESTS.values(), SendRequestV2, *ANSWERS}, key=lambda form: form.__name__)
 
 # A number of each type fits 32 bits; text is any but "null", which stands for no text in a field that may be absent.

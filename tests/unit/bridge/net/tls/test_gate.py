@@ -1,5 +1,7 @@
-"""TLS before the protocols of the ports: what is told apart, what is refused, and the limits of handshakes. The clients
-are Python's `ssl` without sockets, so that each byte and each turn of the loop is the test's choice."""
+"""Proves how ports distinguish TLS from no TLS, which handshakes they refuse, and the limits of handshakes.
+
+The clients are Python's `ssl` without sockets, so that the tests determine each byte and each turn of the loop.
+"""
 
 import ssl
 import weakref

@@ -252,7 +252,7 @@ SUBSCRIPTIONS = st.tuples(st.sampled_from(CHANNELS), st.sampled_from(["x", "y", 
 def test_newest_of_the_live_members_counts_after_any_history(history: list[tuple[int, str | None, bool]]) -> None:
     members = new()
     live: dict[int, tuple[str, bool]] = {}
-    newest: dict[tuple[str, bool], int] = {}  # Of each subscription, since it has members.
+    newest: dict[tuple[str, bool], int] = {}  # The newest version of each subscription since it has members.
     for version, (channel, tag, is_broadcasting) in enumerate(history):
         live.pop(channel, None)
         if tag is None:
