@@ -36,10 +36,14 @@ def start_security(
     security.use(SecretBox.load(security.key_file))
     if security.options.oauth_keys:
         _accept_tokens(security, outgoing())
-    refusal = StoreError(f"{WAITING_MAX} logins wait for a thread")
-    workers = Workers("logins", THREADS, post, WAITING_MAX, refusal)
+    workers = start_workers(post)
     security.executor = workers
     return workers
+
+
+def start_workers(post: Post) -> Workers:
+    """Start the threads that check passwords and tokens."""
+    return Workers("logins", THREADS, post, WAITING_MAX, StoreError(f"{WAITING_MAX} logins wait for a thread"))
 
 
 def check_users(security: Security) -> None:

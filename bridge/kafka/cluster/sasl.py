@@ -19,6 +19,7 @@ from duolog.bridge.net.ordered_outbox import OutboxSlot
 from duolog.bridge.net.waiting import UntilCalled, WaitingSteps
 from duolog.bridge.security.scram import LoginFailed
 from duolog.protocol.kafka.api_messages import ErrorCode
+from duolog.store.errors import StoreError
 
 
 def sasl_handshake(context: Serving, connection: OrderedConnection, request: KafkaRequest) -> Answer:
@@ -35,7 +36,10 @@ def sasl_handshake(context: Serving, connection: OrderedConnection, request: Kaf
 def sasl_authenticate(
     context: Serving, connection: OrderedConnection, request: KafkaRequest
 ) -> Answer | Steps | OutboxSlot | None:
-    """Take a token of the client. A failure is answered, and closes the connection."""
+    """Take a token of the client. A failure is answered, and closes the connection.
+
+    Too many logins that wait for a thread close it without an answer, because clients give up after one.
+    """
     login: Login | None = connection.login
     if login is None:
         return request.answer(_response(request, ErrorCode.illegal_sasl_state, "security.enabled is off"))
@@ -57,6 +61,9 @@ def _steps(
             yield UntilCalled(partial(connection.server.timed_calls.wait, delay_ms))
         connection.server.soon("kafka login", lambda: connection.close(f"login failed: {reason}"))
         return answer
+    except StoreError as busy:
+        connection.close(str(busy))
+        return request.answer(_response(request, ErrorCode.sasl_authentication_failed, str(busy)))  # It is not sent.
     finally:
         connection.is_busy = False
         connection.go_on_soon()

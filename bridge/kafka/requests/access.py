@@ -73,9 +73,9 @@ ALLOWED: Final = AccessDecision()
 
 def remember(topics: set[str], partitions: Iterable[tuple[Any, ...]], is_plain: Callable[[str], bool]) -> None:
     """Remember the topics of a Produce or Fetch that was allowed as it is."""
-    if len(topics) >= DECISIONS_MAX:
-        topics.clear()
     topics.update(partition[0] for partition in partitions if is_plain(partition[0]))
+    if len(topics) > DECISIONS_MAX:
+        topics.clear()
 
 
 def decide(access: Access, authorizer: Authorizer, session: Session, context: Any, body: Any) -> AccessDecision:

@@ -25,6 +25,7 @@ from duolog.bridge.security.security import Security
 from duolog.bridge.security.session import Session
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.kafka.api_messages import ApiKey
+from duolog.store.errors import StoreError
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -98,7 +99,10 @@ class Login:
         return True
 
     def steps(self, token: bytes, now_ms: int, mono_ms: int) -> Generator[Wait, Any, bytes]:
-        """Take a token of the client; return the server's. Raises LoginFailed, with which the login has failed."""
+        """Take a token of the client; return the server's. Raises LoginFailed, with which the login has failed.
+
+        Raises StoreError if too many logins wait for a thread.
+        """
         try:
             if self._scram is not None:
                 return self._take_scram(self._scram, token, mono_ms)
@@ -108,7 +112,7 @@ class Login:
         except ProtocolError as error:
             self._fail(str(error))
             raise LoginFailed(self.failure) from error
-        except LoginFailed as error:
+        except (LoginFailed, StoreError) as error:
             self._fail(str(error))
             raise
 
@@ -140,8 +144,8 @@ class Login:
         logins, user = self._security.logins, self._security.users.get(name)
         check, executor = logins.check(user, name, password), self._security.executor
         fits = yield UntilCalled(lambda done: executor.submit(check, done))
-        if fits is not True or user is None:
-            raise LoginFailed(str(fits) if isinstance(fits, Exception) else WRONG)
+        if not fits or user is None:
+            raise LoginFailed(WRONG)
         self._succeed(logins.session_of_password(user, self._host), mono_ms)
         return b""
 
@@ -154,8 +158,6 @@ class Login:
             raise ProtocolError("OAUTHBEARER: expected n,, and auth=Bearer with a token")
         check = self._security.check_token(bearer.strip(), now_ms, mono_ms)
         user = yield UntilCalled(lambda done: self._security.executor.submit(check, done))
-        if isinstance(user, Exception):
-            raise LoginFailed(str(user))
         self._succeed(Session(user.name, self._host, groups=user.groups), mono_ms, user.until_ms - now_ms)
         return b""
 

@@ -3,8 +3,11 @@
 import base64
 import hmac
 import sys
+import time
+from collections.abc import Callable
 from hashlib import new as new_hash
 from hashlib import pbkdf2_hmac
+from threading import Event
 from typing import Any
 
 import msgspec
@@ -12,11 +15,12 @@ import pytest
 
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.kafka import TABLE
-from duolog.bridge.kafka.requests.access import Access
-from duolog.bridge.rocketmq.request_table import TABLE as ROCKETMQ_TABLE
+from duolog.bridge.kafka.requests.access import remember
 from duolog.bridge.security.logins import new_record
 from duolog.bridge.security.secret_box import SecretBox
+from duolog.bridge.security.session import VERDICTS_MAX
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
+from duolog.bridge.security_start import THREADS, WAITING_MAX, start_workers
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from tests.kit.kafka_frames import frame_of
 from tests.unit.bridge.batches import batch
@@ -67,11 +71,6 @@ def login(client: Client, name: str, password: str, mechanism: str = "SCRAM-SHA-
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signed, strict=True))).decode()
     answers.append(client.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=f"{without_proof},p={proof}".encode()))
     return answers
-
-
-def test_every_row_declares_what_it_needs() -> None:
-    assert all(isinstance(api.access, Access) for api in TABLE.values())
-    assert all(callable(row.needs) for row in ROCKETMQ_TABLE.values())
 
 
 @pytest.mark.parametrize("mechanism", NAMES)
@@ -142,6 +141,41 @@ def test_password_needs_encryption_or_the_setting() -> None:
         assert client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN").error_code is ErrorCode.none
         token = b"\0alice\0" + password.encode()
         assert client.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=token).error_code is error
+
+
+def test_login_closes_the_connection_while_so_many_wait_for_a_thread() -> None:
+    bench, posted, is_over = SecureBench(sasl_plain_without_tls=True), list[Callable[[], None]](), Event()
+    workers = start_workers(posted.append)
+    for _ in range(THREADS):
+        workers.submit(is_over.wait, lambda result: None)
+    while workers._queue.qsize():
+        time.sleep(0)  # The threads take what keeps them busy.
+    bench.security.executor = workers
+    clients = [bench.connect() for _ in range(WAITING_MAX + 1)]
+    for client in clients:
+        client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN")
+        client.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0secret")
+    assert len(posted) == 1
+    posted.pop()()
+    assert clients[-1].is_closed
+    assert clients[-1].answer_to(2) is None, "clients do not try again after an answer"
+    assert not any(client.is_closed for client in clients[:-1])
+    assert bench.security.audit.logins == {("kafka", "PLAIN", "failure"): 1}
+    is_over.set()
+    workers.stop()
+
+
+def test_topics_that_a_session_remembers_are_bounded() -> None:
+    bench = SecureBench()
+    session = bench.logged_in("alice").connection.session
+    assert session is not None
+    for readable in (session.readable, session.writable):
+        for first in range(0, 3 * VERDICTS_MAX, 100):
+            remember(readable, [(f"topic{first + number}",) for number in range(100)], lambda name: True)
+            assert len(readable) <= VERDICTS_MAX
+        assert readable, "the last topics are remembered"
+        remember(readable, [(f"another{number}",) for number in range(20_000)], lambda name: True)
+        assert len(readable) <= VERDICTS_MAX
 
 
 def test_session_ends_unless_the_client_logs_in_again() -> None:
