@@ -28,6 +28,7 @@ from duolog.bridge.http.answers import answer, failure
 from duolog.bridge.http.connections import HttpConnection, HttpConnections, HttpServer
 from duolog.bridge.http.guard import Guard
 from duolog.bridge.net.addresses import Addresses, endpoint
+from duolog.store.errors import StoreError
 
 OWN: Final = ("/healthz", "/readyz", "/metrics", "/api/status")  # Paths that a standby answers itself.
 ANY_PATH: Final = "/{path:.*}"
@@ -47,7 +48,8 @@ class StandbyHttpPort:
         self._position, self._epoch = position, epoch
         self._guard = Guard(context.options, addresses.advertised_host)
         self._pauses = Pauses(context.server.timed_calls)
-        self._gate = HttpGate(context, ACCESS, self._pauses) if context.security.is_enabled else None
+        is_enabled = context.security.is_enabled
+        self._gate = HttpGate(context, ACCESS, self._pauses, _may_be_reader) if is_enabled else None
         application = web.Application(middlewares=[self._serve])
         application.add_routes(
             [
@@ -80,6 +82,8 @@ class StandbyHttpPort:
             return failure(error.text or error.reason, error.status)
         except (NotLoggedIn, NotAllowed) as error:
             return not_admitted(error)
+        except StoreError as error:  # Too many logins wait for a thread.
+            return failure(str(error), 503)
         finally:
             connection.end()
 
@@ -125,3 +129,8 @@ class StandbyHttpPort:
         redirect = failure(f"this broker is a standby; the owner is {endpoint(*owner.endpoints.http)}", 307)
         redirect.headers["Location"] = location
         return redirect
+
+
+def _may_be_reader(authorization: str) -> bool:
+    """Whether a token may be one of `http.readers_file`: the owner, which has the file, decides."""
+    return True

@@ -109,7 +109,8 @@ class HttpPort:
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
         self._access = dict(ROUTES)  # What each route needs.
         self._pauses = Pauses(context.monitoring.server.timed_calls)
-        self._gate = HttpGate(context, self._access, self._pauses) if context.security.is_enabled else None
+        is_enabled = context.security.is_enabled
+        self._gate = HttpGate(context, self._access, self._pauses, self._is_reader) if is_enabled else None
         self._quotas = QuotaCheck(context.security.quotas, context.clock, self._access, self._pauses)
         self.connections = HttpConnections(context.options, context.clock)
         self.application = self._application()  # Every request passes `_serve`.
@@ -121,6 +122,9 @@ class HttpPort:
         """Add routes that need only a login, because they ask `local_api` with the credentials of their request."""
         self.application.add_routes(routes)
         self._access.update(((route.method, route.path), LOGGED_IN) for route in routes)
+
+    def _is_reader(self, authorization: str) -> bool:
+        return self.readers.knows(authorization)
 
     async def start(self) -> None:
         check_complete(self._access, routes_of(self.application))

@@ -5,7 +5,8 @@
 
 Credentials are `Authorization: Basic`, with a user's name and password, or `Bearer`, with a token (JWT). A
 password that was checked is known again without its hash being computed again, until the user changes. A request
-without the header belongs to the user of the client's certificate, if the connection has one.
+without the header belongs to the user of the client's certificate, if the connection has one. On routes that read the
+log's files, a `Bearer` token may be one of `http.readers_file` instead.
 """
 
 import base64
@@ -39,12 +40,17 @@ if TYPE_CHECKING:
 
 BASIC: Final = "basic"
 BEARER: Final = "bearer"
+CERTIFICATE: Final = "certificate"
 READER: Final = "reader"  # What the audit log calls a token of `http.readers_file`.
 SESSION: Final = web.RequestKey("session", Session)
 
 
 class NotLoggedIn(Exception):
-    """The request does not prove who has sent it; status 401."""
+    """The request does not prove who has sent it; status 401. `has_tokens`: it could have done so with a token."""
+
+    def __init__(self, reason: str, *, has_tokens: bool = False) -> None:
+        super().__init__(reason)
+        self.has_tokens = has_tokens
 
 
 class NotAllowed(Exception):
@@ -70,17 +76,29 @@ def not_admitted(error: NotLoggedIn | NotAllowed) -> web.Response:
         return failure(str(error), 403)
     response = failure(str(error), 401)
     response.headers["WWW-Authenticate"] = 'Basic realm="duolog", charset="UTF-8"'
+    if error.has_tokens:
+        response.headers.add("WWW-Authenticate", 'Bearer realm="duolog"')
     return response
 
 
 class HttpGate:
-    """Asks for each request. `table` has a row for each route."""
+    """Asks for each request. `table` has a row for each route.
 
-    def __init__(self, context: Admitting, table: Mapping[tuple[str, str], RouteAccess], pauses: Pauses) -> None:
+    `is_reader` tells whether `http.readers_file` has the token of an `Authorization` header.
+    """
+
+    def __init__(
+        self,
+        context: Admitting,
+        table: Mapping[tuple[str, str], RouteAccess],
+        pauses: Pauses,
+        is_reader: Callable[[str], bool],
+    ) -> None:
         self._pauses = pauses  # Before the answers to logins that have failed.
+        self._is_reader = is_reader
         self._context, self._table = context, table
         self._security = context.security
-        self._bearers = RepeatedLines()
+        self._noted = RepeatedLines()  # Logins by tokens and certificates, which come with each request.
 
     async def admit(self, request: web.Request, read: Callable[[web.Request], Awaitable[bytes]]) -> None:
         """Let a request pass, or raise NotLoggedIn or NotAllowed; `read` reads its body."""
@@ -101,20 +119,23 @@ class HttpGate:
 
     async def _session(self, request: web.Request, access: RouteAccess | None) -> Session | None:
         """Return who has sent a request; None: its handler checks the token. Raises NotLoggedIn."""
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if (
-            scheme.lower() == BEARER
-            and access is not None
-            and access.has_readers
-            and self._context.options.http.readers_file
-        ):
-            return None
-        if scheme.lower() == BEARER and self._security.tokens is not None:
+        header, has_tokens = request.headers.get("Authorization", ""), self._security.tokens is not None
+        scheme, _, given = header.partition(" ")
+        if scheme.lower() == BEARER and access is not None and access.has_readers:
+            has_readers = bool(self._context.options.http.readers_file)
+            if has_readers and (not has_tokens or self._is_reader(header)):
+                return None
+        if scheme.lower() == BEARER and has_tokens:
             return await self._logged_in(self._bearer(given.strip(), request.remote or ""))
         if not scheme and (user := _user_of_certificate(request)):
+            self._note(CERTIFICATE, user, request.remote or "")
             return Session(user, request.remote or "")
         if scheme.lower() != BASIC:
-            raise NotLoggedIn("security.enabled: expected Authorization: Basic, with the name and password of a user")
+            ways = "Basic, with the name and password of a user" + (", or Bearer, with a token" if has_tokens else "")
+            raise NotLoggedIn(
+                f"security.enabled: expected Authorization: {ways}; or a TLS certificate of a user",
+                has_tokens=has_tokens,
+            )
         name, password = _credentials(given)
         return await self._logged_in(self._login(name, password, request.remote or ""))
 
@@ -129,7 +150,7 @@ class HttpGate:
             return await login
         except LoginFailed as failure:
             await self._delay()
-            raise NotLoggedIn(str(failure)) from failure
+            raise NotLoggedIn(str(failure), has_tokens=self._security.tokens is not None) from failure
 
     async def _delay(self) -> None:
         """Return after the delay of a failed login."""
@@ -140,14 +161,16 @@ class HttpGate:
         clock = self._context.clock
         check = self._security.check_token(token, clock.now_ms(), clock.mono_ms())
         user: TokenUser | LoginFailed = await wait_for_callback(partial(self._security.executor.submit, check))
-        mechanism, audit = "bearer", self._security.audit
         if isinstance(user, LoginFailed):
-            audit.login("http", mechanism, "", host, str(user))
+            self._security.audit.login("http", BEARER, "", host, str(user))
             raise user
-        # A token comes with each request; one login a minute is noted.
-        if self._bearers.take((user.name, host), clock.mono_ms()) is not None:
-            audit.login("http", mechanism, user.name, host)
+        self._note(BEARER, user.name, host)
         return Session(user.name, host, groups=user.groups)
+
+    def _note(self, mechanism: str, name: str, host: str) -> None:
+        """Note a login that comes with each request in the audit log, once a minute."""
+        if self._noted.take((mechanism, name, host), self._context.clock.mono_ms()) is not None:
+            self._security.audit.login("http", mechanism, name, host)
 
     async def _login(self, name: str, password: str, host: str) -> Session:
         logins, user = self._security.logins, self._security.users.get(name)

@@ -55,6 +55,11 @@ class Readers:
     def token_count(self) -> int:
         return len(self._patterns or ())
 
+    def knows(self, authorization: str) -> bool:
+        """Whether the token in this header is in the readers file."""
+        scheme, _, token = authorization.partition(" ")
+        return scheme.lower() == _SCHEME and _digest(token.strip()) in (self._patterns or {})
+
     def check(self, authorization: str, topics: Sequence[Topic]) -> None:
         """Raise UnknownReader or MayNotRead unless the token in this header may read the topics."""
         if self._patterns is None:

@@ -45,7 +45,7 @@ from tests.kit.signing import signature_of
 from tests.unit.bridge.kafka.bench import Client as KafkaClient
 from tests.unit.bridge.rocketmq.broker import Client as RocketMQClient
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
-from tests.unit.bridge.security.test_http_paths import as_user
+from tests.unit.bridge.security.test_http_paths import Full, as_user
 from tests.unit.bridge.security.test_kafka_login import BOX, RECORDS, SETTINGS, SecureBench, login
 
 OWN = Endpoints(("standby", 1), ("standby", 2), ("standby", 3), ("standby", 4))
@@ -340,6 +340,12 @@ def test_http_asks_who_and_what_and_sends_the_rest_to_the_owner() -> None:
     status, head = ask_http(core, "DELETE", "/api/topics/orders", as_user("alice"))
     assert (status, b"Location: http://owner:4/api/topics/orders" in head) == (307, True)
     assert ask_http(core, "GET", "/api/status", {})[1].count(b"WWW-Authenticate: Basic") == 1
+
+
+def test_http_request_is_to_be_repeated_while_so_many_logins_wait_for_a_thread() -> None:
+    core = SecureBench()
+    core.security.executor = Full()
+    assert ask_http(core, "GET", "/api/status", as_user("root"))[0] == 503
 
 
 @pytest.mark.parametrize("is_enabled", [False, True])

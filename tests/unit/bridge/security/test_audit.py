@@ -1,18 +1,27 @@
 """The audit log: who logged in, what was refused and by which rule, who changed what; bounded, without secrets."""
 
+import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from duolog.bridge.config import ConfigError
+from duolog.bridge.http.connections import HttpConnection
 from duolog.bridge.kafka import TABLE
+from duolog.bridge.net.tls.peer import TlsPeer
 from duolog.bridge.security.audit.audit_file import AuditFile
 from duolog.bridge.security.audit.audit_log import CHANGES
+from duolog.bridge.security.oauth.key_sets import KeySet
+from duolog.bridge.security.oauth.tokens import Tokens
 from duolog.bridge.security.rules import Operation
 from duolog.protocol.kafka.api_messages import ApiKey
+from tests.kit.http import HEADERS, HttpDialogue, encoded, parsed
+from tests.kit.sockets import HOST
+from tests.unit.bridge.security import test_http_paths
 from tests.unit.bridge.security.test_kafka_login import SecureBench, fetched, login, produced
+from tests.unit.bridge.security.test_tokens import KEY, Source, token
 
 
 class Lines:
@@ -97,6 +106,38 @@ def test_changes_name_who_and_what_and_allowed_data_requests_write_nothing() -> 
     produced(client, "new")
     fetched(client, "new")
     assert lines.lines == []
+
+
+def test_login_over_http_by_certificate_or_token_is_told_once_a_minute() -> None:
+    lines, bench = Lines(), test_http_paths.Bench()
+    bench.core.security.audit.sink = lines
+    bench.core.security.tokens = Tokens(KeySet(Source(one=KEY).read), bench.core.security.options)
+    expires_s = bench.core.clock.now_ms() // 1000 + 600
+
+    async def ask(headers: dict[str, str], peer: TlsPeer | None) -> int:
+        port = bench.port()
+        await port.start()
+        dialogue = HttpDialogue(bench.core, port)
+        cast(HttpConnection, dialogue.connection).tls = peer
+        for _ in range(2):
+            dialogue.send(encoded("GET", "/api/cron", b"", HEADERS | {"Connection": "keep-alive"} | headers))
+            await dialogue.turn(50)
+        status = parsed(bytes(dialogue.transport.taken))[0]
+        await dialogue.close()
+        await port.stop()
+        return status
+
+    peer = TlsPeer("TLSv1.3", "TLS_AES_256_GCM_SHA384", "alice", "CN=alice")
+    bearer = {"Authorization": f"Bearer {token(sub='root', exp=expires_s)}"}
+    assert asyncio.run(ask({}, peer)) == asyncio.run(ask(bearer, None)) == 400, "a schedule is missing"
+    told = [{**line, "time": ""} for line in lines.take("login")]
+    assert told == [
+        {
+            "time": "", "event": "login", "protocol": "http", "mechanism": mechanism, "principal": principal,
+            "address": HOST, "result": "success",
+        }
+        for mechanism, principal in (("certificate", "User:alice"), ("bearer", "User:root"))
+    ]  # fmt: skip
 
 
 def test_a_flood_is_cut_and_counted_and_hides_no_change() -> None:

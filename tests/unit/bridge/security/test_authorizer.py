@@ -12,7 +12,7 @@ from duolog.bridge.security.resources import Resources
 from duolog.bridge.security.rules import BadRule, Operation, ResourceType, Rule
 from duolog.bridge.security.scram import Mechanism
 from duolog.bridge.security.security import Security
-from duolog.bridge.security.session import VERDICTS_MAX, Session
+from duolog.bridge.security.session import DECISIONS_MAX, Session
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of, text_of
 from duolog.bridge.security.users import TooManyUsers, UnknownUser, UserError, UserExists
 from duolog.store.state_log import StateLog
@@ -275,10 +275,10 @@ def test_decisions_that_a_session_remembers_are_bounded() -> None:
     bench.user("alice")
     bench.security.acls.add([rule("allow", "User:alice", "topic", "orders~", "read")], NOW)
     session = bench.session("alice")
-    for number in range(3 * VERDICTS_MAX):
+    for number in range(3 * DECISIONS_MAX):
         assert bench.may(session, "read", f"orders{number}")
         assert not bench.may(session, "read", f"payments{number}")
-        assert 0 < len(session.verdicts) <= VERDICTS_MAX
+        assert 0 < len(session.decisions) <= DECISIONS_MAX
     assert bench.may(session, "read", "orders0"), "what was forgotten is decided again"
 
 

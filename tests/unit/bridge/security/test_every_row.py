@@ -12,6 +12,8 @@ what other tests show.
     everything, each need denied  not reached
     RocketMQ: a field or the body changed under an old signature    not reached
 
+A request that is administrative writes a line to the audit log, which says who has sent it; other requests write none.
+
 `test_old_logins.py` has the same rows with logins that were right once: expired tokens, and recorded signatures.
 """
 
@@ -19,7 +21,7 @@ import asyncio
 import base64
 import random
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -37,7 +39,7 @@ from duolog.bridge.rocketmq.access.requirements import nothing, when_found
 from duolog.bridge.rocketmq.request_table import TABLE as ROCKETMQ
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.responses import answer
-from duolog.bridge.security.audit.audit_log import CHANGES, WINDOW_MS
+from duolog.bridge.security.audit.audit_log import CHANGES, RESOURCES_MAX, WINDOW_MS
 from duolog.bridge.security.needs import AnyOf, Need
 from duolog.bridge.security.rules import ANY, CLUSTER_NAME, Operation, Pattern, Permission, ResourceType, Rule
 from duolog.protocol.kafka.api_messages import ApiKey
@@ -47,7 +49,7 @@ from duolog.protocol.rocketmq.request_headers import REQUESTS
 from tests.kit.http import new_port
 from tests.kit.loop import run
 from tests.kit.signing import signature_of
-from tests.kit.sockets import connect
+from tests.kit.sockets import HOST, connect
 from tests.unit.adversary import http_requests, kafka_requests, rocketmq_requests
 from tests.unit.bridge.kafka.bench import Client
 from tests.unit.bridge.security.test_audit import Lines
@@ -86,6 +88,28 @@ def prefixed(need: Need) -> Rule:
     if need.resource_type is ResourceType.CLUSTER or not need.name:
         return literal(need)
     return literal(need)._replace(name=need.name[:2], pattern=Pattern.PREFIXED)
+
+
+@contextmanager
+def changes_of(bench: Bench) -> Iterator[list[dict[str, Any]]]:
+    """Give the lines about changes that the audit log writes in the block, without their times."""
+    changes: list[dict[str, Any]] = []
+    bench.clock.pass_ms(2 * WINDOW_MS)  # Lines in a second are limited.
+    bench.security.audit.sink = lines = Lines()
+    yield changes
+    bench.security.audit.sink = None
+    changes += [{name: value for name, value in line.items() if name != "time"} for line in lines.take("change")]
+
+
+def change_line(protocol: str, address: str, request: str, needs: Iterable[AnyOf]) -> dict[str, Any]:
+    """Return the line about a change by root: who, from where, what, and on which resources."""
+    resources = [
+        {"operation": need.operation.name.lower(), "resource": need.resource_type.name.lower(), "name": need.name or ""}
+        for need, *_ in needs
+    ]
+    more = len(resources) - RESOURCES_MAX
+    line = {"event": "change", "protocol": protocol, "principal": "User:root", "address": address, "request": request}
+    return line | {"resources": resources[:RESOURCES_MAX]} | ({"more_resources": more} if more > 0 else {})
 
 
 EVERYTHING = [
@@ -147,11 +171,15 @@ def test_kafka_api(bench: Bench, monkeypatch: pytest.MonkeyPatch, key: ApiKey) -
     for client in (bench.connect(), logged_in(bench, "alice", "wrong")):
         assert not send(client)
         assert client.connection.closed
-    (whole,) = send(logged_in(bench, "root"))
+    root = logged_in(bench, "root")
+    with changes_of(bench) as changes:
+        (whole,) = send(root)
     needs = [*_needs_of_kafka(api.access, bench.kafka_context, whole.body)]
     assert [need for need, *_ in needs] == [*needs_of(api.access, bench.kafka_context, whole.body)]
     assert needs or api.access in (NOTHING, SEEN), "the request has nothing that its row asks about"
-    assert api.access.is_change == any(need.operation in CHANGES for need, *_ in needs)
+    is_change = any(need.operation in CHANGES for need, *_ in needs)
+    assert api.access.is_change == is_change
+    assert changes == [change_line("kafka", root.connection.peer[0], key.name, needs)] * is_change
     alice = logged_in(bench, "alice")
     if not needs:
         assert send(alice)
@@ -223,17 +251,14 @@ def test_rocketmq_code(bench: Bench, code: int) -> None:
     assert not send()
     assert not send("alice", "wrong")
     assert not send("nobody")
-    audit, lines = bench.security.audit, Lines()
-    bench.clock.pass_ms(2 * WINDOW_MS)
-    audit.sink = lines
-    assert send("root")
-    changes = lines.take("change")
-    audit.sink = None
+    audit = bench.security.audit
+    with changes_of(bench) as changes:
+        assert send("root")
     needs = [*row.needs(bench.rocketmq_context, reached[0])]
     is_change = code == RequestCode.INVOKE_BROKER_TO_RESET_OFFSET or any(
         need.operation in CHANGES for need, *_ in needs
     )
-    assert [line["request"] for line in changes] == [RequestCode(code).name] * is_change
+    assert changes == [change_line("rocketmq", HOST, RequestCode(code).name, needs)] * is_change
     refused_before = audit.refusals["rocketmq",]
     for change in (_add_field, _change_field, _change_body):
         assert not send("root", change=change)
@@ -281,12 +306,18 @@ async def _http_routes(bench: Bench) -> None:
         if method == "HEAD":
             continue
         row = port._access[method, path]
-        anonymous, wrong, rooted = [
-            await _status(bench, port, method, path, login) for login in ("", "alice:wrong", "root:secret")
-        ]
+        anonymous, wrong = [await _status(bench, port, method, path, login) for login in ("", "alice:wrong")]
+        with changes_of(bench) as changes:
+            rooted = await _status(bench, port, method, path, "root:secret")
         assert (anonymous, wrong) == ((REACHED, REACHED) if row.is_open else (401, 401)), (method, path)
         assert rooted == REACHED, (method, path)
         found = [*needs]
+        # A route that changes something is administrative, unless it declares that it is about messages or their files.
+        is_change = method != "GET" and not row.is_data
+        assert is_change or row.is_data or not any(need.operation in CHANGES for need, *_ in found), (method, path)
+        target = http_requests.Request(method, path).encode().split(b" ")[1].decode()
+        expected = change_line("http", HOST, f"{method} {target}", found)
+        assert changes == [expected] * is_change, (method, path)
         for rules, is_allowed in sets_of_rules(found) if found else [([], True)]:
             with bench.rules(*rules):
                 status = await _status(bench, port, method, path, "alice:secret")

@@ -16,13 +16,17 @@ from duolog.bridge.config import HttpOptions, Options, SecurityOptions
 from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES, WHEN_FOUND
 from duolog.bridge.http.port import routes_of
 from duolog.bridge.records.groups import CommittedOffset
+from duolog.bridge.security.oauth.key_sets import KeySet
+from duolog.bridge.security.oauth.tokens import Tokens
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
+from duolog.store.errors import StoreError
 from tests.kit.http import HEADERS, HttpBench, encoded
 from tests.unit.adversary.http_requests import BODIES
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 from tests.unit.bridge.security.test_kafka_login import BOX, RECORDS
 from tests.unit.bridge.security.test_rocketmq_paths import Names
+from tests.unit.bridge.security.test_tokens import KEY, Source, token
 
 PLACES = {"name": "orders", "lease": "1", "id": "0-0", "topic": "orders", "offset": "0", "queue": "0"}
 
@@ -147,6 +151,50 @@ def test_log_files_are_read_with_the_right_or_a_token_and_another_token_is_a_fai
     status, head = asked(Authorization="Bearer else")
     assert (status, b"WWW-Authenticate: Bearer" in head) == (401, True), head
     assert bench.core.security.audit.logins["http", "reader", "failure"] == 1
+
+
+def test_token_of_a_user_reads_log_files_where_there_is_a_readers_file(tmp_path: Path) -> None:
+    file = tmp_path / "readers.toml"
+    file.write_text('"few" = ["orders"]')
+    bench = Bench(readers_file=str(file))
+    bench.core.security.tokens = Tokens(KeySet(Source(one=KEY).read), bench.core.security.options)
+    expires_s = bench.core.clock.now_ms() // 1000 + 600
+    wanted = {"topics": ["orders"]}
+    for given, status in (
+        ("few", 201),
+        (token(sub="root", exp=expires_s), 201),
+        (token(sub="alice", exp=expires_s), 403),
+        ("else", 401),
+    ):
+        assert bench.status("POST", "/api/leases", {"Authorization": f"Bearer {given}"}, wanted) == status, given
+    assert bench.core.security.audit.logins == {("http", "bearer", "success"): 2, ("http", "bearer", "failure"): 1}
+
+
+class Full:
+    """Threads for which so many logins wait that there is no room."""
+
+    def submit(self, run: Any, done: Any) -> None:
+        done(StoreError("256 logins wait for a thread"))
+
+
+def test_request_is_to_be_repeated_while_so_many_logins_wait_for_a_thread() -> None:
+    bench = Bench()
+    bench.core.security.executor = Full()
+    assert bench.ask("GET", "/api/users", headers=as_user("root")) == (503, {"error": "256 logins wait for a thread"})
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
+def test_answer_to_a_request_without_a_login_names_all_ways(has_tokens: bool) -> None:
+    bench = Bench()
+    if has_tokens:
+        bench.core.security.tokens = Tokens(KeySet(Source(one=KEY).read), bench.core.security.options)
+    status, head, answer = bench.send(encoded("GET", "/api/cron", b"", HEADERS))
+    assert status == 401
+    offered = [line for line in head.decode().splitlines() if line.startswith("WWW-Authenticate: ")]
+    assert [line.split()[1] for line in offered] == ["Basic", *(["Bearer"] if has_tokens else [])]
+    words = "Basic, with the name and password of a user" + (", or Bearer, with a token" if has_tokens else "")
+    expected = f"security.enabled: expected Authorization: {words}; or a TLS certificate of a user"
+    assert json.loads(answer)["error"] == expected
 
 
 def test_users_and_rules_are_managed_without_showing_secrets(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from duolog.bridge.kafka import TABLE
 from duolog.bridge.kafka.requests.access import remember
 from duolog.bridge.security.logins import new_record
 from duolog.bridge.security.secret_box import SecretBox
-from duolog.bridge.security.session import VERDICTS_MAX
+from duolog.bridge.security.session import DECISIONS_MAX
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from duolog.bridge.security_start import THREADS, WAITING_MAX, start_workers
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
@@ -170,12 +170,12 @@ def test_topics_that_a_session_remembers_are_bounded() -> None:
     session = bench.logged_in("alice").connection.session
     assert session is not None
     for readable in (session.readable, session.writable):
-        for first in range(0, 3 * VERDICTS_MAX, 100):
+        for first in range(0, 3 * DECISIONS_MAX, 100):
             remember(readable, [(f"topic{first + number}",) for number in range(100)], lambda name: True)
-            assert len(readable) <= VERDICTS_MAX
+            assert len(readable) <= DECISIONS_MAX
         assert readable, "the last topics are remembered"
         remember(readable, [(f"another{number}",) for number in range(20_000)], lambda name: True)
-        assert len(readable) <= VERDICTS_MAX
+        assert len(readable) <= DECISIONS_MAX
 
 
 def test_session_ends_unless_the_client_logs_in_again() -> None:
