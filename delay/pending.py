@@ -116,6 +116,12 @@ class PendingTimers:
         times = [self.turns.next_ms(), *(key[0] for key in keys if key is not None)]
         return min((each for each in times if each is not None), default=None)
 
+    def first_due_ms(self) -> int | None:
+        """Return the due time of the first timer in memory that a topic delivers which is not paused."""
+        prefetched = self.prefetch.first_key(self.turns.paused)
+        times = [self.memtable.first_due_ms(self.turns.paused), None if prefetched is None else prefetched[0]]
+        return min((each for each in times if each is not None), default=None)
+
     def advance(self, now_ms: int, moves_max: int) -> None:
         """Make due timers ready, at most `moves_max` of the memtable and as many prefetched ones."""
         self.memtable.advance(now_ms, moves_max)

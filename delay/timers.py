@@ -57,9 +57,11 @@ class Timers:
         # Removes timers of deleted topics, because their entries would keep segments of the log for years.
         self.sweep = Sweep()
         self._topic_exists, self._pending_max = topic_exists, pending_max
+        self._begun_ms = 0
 
     def begin(self, now_ms: int, files: Files) -> None:
         """Set the time and the disk, before the log is recovered. Timers that are due by then become ready at once."""
+        self._begun_ms = now_ms
         self.pending.begin(now_ms)
         self.tree.begin(files)
 
@@ -85,6 +87,22 @@ class Timers:
                 f"{len(self.pending.memtable)} delayed messages are in memory; "
                 f"{self.tree.flush.waiting} of them wait for the disk"
             )
+
+    def overdue_ms(self, now_ms: int) -> int:
+        """Return for how long the earliest due message waits for its delivery; 0 if none does.
+
+        Messages of paused topics do not count. While tables cannot be read, the time up to which they were read counts
+        as that of a message, or the start of the broker if nothing was read since.
+        """
+        times = [self.pending.first_due_ms()]
+        if len(self.tree):
+            times.append(max(self._begun_ms, self.tree.cursors.unread_ms()))
+        return max(0, now_ms - min((each for each in times if each is not None), default=now_ms))
+
+    @property
+    def lost(self) -> int:
+        """The number of messages that were lost since the start with damaged parts of tables, as far as it is known."""
+        return self.tree.context.tables.lost
 
     def find(self, timer_id: TimerId | None) -> Timer | None:
         """Return the timer of this id if it is in memory and its topic exists. `tree.lookups` loads it before."""

@@ -74,6 +74,7 @@ PANELS: Final = (
         (
             (_quantile(0.5, "duolog_timer_lateness_seconds"), "p50"),
             (_quantile(0.99, "duolog_timer_lateness_seconds"), "p99"),
+            (f"max by (instance) (duolog_timer_overdue_seconds{{{ON}}})", "{{instance}} earliest not delivered"),
         ),
     ),
     Panel(
@@ -154,6 +155,14 @@ ALERTS: Final = (
         "warning",
         "Delayed messages are late",
         "One in a hundred is appended {{ $value }} seconds after it was due, or later.",
+    ),
+    Alert(
+        "DuologTimersOverdue",
+        "duolog_timer_overdue_seconds > 1",
+        "1m",
+        "critical",
+        "Delayed messages that are due are not delivered",
+        "The earliest one has waited for {{ $value }} seconds; GET /readyz and the log may say why.",
     ),
     Alert(
         "DuologDiskNearlyFull",

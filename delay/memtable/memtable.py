@@ -137,6 +137,18 @@ class Memtable:
         self._ready_max_ms = max(self._ready_max_ms, last_due_ms)
         self._on_ready(topic, int.from_bytes(rows[:8], "big"))
 
+    def first_due_ms(self, without: Container[int]) -> int | None:
+        """Return the due time of the first timer that waits or is ready, and whose topic is not in `without`.
+
+        Timers that wait behind one of such a topic do not count.
+        """
+        ready = (rows.first_key() for topic, rows in self._ready.items() if topic not in without)
+        times = [key[0] for key in ready if key is not None]
+        waiting = self.waiting.first()
+        if waiting is not None and waiting.topic not in without:
+            times.append(waiting.due_ms)
+        return min(times, default=None)
+
     def ready(self, topic: int) -> Iterator[Timer]:
         """Return the ready timers of a topic in due order. The Memtable must not change during the iteration."""
         rows = self._ready.get(topic)

@@ -54,6 +54,10 @@ class SortedRows:
         """Return the key of the first row; None if there are no rows."""
         return KEY.unpack(self._firsts[0]) if self._firsts else None
 
+    def first(self) -> Timer | None:
+        """Return the first timer; None if there are no rows."""
+        return new_tuple(Timer, ROW.unpack_from(self._blocks[0])) if self._blocks else None
+
     def blocks(self, start: bytes = BEGINNING) -> Iterator[bytes]:
         """Yield the rows from the key `start` on, block by block."""
         if self._blocks:

@@ -112,6 +112,11 @@ class Cursors:
         first = self._prefetch.first_key()
         return min(keys if first is None else [*keys, first])
 
+    def unread_ms(self) -> int:
+        """Return a time before which tables have no timer that a cursor has yet to read, except of paused topics."""
+        own = [cursor.position[0] for cursor in self._own.values() if not cursor.is_stopped]
+        return min([self.shared_ms, *own])
+
     # -- Topics with a cursor of their own
 
     def stop(self, topic: int) -> None:

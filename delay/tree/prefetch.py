@@ -5,7 +5,7 @@ Each prefetched timer is also in a table. So it may be dropped from the cache if
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final
 
@@ -48,8 +48,11 @@ class Prefetch:
         size, topic = max(sizes, default=(0, 0))
         return topic, size
 
-    def first_key(self) -> TimerKey | None:
-        return min((next(iter(timers)) for timers in self._of_topic.values()), default=None)
+    def first_key(self, without: Container[int] = ()) -> TimerKey | None:
+        """Return the key of the first timer whose topic is not in `without`."""
+        return min(
+            (next(iter(timers)) for topic, timers in self._of_topic.items() if topic not in without), default=None
+        )
 
     # -- Adding and dropping
 

@@ -10,7 +10,8 @@ READ_UNITS = {"kafka": "batches", "rocketmq": "messages"}  # What is counted whe
 # The page that shows more about a warning.
 PAGES_OF = {
     "set_aside": "/#set-aside", "faults": "/console/log?level=error", "slow_turns": "/console/log?level=warning",
-    "late": "/console/delayed", "paused": "/console/delayed", "dead_letters": "/console/dead-letters",
+    "overdue": "/console/delayed", "late": "/console/delayed", "paused": "/console/delayed",
+    "dead_letters": "/console/dead-letters",
     "given_up": "/console/transactions", "hanging": "/console/transactions",
     "damaged": "/console/log?level=error", "lost": "/console/log?level=error",
 }  # fmt: skip

@@ -149,6 +149,7 @@ def status_view(context: HttpContext) -> Json:
         "topics": len(context.topics),
         "groups": len(known_groups(context)),
         "connections": len(server.connections),
+        "overdue_ms": context.delayed.delays.timers.overdue_ms(context.clock.now_ms()),
         "memory_bytes": resident_bytes(),
         "disk_bytes": dict(zip(("used", "total"), store.write_state.usage, strict=True)),
     }

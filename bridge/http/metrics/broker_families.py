@@ -140,7 +140,7 @@ def _messages(context: HttpContext) -> Iterator[Metric]:
     if context.monitoring.hooks is not None:
         skipped = {(why,): count for why, count in context.monitoring.hooks.skipped.items()}
         yield _labelled("hooks_skipped", "Calls of hooks that were skipped, by the reason.", ("reason",), skipped)
-    done = {**metrics.timers, "lost": context.delayed.delays.timers.tree.context.tables.lost}
+    done = {**metrics.timers, "lost": context.delayed.delays.timers.lost}
     if (spans := context.monitoring.spans) is not None:
         results = {("exported",): spans.exported, ("failed",): spans.failed, ("dropped",): spans.dropped}
         doc = "Spans of traced messages: exported, refused by the collector, dropped because too many waited."
@@ -149,6 +149,12 @@ def _messages(context: HttpContext) -> Iterator[Metric]:
         "delayed", "Delayed messages, by what happened to them.", ("done",), {(what,): n for what, n in done.items()}
     )
     yield _gauge("delayed_pending", "Delayed messages that are pending.", len(context.delayed.delays.timers))
+    yield _gauge(
+        "timer_overdue_seconds",
+        "For how long the earliest due delayed message waits for its delivery; those of paused topics do not count. "
+        "While sorted tables cannot be read, it is the time up to which they were read that counts.",
+        context.delayed.delays.timers.overdue_ms(context.clock.now_ms()) / 1000,
+    )
     yield _histogram(
         "timer_lateness_seconds",
         "Time from the moment at which a delayed message was due to its append to its queue.",

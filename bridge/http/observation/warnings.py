@@ -7,7 +7,8 @@ kind            the broker says
 `lost`          delayed messages were lost with damaged parts of sorted tables
 `faults`        bugs were contained since the start
 `disk`          more than DISK_PART of the disk is in use
-`late`          delayed messages were delivered LATE_MS or more after their time
+`overdue`       a delayed message has been due for more than LATE_MS, and is not delivered
+`late`          delayed messages were delivered more than LATE_MS after their time
 `slow_turns`    turns of the event loop took 100 ms and more
 `dead_letters`  messages became dead letters
 `given_up`      half messages were given up without a verdict
@@ -44,13 +45,15 @@ def warnings(context: HttpContext) -> Iterator[tuple[str, str]]:
         yield "set_aside", f"{count} stored records could not be processed and were set aside"
     if count := monitoring.sealed_data.damaged_places:
         yield "damaged", f"{count} places of sealed data are damaged; duolog log verify names them"
-    if count := context.delayed.delays.timers.tree.context.tables.lost:
+    if count := context.delayed.delays.timers.lost:
         yield "lost", f"{count} delayed messages were lost with damaged parts of tables"
     if count := sum(monitoring.faults.counts.values()):
         yield "faults", f"{count} bugs were contained since the start; the log describes them"
     used_bytes, total_bytes = context.store.write_state.usage
     if total_bytes and used_bytes > DISK_PART * total_bytes:
         yield "disk", f"{100 * used_bytes // total_bytes} % of the disk is in use"
+    if (overdue_ms := context.delayed.delays.timers.overdue_ms(context.clock.now_ms())) > LATE_MS:
+        yield "overdue", f"a delayed message has been due for {overdue_ms / 1000:g} s, and is not delivered"
     yield from _of_the_last_hour(context)
     yield from _of_state(context)
 

@@ -69,6 +69,12 @@ class Status(TypedDict):
     topics: int
     groups: int
     connections: int
+    overdue_ms: Annotated[
+        int,
+        _is(
+            "For how long the earliest due delayed message waits for its delivery; those of paused topics do not count."
+        ),
+    ]
     memory_bytes: MemoryBytes
     disk_bytes: DiskBytes
 

@@ -183,3 +183,43 @@ def test_a_damaged_table_costs_what_it_held_and_the_broker_starts(
     bench = bench.restarted()
     assert not len(bench.core.delays.timers)
     assert "lost" not in caplog.text
+
+
+class Unreadable(CrashDisk):
+    """A disk on which no table file can be read while `is_broken`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_broken = False
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if self.is_broken and path.startswith("timers/"):
+            raise OSError(errno.EIO, "broken")
+        return super().open(path, create=create)
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        if self.is_broken:
+            raise OSError(errno.EIO, "broken")
+        return super().read(file, size, at)
+
+
+def test_a_message_that_is_due_in_an_unreadable_table_is_overdue() -> None:
+    disk = Unreadable()
+    bench = Bench(disk)
+    timers = bench.core.delays.timers
+    bench.core.topic("orders", 1)
+    due_ms = bench.now_ms() + 600_000
+    bench.call("_add", {"topic": "orders", "value": "far", "at_ms": due_ms})
+    bench.turn_until_idle()
+    assert (len(timers.tree), len(timers.pending.memtable)) == (1, 0)
+    bench.core.clock.set_now_ms(due_ms - NEAR_MS)
+    bench.turn_until_idle()
+    disk.is_broken = True
+    bench.core.clock.set_now_ms(due_ms + 5_000)
+    for _ in range(3):
+        bench.turn(NEAR_MS)
+    assert 5_000 <= timers.overdue_ms(bench.now_ms()) < 5_000 + NEAR_MS
+    disk.is_broken = False
+    bench.turn_until_idle()
+    assert bench.bodies("orders") == [b"far"]
+    assert timers.overdue_ms(bench.now_ms()) == 0

@@ -215,7 +215,15 @@ def test_late_delivery_of_a_delayed_message_is_measured() -> None:
     core.topic("orders")
     status, _ = bench.ask("POST", "/api/topics/orders/messages", {"value": "late", "delay_ms": 1_000, "queue": 0})
     assert status == 201
-    core.clock.pass_ms(1_300)
+    core.clock.pass_ms(1_000)
+    assert scraped(core)["duolog_timer_overdue_seconds"] == [({}, 0)]
+    core.clock.pass_ms(300)
+    assert scraped(core)["duolog_timer_overdue_seconds"] == [({}, 0.3)]
+    assert bench.ask("GET", "/api/status")[1]["overdue_ms"] == 300
+    bench.ask("POST", "/api/topics/orders/pause")
+    assert scraped(core)["duolog_timer_overdue_seconds"] == [({}, 0)], "no delivery is expected"
+    bench.ask("POST", "/api/topics/orders/resume")
     core.delays.run(core.clock.now_ms(), core.clock.mono_ms())
+    assert scraped(core)["duolog_timer_overdue_seconds"] == [({}, 0)]
     found = {labels["le"]: value for labels, value in scraped(core)["duolog_timer_lateness_seconds_bucket"]}
     assert (found["0.2"], found["0.5"], found["+Inf"]) == (0, 1, 1)

@@ -1,15 +1,22 @@
 """What the broker says about itself: warnings, runs of cron expressions around changes of the clock, assignments."""
 
+import re
 import struct
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from duolog.bridge.console.pages.overview import PAGES_OF
+from duolog.bridge.http.observation import warnings
 from duolog.bridge.http.observation.members import assignment
+from duolog.bridge.http.observation.warnings import HANGING_MS
+from duolog.delay.tables.table_format import table_path
 from duolog.protocol.kafka.api_messages import ApiKey
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench
+from tests.unit.bridge.data.test_far_timers import Bench as FarTimers
 from tests.unit.bridge.kafka.asking import join
 from tests.unit.bridge.kafka.bench import Client, KafkaBench
 
@@ -56,24 +63,99 @@ def test_an_expression_that_is_not_one_is_refused(expression: str, zone: str) ->
     assert preview(expression, zone)[0] == 400
 
 
-def test_warnings_name_what_needs_a_person() -> None:
+# -- Warnings
+
+
+def in_the_last_hour(change: Callable[[ManualCore], object]) -> Callable[[ManualCore], None]:
+    """Return what changes counters between two samples of the history."""
+
+    def between_samples(core: ManualCore) -> None:
+        core.history.sample(0, 0)
+        change(core)
+        core.history.sample(10_000, 10_000)
+
+    return between_samples
+
+
+def delay_and_do_not_deliver(core: ManualCore) -> None:
+    HttpBench(core).ask("POST", "/api/timers", {"topic": core.topic("orders").name, "value": "v", "delay_ms": 1_000})
+    core.clock.pass_ms(3_500)
+
+
+def open_a_transaction(core: ManualCore) -> None:
+    producer, _ = core.transactions.init("payer", 900_000, None, core.clock.now_ms())
+    core.transactions.add_queues("payer", producer, [core.topic("orders").key(0)], core.clock.now_ms())
+    core.pass_ms(HANGING_MS)
+
+
+def contain_a_fault(core: ManualCore) -> None:
+    core.faults.is_strict = False
+    core.faults.contain(ValueError("bug"), "duty")
+
+
+def pause_a_topic(core: ManualCore) -> None:
+    core.delays.pause(core.topic("orders"), core.clock.now_ms())
+
+
+def lose_a_table(core: ManualCore) -> ManualCore:
+    """Return a core after the loss of the table that has a far message."""
+    bench = FarTimers()
+    bench.core.topic("orders", 1)
+    bench.call("_add", {"topic": "orders", "value": "far", "at_ms": bench.now_ms() + 600_000})
+    bench.turn_until_idle()
+    disk = bench.core.disk.after_kill()
+    (table,) = bench.core.delays.timers.tree.context.tables.manifest
+    disk.remove(table_path(table.number))
+    return ManualCore(disk=disk, now_ms=bench.now_ms())
+
+
+WARNINGS: dict[str, tuple[Callable[[ManualCore], ManualCore | None], str]] = {
+    "not_ready": (lambda core: core.store.write_state.end_writing("EIO"), "does not serve all requests: .*EIO"),
+    "set_aside": (lambda core: core.poison.set_aside("schedule", "nightly", ValueError()), "^1 stored records"),
+    "damaged": (lambda core: setattr(core.sealed_data, "damaged_places", 2), "^2 places .* duolog log verify"),
+    "lost": (lose_a_table, "^1 delayed messages were lost"),
+    "faults": (contain_a_fault, "^1 bugs"),
+    "disk": (lambda core: setattr(core.store.write_state, "usage", (91, 100)), "^91 % of the disk"),
+    "overdue": (delay_and_do_not_deliver, "due for 2.5 s, and is not delivered"),
+    "late": (in_the_last_hour(lambda core: core.metrics.timer_lateness_s.add(4.0)), "up to 5 s late within"),
+    "slow_turns": (in_the_last_hour(lambda core: core.watchdog.long.update(kafka=2)), "^2 turns .* the last hour"),
+    "dead_letters": (
+        in_the_last_hour(lambda core: setattr(core.metrics, "dead_letters", 3)),
+        "^3 messages became dead letters within the last hour",
+    ),
+    "given_up": (
+        in_the_last_hour(lambda core: setattr(core.metrics.check_backs, "given_up", 4)),
+        "^4 half messages .* within the last hour",
+    ),
+    "hanging": (open_a_transaction, "10 minutes and longer: payer$"),
+    "paused": (pause_a_topic, "are paused: orders$"),
+}
+
+
+@pytest.mark.parametrize("kind", WARNINGS)
+def test_a_warning_names_what_needs_a_person(kind: str) -> None:
     core = ManualCore()
-    bench = HttpBench(core)
+    assert [*warnings.warnings(core.http_context())] == []
+    cause, text = WARNINGS[kind]
+    core = cause(core) or core
+    ((found, said),) = warnings.warnings(core.http_context())
+    assert found == kind
+    assert re.search(text, said), said
+
+
+def test_all_warnings_are_documented_and_tested_and_those_of_a_page_lead_to_it() -> None:
+    documented = re.findall(r"^`(\w+)` ", str(warnings.__doc__), re.MULTILINE)
+    assert documented == [*WARNINGS]
+    assert PAGES_OF.keys() == WARNINGS.keys() - {"not_ready", "disk"}
+    bench = HttpBench()
     assert bench.ask("GET", "/api/warnings") == (200, [])
-    bench.ask("POST", "/api/topics", {"name": "orders"})
-    bench.ask("POST", "/api/topics/orders/pause")
-    core.history.sample(0, 0)
-    core.metrics.dead_letters += 3
-    core.metrics.timer_lateness_s.add(4.0)
-    core.history.sample(10_000, 10_000)
-    core.sealed_data.damaged_places = 2
-    rows = bench.ask("GET", "/api/warnings")[1]
-    texts = {row["kind"]: row["text"] for row in rows}
-    assert texts.keys() == {"paused", "dead_letters", "late", "damaged"}
-    assert "orders" in texts["paused"]
-    assert texts["dead_letters"].startswith("3 messages")
-    assert "5 s late" in texts["late"]
-    assert texts["damaged"].startswith("2 places")
+    pause_a_topic(bench.core)
+    assert [row["kind"] for row in bench.ask("GET", "/api/warnings")[1]] == ["paused"]
+    _, page = bench.ask("GET", "/")
+    assert b'<a href="/console/delayed">deliveries of delayed messages are paused: orders</a>' in page
+
+
+# -- Assignments
 
 
 def encoded(*topics: tuple[str, list[int]]) -> bytes:
