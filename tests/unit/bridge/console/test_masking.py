@@ -11,6 +11,8 @@ from duolog.bridge.config.checks import mask_rules
 from duolog.bridge.console.masking import HIDDEN, Masking
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
+from tests.unit.bridge.rocketmq.retry.test_send_back import give_back
 
 RULES = "payments:card,CVV,keys hr.*:*"
 MESSAGE = {
@@ -73,3 +75,22 @@ def test_no_page_shows_what_is_masked() -> None:
         assert status == 200
         assert HIDDEN.encode() in text or b"2a 2a 2a" in text
         assert b"SECRET" not in text, path
+
+
+@pytest.mark.parametrize("rules", ["payments:card,keys,tags", "%DLQ%*:card,keys,tags"])
+def test_a_dead_letter_is_masked_by_the_rules_for_its_origin_and_for_its_own_topic(rules: str) -> None:
+    broker = RocketMQBroker(options=Options(http=HttpOptions(masks=rules)))
+    broker.topic("payments", 1)
+    client, bench = broker.connect(), HttpBench(broker)
+    secret = "KEYS\x01SECRET-KEY\x02TAGS\x01SECRET-TAG\x02"
+    for topic in ("payments", "orders"):
+        broker.topic(topic, 1)
+        sent = client.send(topic=topic, body=b'{"card": "SECRET", "sum": 5}', properties=secret)
+        assert give_back(client, int(sent.ext["msgId"][16:], 16), maxReconsumeTimes=0).code == 0
+    status, text = bench.ask("GET", "/console/dead-letters?group=billing")
+    assert status == 200
+    rows = text.decode().partition("<tbody>")[2].partition("</tbody>")[0].split("</tr>")
+    of_payments, of_orders = (next(row for row in rows if f">{topic}</a>" in row) for topic in ("payments", "orders"))
+    assert "SECRET" not in of_payments
+    assert HIDDEN in of_payments
+    assert ("SECRET" in of_orders) == rules.startswith("payments"), "orders has no rule of its own"
