@@ -7,7 +7,8 @@
     any other setting                   is named in the log, because it needs a restart
 
 A thread reads the files. If the config file, the readers file or a certificate cannot be used, nothing changes, and the
-log says why; the broker runs on. Variables of the environment are those with which the process was started.
+log says why; the broker runs on. Variables of the environment are those with which the process was started. A level
+that `duolog config log-level` has set ends with a reload.
 """
 
 import asyncio
@@ -15,9 +16,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import msgspec
-
-from duolog.bridge.config import ConfigError, Loaded, Options, SettingsInForce
+from duolog.bridge.config import ConfigError, Loaded, LoggingOptions, Options, SettingsInForce
+from duolog.bridge.config.log import with_level
 from duolog.bridge.http.api.readers import Readers
 from duolog.bridge.http.api.settings import Reloaded
 from duolog.bridge.http.port import HttpPort
@@ -68,6 +68,14 @@ class Reload:
                 log.error("reload refused, nothing has changed reason=%r", str(error))
                 raise
 
+    def set_log_level(self, component: str | None, level: str | None) -> LoggingOptions:
+        """Change the least severity of log lines (`with_level`) until the next reload. Raises ConfigError."""
+        options = with_level(self._in_force.log, component, level)
+        self._in_force.set_log(options)
+        with logs.applying(options):
+            log.info("log level set of=%s to=%s", component or "all", level or "default")
+        return options
+
     async def _run(self) -> None:
         while self._is_wanted:
             self._is_wanted = False
@@ -88,9 +96,10 @@ class Reload:
         reloaded = list(self._reloaded(changed, options, readers))
         self._in_force.take(loaded, RELOADABLE)
         restart = [name for name in changed if name not in RELOADABLE]
-        logs.apply(msgspec.structs.replace(options.log, level="info", levels=""))  # The next line is always written.
-        log.info("settings reloaded reloaded=%s need_restart=%s", ",".join(reloaded) or "-", ",".join(restart) or "-")
-        logs.apply(options.log)
+        with logs.applying(options.log):
+            log.info(
+                "settings reloaded reloaded=%s need_restart=%s", ",".join(reloaded) or "-", ",".join(restart) or "-"
+            )
         return Reloaded(reloaded, restart)
 
     def _read(self) -> tuple[Loaded, Readers, LoadedTls]:

@@ -56,7 +56,8 @@ def config_show(
 ) -> None:
     """Show the value and the source of each setting: those that `serve` would have, or those of a running broker.
 
-    A source is default, file, environment or command line. Secret values are hidden.
+    A source is default, file, environment, command line, or run time (`duolog config log-level`). Secret values are
+    hidden.
     """
     if http is not None and (config is not None or overrides):
         raise typer.BadParameter("expected either --http, or --config and --set")
@@ -83,6 +84,26 @@ def config_reload(http: Http = None, as_json: AsJson = False) -> None:
     typer.echo(f"reloaded: {', '.join(found['reloaded']) or 'nothing'}")
     if found["need_restart"]:
         typer.echo(f"need a restart: {', '.join(found['need_restart'])}")
+
+
+@config_app.command("log-level", epilog="Example: duolog config log-level store debug")
+def config_log_level(
+    component: Annotated[str, typer.Argument(metavar="COMPONENT", help="store, kafka, ..., or all")],
+    level: Annotated[str, typer.Argument(metavar="LEVEL", help="debug, info, warning, error, or default")],
+    http: Http = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the least severity of a component's log lines on a running broker, whatever the source of its settings is.
+
+    `all` stands for the components that have no level of their own; `default` takes its own from a component. The
+    change ends with a restart, or when the settings are read again.
+    """
+    body = {"component": None if component == "all" else component, "level": None if level == "default" else level}
+    found = writing(http).act("/api/log/levels", body=body)
+    if as_json:
+        show_json(found)
+        return
+    show_table(("component", "level"), [["all others", found["level"]], *map(list, sorted(found["levels"].items()))])
 
 
 def _would_be(config: Path | None, overrides: list[str]) -> list[dict[str, Any]]:

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from duolog.bridge.config.loading import Loaded
+from duolog.bridge.config.log import LoggingOptions
 from duolog.bridge.config.options import Options, settings, values
 
 HIDDEN = "(hidden)"  # Instead of the value of a secret setting.
+RUN_TIME = "run time"  # The source of a value that a command gave to the running broker, until the next reload.
 
 
 class Effective(NamedTuple):
@@ -19,7 +21,7 @@ class Effective(NamedTuple):
 
 
 class SettingsInForce:
-    """The settings of a running broker: those that it started with, and since then those that it reloaded."""
+    """The settings of a running broker: those that it started with, and those that were changed since then."""
 
     def __init__(self, options: Options, sources: Mapping[str, str] | None = None) -> None:
         self._values = dict(values(options))
@@ -34,6 +36,19 @@ class SettingsInForce:
         self._values |= {name: value for name, value in values(loaded.options) if name in names}
         for name in names:
             self._sources[name] = loaded.sources.get(name, "default")
+
+    @property
+    def log(self) -> LoggingOptions:
+        """The settings of log lines."""
+        return LoggingOptions(**{name: self._values[f"log.{name}"] for name in LoggingOptions.__struct_fields__})
+
+    def set_log(self, options: LoggingOptions) -> None:
+        """Put settings of log lines in force that were given to the running broker."""
+        for name in LoggingOptions.__struct_fields__:
+            value = getattr(options, name)
+            if value != self._values[f"log.{name}"]:
+                self._values[f"log.{name}"] = value
+                self._sources[f"log.{name}"] = RUN_TIME
 
     def rows(self) -> list[Effective]:
         """Return all settings in the order of the sections; secret values are hidden."""

@@ -3,6 +3,8 @@
 import re
 from typing import Annotated, Final, Literal, get_args
 
+import msgspec
+
 from duolog.bridge.config.section import ConfigError, Section, setting
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -37,6 +39,26 @@ class LoggingOptions(Section, frozen=True):
         str,
         setting(f"least severity by component, `store=debug,kafka=error`; components are {', '.join(COMPONENTS)}"),
     ] = ""
+
+
+def with_level(options: LoggingOptions, component: str | None, level: str | None) -> LoggingOptions:
+    """Return the settings with another least severity of a component, which has none of its own if `level` is None.
+
+    `component` None stands for all components that have none of their own. Raises ConfigError.
+    """
+    if level is not None and level not in LEVELS:
+        raise ConfigError(f"level: expected one of {', '.join(LEVELS)}, got {level!r}")
+    if component is None:
+        if level is None:
+            raise ConfigError(f"level: expected one of {', '.join(LEVELS)}, because it is that of all components")
+        return msgspec.structs.replace(options, level=level)
+    if component not in COMPONENTS:
+        raise ConfigError(f"component: expected one of {', '.join(COMPONENTS)}, got {component!r}")
+    levels = component_levels(options.levels)
+    levels.pop(component, None)
+    if level is not None:
+        levels[component] = level
+    return msgspec.structs.replace(options, levels=",".join(f"{name}={each}" for name, each in sorted(levels.items())))
 
 
 class TracingOptions(Section, frozen=True):

@@ -42,7 +42,7 @@ from duolog.bridge.http.api.messages import Decompression, MessageApi
 from duolog.bridge.http.api.pending import PendingApi
 from duolog.bridge.http.api.readers import MayNotRead, Readers, UnknownReader
 from duolog.bridge.http.api.schedules import ScheduleApi
-from duolog.bridge.http.api.settings import Reloaded, SettingsApi
+from duolog.bridge.http.api.settings import OnlyInMemory, SettingsApi, SettingsChanges
 from duolog.bridge.http.api.status import StatusApi
 from duolog.bridge.http.api.timers import TimerApi
 from duolog.bridge.http.api.topics import TopicApi
@@ -81,11 +81,6 @@ REDRIVE_REFUSALS = (RedriveRefused, RequestRefused, TooManyGroups, TooManyGroupO
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-async def _nothing_to_reload() -> Reloaded:
-    """Reload the settings of a broker that was started without a file and flags."""
-    return Reloaded([], [])
-
-
 def _always() -> bool:
     return True
 
@@ -105,7 +100,7 @@ class HttpPort:
         self.readers = Readers.load(context.options.http.readers_file)  # A reload of the settings replaces it.
         self.drain = _no_drain  # The broker replaces it.
         self.may_answer: Callable[[], bool] = _always  # A broker that shares its log replaces it.
-        self.reload = _nothing_to_reload  # `duolog serve` replaces it.
+        self.changes: SettingsChanges = OnlyInMemory(context.options.log)  # `duolog serve` replaces it.
         self._guard = Guard(context.options, context.monitoring.addresses.advertised_host)
         self._access = dict(ROUTES)  # What each route needs.
         self._pauses = Pauses(context.monitoring.server.timed_calls)
@@ -143,7 +138,7 @@ class HttpPort:
             [
                 *observation_routes(context),
                 *StatusApi(context, io, self._document, lambda wait_ms: self.drain(wait_ms)).routes(),
-                *SettingsApi(context, lambda: self.reload()).routes(),
+                *SettingsApi(context, io, lambda: self.changes).routes(),
                 *TopicApi(context, io, decompression).routes(),
                 *LeaseApi(context, io, lambda: self.readers).routes(),
                 *GroupApi(context, io).routes(),

@@ -27,8 +27,11 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TextIO
+
+import msgspec
 
 from duolog.bridge.config.log import COMPONENTS, LoggingOptions, component_levels
 from duolog.bridge.monitoring.last_lines import LogLine, keep
@@ -265,6 +268,16 @@ def configure(options: LoggingOptions) -> FloodFilter:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     apply(options)
     return flood
+
+
+@contextmanager
+def applying(options: LoggingOptions) -> Iterator[None]:
+    """Change format and levels; the lines of the block are written from `info` on. Raises ConfigError."""
+    apply(msgspec.structs.replace(options, level="info", levels=""))
+    try:
+        yield
+    finally:
+        apply(options)
 
 
 def apply(options: LoggingOptions) -> None:

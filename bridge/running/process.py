@@ -83,7 +83,7 @@ def new_broker(options: Options, loop: asyncio.AbstractEventLoop) -> Broker:
 def _take_reloads(broker: Broker, load: Callable[[], Loaded], loop: asyncio.AbstractEventLoop) -> None:
     reload = Reload(broker.settings_in_force, load, loop, broker.http, broker.tls, broker.security.audit, broker.faults)
     loop.add_signal_handler(signal.SIGHUP, reload.request)
-    broker.http.reload = reload.reload
+    broker.http.changes = reload
 
 
 async def _serve(loaded: Loaded, load: Callable[[], Loaded], flood: logs.FloodFilter, *, is_ready_as_json: bool) -> int:

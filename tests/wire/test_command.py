@@ -18,7 +18,7 @@ import pytest
 from kafka import KafkaConsumer
 
 from tests.kit.broker import Broker, port_of
-from tests.kit.command import DUOLOG, run_duolog
+from tests.kit.command import DUOLOG, duolog, run_duolog
 from tests.kit.damage import flip
 from tests.kit.eventually import eventually
 
@@ -161,6 +161,37 @@ def test_hangup_reloads_what_can_be_reloaded_and_names_the_rest(tmp_path: Path) 
         assert lease("new") != 401
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
+
+
+def test_a_level_of_log_lines_changes_while_the_broker_runs_whatever_its_source_is(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data", {"log.levels": "net=error"}) as broker:
+
+        def lines_of_a_foreign_request(place: str) -> int:
+            """Send HTTP to a client protocol's port, which the component `net` warns of, once a minute for each."""
+            before = broker.log.read_text().count("another protocol is spoken")
+            with socket.create_connection(("127.0.0.1", port_of(place))) as client:
+                client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert client.recv(1) == b""
+            return broker.log.read_text().count("another protocol is spoken") - before
+
+        def change(*words: str) -> str:
+            return duolog("config", "log-level", *words, "--http", broker.http)
+
+        def levels() -> tuple[object, str]:
+            rows = json.loads(duolog("config", "show", "--http", broker.http, "--json"))
+            return next((row["value"], row["source"]) for row in rows if row["name"] == "log.levels")
+
+        assert lines_of_a_foreign_request(broker.kafka) == 0
+        assert change("net", "default").splitlines()[2:] == ["all others  info"]
+        assert "info bridge log level set of=net to=default" in broker.log.read_text()
+        assert lines_of_a_foreign_request(broker.rocketmq) == 1
+        assert levels() == ("", "run time")
+        change("all", "error")
+        change("store", "debug")
+        assert levels() == ("store=debug", "run time")
+        assert run_duolog("config", "log-level", "nett", "debug", "--http", broker.http).returncode == 1
+        duolog("config", "reload", "--http", broker.http)
+        assert levels() == ("net=error", "command line")
 
 
 def test_settings_are_checked_and_shown_and_the_log_is_json(tmp_path: Path) -> None:

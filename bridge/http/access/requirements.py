@@ -166,6 +166,7 @@ ROUTES: Final[dict[tuple[str, str], RouteAccess]] = {
     ("GET", "/api/warnings"): _of_cluster(DESCRIBE),
     ("GET", "/api/clients"): _of_cluster(DESCRIBE),
     ("GET", "/api/log"): _of_cluster(DESCRIBE_CONFIGS),
+    ("POST", "/api/log/levels"): _of_cluster(ALTER_CONFIGS),
     ("GET", "/api/cron"): LOGGED_IN,
     ("GET", "/api/status"): _of_cluster(DESCRIBE),
     ("GET", "/api/settings"): _of_cluster(DESCRIBE_CONFIGS),

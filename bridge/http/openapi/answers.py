@@ -83,12 +83,17 @@ class SettingAnswer(TypedDict):
     name: str
     value: Annotated[str | int | float | bool, _is("`(hidden)`: the value is a secret.")]
     default: Annotated[str, _is("The default as text.")]
-    source: Literal["default", "file", "environment", "command line"]
+    source: Literal["default", "file", "environment", "command line", "run time"]
 
 
 class ReloadedSettings(TypedDict):
     reloaded: Annotated[list[str], _is("What has changed: `name:value`.")]
     need_restart: Annotated[list[str], _is("Settings that change at the next start.")]
+
+
+class LogLevels(TypedDict):
+    level: Annotated[str, _is("The least severity of components that have none of their own.")]
+    levels: Annotated[dict[str, str], _is("That of the other components.")]
 
 
 class SegmentAnswer(TypedDict):

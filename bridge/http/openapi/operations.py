@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from duolog.bridge.http import requests
 from duolog.bridge.http.access import quotas, rules, users
-from duolog.bridge.http.api import groups, leases, messages, pending, schedules, status, timers, topics
+from duolog.bridge.http.api import groups, leases, messages, pending, schedules, settings, status, timers, topics
 from duolog.bridge.http.openapi import answers, dead_letters
 from duolog.bridge.http.openapi.observation import OBSERVATION
 from duolog.bridge.http.openapi.operation import (
@@ -64,6 +64,14 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
         "Read the settings again, as SIGHUP does.",
         answer=answers.ReloadedSettings,
         statuses={409: "The settings cannot be used; nothing has changed."},
+    ),
+    ("POST", "/api/log/levels"): ApiOperation(
+        "Change the least severity of log lines.",
+        answer=answers.LogLevels,
+        body=settings.NewLogLevel,
+        description="`level` is debug, info, warning or error. Without `component`, it is that of all components that "
+        "have none of their own. Without `level`, the component loses its own. The change ends with a restart, or when "
+        "the settings are read again.",
     ),
     ("GET", "/api/segments"): ApiOperation("The segments of the log.", answer=list[answers.SegmentAnswer]),
     ("GET", "/api/poison"): ApiOperation(

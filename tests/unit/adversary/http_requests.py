@@ -22,6 +22,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/api/topics/{name}"): {"configs": {"retention.ms": "1000"}},
     ("POST", "/api/topics/{name}/messages"): {"messages": [{"key": "k", "value": "v", "headers": {"TAGS": "paid"}}]},
     ("POST", "/api/settings/reload"): {},
+    ("POST", "/api/log/levels"): {"component": "store", "level": "debug"},
     ("POST", "/api/poison/acknowledge"): {"kind": "schedule", "place": "orders"},
     ("POST", "/api/leases"): {"topics": ["orders"], "lease_ms": 1_000},
     ("POST", "/api/leases/{lease}"): {},

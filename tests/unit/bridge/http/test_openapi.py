@@ -112,6 +112,7 @@ def test_answers_have_the_fields_of_their_types() -> None:
 
     ask("POST", "/api/poison/acknowledge", {"kind": "frame"})
     ask("POST", "/api/settings/reload")
+    ask("POST", "/api/log/levels", {"component": "store", "level": "debug"})
     ask("POST", "/api/topics", {"name": "made", "queues": 2, "configs": {"retention.ms": 1000}})
     ask("PATCH", "/api/topics/made", {"configs": {"retention.ms": None}})
     ask("POST", "/api/topics/orders/messages", {"messages": [{"value": "v", "tag": "t"}, {"value_base64": "/w=="}]})

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from duolog.bridge.config import LoggingOptions
+from duolog.bridge.config import ConfigError, LoggingOptions
+from duolog.bridge.config.log import with_level
 from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.logs import (
     KINDS_MAX,
@@ -202,6 +203,17 @@ def test_levels_by_component_and_format_change_while_it_runs(capsys: pytest.Capt
         "kafka",
         "asyncio",
     ]
+
+
+def test_a_level_is_given_to_a_component_or_to_all_that_have_none_and_taken_back() -> None:
+    started = LoggingOptions(level="warning", levels="store=debug,kafka=error")
+    assert with_level(started, "net", "info").levels == "kafka=error,net=info,store=debug"
+    assert with_level(started, "store", None).levels == "kafka=error"
+    assert with_level(started, "store", "error").levels == "kafka=error,store=error"
+    assert with_level(started, None, "debug") == LoggingOptions(level="debug", levels=started.levels)
+    for component, level in (("stor", "debug"), ("store", "loud"), (None, "loud"), (None, None)):
+        with pytest.raises(ConfigError):
+            with_level(started, component, level)
 
 
 @pytest.mark.slow
