@@ -38,8 +38,8 @@ def set_aside_records(data: Path) -> None:
     """Begin a data directory whose state lists records that could not be processed."""
     with open_offline(Options(store=StoreSection(directory=str(data)))) as core:
         for kind, place in (("schedule", "nightly"), ("popped message", "orders queue 0 offset 5")):
-            core.poison.set_aside(kind, place, ValueError("the record has no time"))
-        core.poison.save(core.clock.now_ms(), core.clock.mono_ms())
+            core.poison_records.set_aside(kind, place, ValueError("the record has no time"))
+        core.poison_records.save(core.clock.now_ms(), core.clock.mono_ms())
 
 
 def write_schemas(folder: Path) -> None:

@@ -111,7 +111,7 @@ def lose_a_table(core: ManualCore) -> ManualCore:
 
 WARNINGS: dict[str, tuple[Callable[[ManualCore], ManualCore | None], str]] = {
     "not_ready": (lambda core: core.store.write_state.end_writing("EIO"), "does not serve all requests: .*EIO"),
-    "set_aside": (lambda core: core.poison.set_aside("schedule", "nightly", ValueError()), "^1 stored records"),
+    "set_aside": (lambda core: core.poison_records.set_aside("schedule", "nightly", ValueError()), "^1 stored records"),
     "damaged": (lambda core: setattr(core.sealed_data, "damaged_places", 2), "^2 places .* duolog log verify"),
     "lost": (lose_a_table, "^1 delayed messages were lost"),
     "faults": (contain_a_fault, "^1 bugs"),
