@@ -55,8 +55,14 @@ def _grown(metric: str) -> str:
 
 PANELS: Final = (
     Panel("Messages in", "cps", ((_rate("duolog_records_in_total", "wire"), "{{wire}}"),)),
+    Panel("Messages out", "cps", ((_rate("duolog_records_out_total", "wire"), "{{wire}}"),)),
     Panel(
-        "Batches (Kafka) and messages (RocketMQ) out", "cps", ((_rate("duolog_frames_out_total", "wire"), "{{wire}}"),)
+        "Bytes in and out",
+        "Bps",
+        (
+            (_rate("duolog_record_bytes_in_total", "wire"), "{{wire}} in"),
+            (_rate("duolog_record_bytes_out_total", "wire"), "{{wire}} out"),
+        ),
     ),
     Panel(
         "Messages in by topic",

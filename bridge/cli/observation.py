@@ -6,7 +6,7 @@ import typer
 
 from duolog.bridge.cli.common import AsJson, Http, length, local_time, query, reading, show_json, show_table
 
-WIRES = ("kafka", "rocketmq")
+WIRES = ("kafka", "rocketmq", "http")
 
 
 def warnings(http: Http = None, as_json: AsJson = False) -> None:
@@ -24,13 +24,13 @@ def history(http: Http = None, as_json: AsJson = False) -> None:
     if as_json:
         show_json(found)
         return
-    heads = ("records in/s kafka", "batches out/s kafka", "records in/s rocketmq", "messages out/s rocketmq")
+    heads = (f"{wire} records {way}/s" for wire in WIRES for way in ("in", "out"))
     show_table(
         ("until", *heads, "delivered", "late p99 ms", "fsync ms", "slow turns"),
         [
             [
                 local_time(row["at_ms"]),
-                *(row[what][wire] for wire in WIRES for what in ("records_in", "frames_out")),
+                *(row[what][wire] for wire in WIRES for what in ("records_in", "records_out")),
                 row["delivered"],
                 row["late_p99_ms"],
                 row["fsync_ms"],

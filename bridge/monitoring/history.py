@@ -16,13 +16,13 @@ SAMPLES_MAX: Final = 361  # One hour has as many ends of intervals.
 
 
 class Sample(NamedTuple):
-    """Counters since the start, at one time. Counters by client protocol are in the order of WIRES."""
+    """Counters since the start, at one time. Counters by protocol are in the order of WIRES."""
 
     at_ms: int
     mono_ms: int
     records_in: tuple[int, ...]
     bytes_in: tuple[int, ...]
-    frames_out: tuple[int, ...]
+    records_out: tuple[int, ...]
     bytes_out: tuple[int, ...]
     lateness: tuple[int, ...]  # The number of deliveries up to each bound of the histogram.
     lateness_bounds: tuple[str, ...]
@@ -34,12 +34,12 @@ class Sample(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """What happened between two samples. Rates are numbers in a second, by client protocol."""
+    """What happened between two samples. Rates are numbers in a second, by protocol."""
 
     at_ms: int  # Its end.
     records_in: dict[str, float]
     bytes_in: dict[str, float]
-    frames_out: dict[str, float]
+    records_out: dict[str, float]
     bytes_out: dict[str, float]
     delivered: int  # Delayed messages.
     # The least bound of the histogram that half, or 99 % of them, were not later than; None: none was delivered.
@@ -72,7 +72,7 @@ class History:
                 mono_ms=mono_ms,
                 records_in=_of_wires(metrics.records_in),
                 bytes_in=_of_wires(metrics.bytes_in),
-                frames_out=_of_wires(metrics.frames_out),
+                records_out=_of_wires(metrics.records_out),
                 bytes_out=_of_wires(metrics.bytes_out),
                 lateness=tuple(count for _, count in late),
                 lateness_bounds=tuple(bound for bound, _ in late),
@@ -105,7 +105,7 @@ def _between(before: Sample, after: Sample) -> Interval:
         after.at_ms,
         rates(before.records_in, after.records_in),
         rates(before.bytes_in, after.bytes_in),
-        rates(before.frames_out, after.frames_out),
+        rates(before.records_out, after.records_out),
         rates(before.bytes_out, after.bytes_out),
         late[-1],
         _quantile_ms(late, after.lateness_bounds, 0.5),

@@ -13,7 +13,8 @@ from duolog.bridge.monitoring.histogram import FSYNC_BOUNDS_S, LATENESS_BOUNDS_S
 from duolog.bridge.monitoring.rates import Totals
 from duolog.store.shared.cache.local_segments import CacheCounts
 
-WIRES = ("kafka", "rocketmq")
+WIRES = ("kafka", "rocketmq", "http")
+CLIENT_PROTOCOLS = ("kafka", "rocketmq")
 SIZES = 64
 
 
@@ -26,19 +27,21 @@ class Metrics:
     def __init__(self) -> None:
         # By (client protocol, name of the API or request code).
         self.requests: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.errors: defaultdict[tuple[str, str], int] = defaultdict(int)  # By (client protocol, error in an answer).
-        self.records_in = dict.fromkeys(WIRES, 0)  # Records that were appended, by the client protocol of their writer.
+        self.errors: defaultdict[tuple[str, str], int] = defaultdict(int)  # By (client protocol, error in the answer).
+        self.records_in = dict.fromkeys(WIRES, 0)  # Records that were appended, by the protocol of their writer.
         self.bytes_in = dict.fromkeys(WIRES, 0)
         # Records that were appended, by the bit length of their size - 1: up to 2^i bytes at index i. All records of a
         # batch have its mean size.
         self.records_of_size = [0] * SIZES
-        self.frames_out = dict.fromkeys(WIRES, 0)  # Entries that were read, by the client protocol of their reader.
+        # Records that were read, by the protocol of their reader; of a batch that was read, all records.
+        self.records_out = dict.fromkeys(WIRES, 0)
         self.bytes_out = dict.fromkeys(WIRES, 0)
         # Records that were read in one client protocol and written in the other, by the reader's.
-        self.converted_records = dict.fromkeys(WIRES, 0)
+        self.converted_records = dict.fromkeys(CLIENT_PROTOCOLS, 0)
         # One-way commits that were dropped, because the group is active in the other client protocol.
-        self.dropped_commits = dict.fromkeys(WIRES, 0)
-        self.refused_commits = dict.fromkeys(WIRES, 0)  # One-way commits that a full disk or a limit refused.
+        self.dropped_commits = dict.fromkeys(CLIENT_PROTOCOLS, 0)
+        # One-way commits that a full disk or a limit refused.
+        self.refused_commits = dict.fromkeys(CLIENT_PROTOCOLS, 0)
         self.retries = 0  # Messages that a RocketMQ group failed to consume and gets again.
         self.dead_letters = 0  # Messages that a RocketMQ group failed to consume and that became dead letters.
         # Delayed messages by what happened to them. Those that damage has lost are counted by `delay/tables/tables.py`.
@@ -58,8 +61,8 @@ class Metrics:
         self.gc_pauses = GcPauses()
 
     def totals(self) -> Totals:
-        """Return how many messages were appended, and how many entries were read."""
-        return Totals(sum(self.records_in.values()), sum(self.frames_out.values()))
+        """Return how many records were appended, and how many were read."""
+        return Totals(sum(self.records_in.values()), sum(self.records_out.values()))
 
 
 @dataclass(slots=True)

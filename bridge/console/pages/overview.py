@@ -5,8 +5,7 @@ from typing import Any
 from duolog.bridge.console.commands import duolog
 from duolog.bridge.console.pages.page import Page, PageApi
 
-WIRES = ("kafka", "rocketmq")
-READ_UNITS = {"kafka": "batches", "rocketmq": "messages"}  # What is counted when clients of a protocol read.
+WIRES = {"kafka": "Kafka", "rocketmq": "RocketMQ", "http": "HTTP"}
 # The page that shows more about a warning.
 PAGES_OF = {
     "set_aside": "/#set-aside", "faults": "/console/log?level=error", "slow_turns": "/console/log?level=warning",
@@ -35,7 +34,6 @@ async def overview(api: PageApi) -> Page:
             "last": intervals[-1] if intervals else None,
             "charts": _charts(intervals),
             "wires": WIRES,
-            "read_units": READ_UNITS,
             "slow_turns": sum(row["long_turns"] for row in intervals),
         },
     )
@@ -48,12 +46,12 @@ def _charts(intervals: list[dict[str, Any]]) -> list[dict[str, Any]]:
         named = [{"label": name.replace("_", " "), "values": values} for name, values in series.items()]
         return {"kind": "lines", "label": label, "x": times_s, "series": named}
 
+    def by_wire(field: str) -> dict[str, list[Any]]:
+        return {name: [row[field][wire] for row in intervals] for wire, name in WIRES.items()}
+
     return [
-        chart("Records in, by second", **{wire: [row["records_in"][wire] for row in intervals] for wire in WIRES}),
-        chart(
-            "Batches (Kafka) and messages (RocketMQ) out, by second",
-            **{wire: [row["frames_out"][wire] for row in intervals] for wire in WIRES},
-        ),
+        chart("Records in, by second", **by_wire("records_in")),
+        chart("Records out, by second", **by_wire("records_out")),
         chart(
             "Lateness of delayed messages, in milliseconds",
             median=[row["late_p50_ms"] for row in intervals],

@@ -70,9 +70,11 @@ class BatchOrigin(NamedTuple):
     adds_partition: bool = False  # The batch itself adds its partition to the transaction (Produce version 12).
     allows_zstd: bool = True
     client: QuotaClient | None = None  # Whose quota its delayed records count in; None: no quota is set.
+    wire: str = "kafka"  # The protocol in which its records count as received.
 
 
 BROKER_ORIGIN: Final = BatchOrigin()  # The batch was made by the broker itself.
+HTTP_ORIGIN: Final = BatchOrigin(wire="http")  # The broker made the batch of what an HTTP request has.
 
 
 class RequestedRecords(NamedTuple):

@@ -190,7 +190,7 @@ class Publisher:
                 self._producers.remember_header(queue.key, slot, header)
                 if header.is_transactional:
                     self._transactions.wrote(queue.key, header.producer_id, slot)
-        self._count("kafka", count, len(batch))
+        self._count(origin.wire, count, len(batch))
         return new_tuple(Published, (slot.base_offset, slot.stored_ms if log_append_time else NO_TIME, promise))
 
     def _check_producer(
@@ -232,7 +232,7 @@ class Publisher:
                 self._half_messages.follow_kafka(topic, planned.half, slot)
             elif planned.is_visible and header.is_transactional:
                 self._transactions.wrote(queue.key, header.producer_id, slot)
-        self._count("kafka", header.record_count, header.size)
+        self._count(origin.wire, header.record_count, header.size)
         log_append_ms = now_ms if topic.settings.log_append_time else NO_TIME
         return Published(NO_OFFSET, log_append_ms, Promise(promise.end, queue.level))
 
@@ -272,7 +272,7 @@ class Publisher:
         if request is not None:
             owned = [_answer_record(request, frames[0], topic.key(queue_id), now_ms), *owned]
         slots, promise = self._delays.append(frames, now_ms, owned)
-        self._count("kafka", 1, frames[0].size)
+        self._count("http", 1, frames[0].size)
         return (delay.due_ms, slots[0].position), promise
 
     # -- RocketMQ messages

@@ -65,16 +65,16 @@ class QueueReader:
     # -- For Kafka
 
     def read_for_kafka(
-        self, queue: Queue, topic: Topic, offset: int, max_bytes: int, until: int
+        self, queue: Queue, topic: Topic, offset: int, max_bytes: int, until: int, wire: str = "kafka"
     ) -> "list[Buffer] | Later[list[Buffer]]":
         """Return whole batches from the one that has `offset` on: at least one, unless `offset` is the end.
 
-        Raises `OffsetOutOfRange` and other `StoreError`.
+        The records count as read in `wire`. Raises `OffsetOutOfRange` and other `StoreError`.
         """
         found = self._entries.read(queue, offset, max_bytes=max_bytes, until=until)
-        return then(found, lambda stored: self._batches(queue, topic, stored, max_bytes))
+        return then(found, lambda stored: self._batches(queue, topic, stored, max_bytes, wire))
 
-    def _batches(self, queue: Queue, topic: Topic, stored: list[Stored], max_bytes: int) -> list[Buffer]:
+    def _batches(self, queue: Queue, topic: Topic, stored: list[Stored], max_bytes: int, wire: str) -> list[Buffer]:
         buffers: list[Buffer] = []
         room, count = max_bytes, 0
         for form, entries in groupby(stored, _FORM):
@@ -82,14 +82,14 @@ class QueueReader:
             if form == frame_formats.ROCKETMQ:
                 made, taken, goes_on = self._made_batches(queue, topic, run, room, is_first=not buffers)
             else:
-                made, taken, goes_on = [entry.frame for entry in run], len(run), True
+                made, taken, goes_on = [entry.frame for entry in run], sum([entry.count for entry in run]), True
             buffers += made
             room -= sum(map(len, made))
             count += taken
             if not goes_on:
                 break
-        self._metrics.frames_out["kafka"] += count
-        self._metrics.bytes_out["kafka"] += max_bytes - room
+        self._metrics.records_out[wire] += count
+        self._metrics.bytes_out[wire] += max_bytes - room
         return buffers
 
     def _made_batches(

@@ -193,7 +193,7 @@ class RocketMQReader:
         return self._counted(buffers, offset)
 
     def _counted(self, buffers: list[Buffer], next_offset: int) -> Records:
-        self._metrics.frames_out["rocketmq"] += len(buffers)
+        self._metrics.records_out["rocketmq"] += len(buffers)
         self._metrics.bytes_out["rocketmq"] += sum(map(len, buffers))
         return Records(buffers, next_offset)
 

@@ -29,6 +29,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from duolog.bridge.data.publishing.produced_batches import HTTP_ORIGIN
 from duolog.bridge.data.publishing.publisher import Publisher, check_record
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import is_hidden
@@ -182,7 +183,9 @@ class MessageApi(ApiPart):
         # The state of now, like `end`: all transactions below it are decided.
         isolation = self._context.messages.isolation.get(queue.key)
         while not found.is_done() and room > 0:
-            read = self._context.messages.reader.read_for_kafka(queue, topic, found.at, READ_BYTES, queue.visible_end)
+            read = self._context.messages.reader.read_for_kafka(
+                queue, topic, found.at, READ_BYTES, queue.visible_end, "http"
+            )
             batches = await wait_for_callback(read.start) if isinstance(read, Later) else read
             if not batches:
                 return
@@ -287,7 +290,7 @@ def _append_run(
     builder = BatchBuilder()
     for delta, record in enumerate(run):
         builder.append(delta, record.timestamp_ms, record.key, record.value, record.headers)
-    published = publisher.publish_batch(topic, queue_id, builder.finish(0, 0), now_ms)
+    published = publisher.publish_batch(topic, queue_id, builder.finish(0, 0), now_ms, HTTP_ORIGIN)
     return published.base_offset, published.promise
 
 

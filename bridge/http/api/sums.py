@@ -77,7 +77,7 @@ async def _add_up(
 
 
 async def _read(context: HttpContext, topic: Topic, queue: Queue, offset: int) -> list[Buffer]:
-    found = context.messages.reader.read_for_kafka(queue, topic, offset, READ_BYTES, queue.visible_end)
+    found = context.messages.reader.read_for_kafka(queue, topic, offset, READ_BYTES, queue.visible_end, "http")
     return await wait_for_callback(found.start) if isinstance(found, Later) else found
 
 

@@ -112,9 +112,9 @@ def _requests(context: HttpContext) -> Iterator[Metric]:
 def _traffic(context: HttpContext) -> Iterator[Metric]:
     metrics = context.monitoring.metrics
     for name, doc, by_wire in (
-        ("records_in", "Records that were appended, by the client protocol of their producers.", metrics.records_in),
+        ("records_in", "Records that were appended, by the protocol of their producers.", metrics.records_in),
         ("record_bytes_in", "Bytes of frames that were appended.", metrics.bytes_in),
-        ("frames_out", "Frames that clients read.", metrics.frames_out),
+        ("records_out", "Records that clients read; of a batch, all records count.", metrics.records_out),
         ("record_bytes_out", "Bytes of frames that clients read.", metrics.bytes_out),
         (
             "converted_records",

@@ -16,6 +16,7 @@ def _is(text: str) -> Meta:
 class WireRates(TypedDict):
     kafka: float
     rocketmq: float
+    http: float
 
 
 class HistoryInterval(TypedDict):
@@ -24,7 +25,7 @@ class HistoryInterval(TypedDict):
     at_ms: Annotated[int, _is("The end of the interval.")]
     records_in: WireRates
     bytes_in: WireRates
-    frames_out: WireRates
+    records_out: WireRates
     bytes_out: WireRates
     delivered: Annotated[int, _is("The number of delivered delayed messages.")]
     late_p50_ms: Annotated[

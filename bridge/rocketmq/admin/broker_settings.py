@@ -147,7 +147,7 @@ def _broker_runtime(context: RocketMQContext, command: RemotingCommand) -> Steps
         "msgPutTotalTodayNow": str(sum(metrics.records_in.values())),
         "msgGetTotalTodayMorning": str(morning.read),
         "msgGetTotalYesterdayMorning": str(yesterday.read),
-        "msgGetTotalTodayNow": str(sum(metrics.frames_out.values())),
+        "msgGetTotalTodayNow": str(sum(metrics.records_out.values())),
         "putTps": written,
         "getTotalTps": read,
         "getFoundTps": read,

@@ -14,6 +14,9 @@ from duolog.bridge.monitoring.histogram import Histogram
 from duolog.bridge.records.groups import CommittedOffset
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench, HttpDialogue
+from tests.unit.bridge.batches import batch
+from tests.unit.bridge.publish_bench import now
+from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 
 SCRAPES = 5
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost:9644\r\nConnection: close\r\n\r\n"
@@ -227,3 +230,22 @@ def test_late_delivery_of_a_delayed_message_is_measured() -> None:
     assert scraped(core)["duolog_timer_overdue_seconds"] == [({}, 0)]
     found = {labels["le"]: value for labels, value in scraped(core)["duolog_timer_lateness_seconds_bucket"]}
     assert (found["0.2"], found["0.5"], found["+Inf"]) == (0, 1, 1)
+
+
+def test_records_in_and_out_count_alike_in_each_protocol() -> None:
+    broker = RocketMQBroker()
+    topic, bench, client = broker.topic("orders", 1), HttpBench(broker), broker.connect()
+    broker.publisher.publish_batch(topic, 0, batch([b"a", b"b", b"c"]), broker.clock.now_ms())
+    client.send(body=b"d")
+    bench.ask("POST", "/api/topics/orders/messages", {"messages": [{"value": "e"}, {"value": "f"}]})
+    bench.ask("POST", "/api/timers", {"topic": "orders", "value": "g", "delay_ms": 60_000})
+    records_in = {labels["wire"]: count for labels, count in scraped(broker)["duolog_records_in_total"]}
+    assert records_in == {"kafka": 3, "rocketmq": 1, "http": 3}
+    queue = topic.queues[0]
+    assert now(broker.reader.read_for_kafka(queue, topic, 0, 1 << 20, queue.visible_end))
+    client.pull(0)
+    assert len(bench.ask("GET", "/api/topics/orders/messages")[1]["messages"]) == 6
+    families_out = scraped(broker)
+    records_out = {labels["wire"]: count for labels, count in families_out["duolog_records_out_total"]}
+    assert records_out == {"kafka": 6, "rocketmq": 6, "http": 6}
+    assert all(count > 0 for _, count in families_out["duolog_record_bytes_out_total"])

@@ -33,8 +33,8 @@ def test_an_interval_has_what_happened_between_two_samples() -> None:
     figures.sample(11_000, 110_000)
     (found,) = figures.intervals()
     assert found.at_ms == 110_000
-    assert found.records_in == {"kafka": 5.0, "rocketmq": 0.0}
-    assert found.bytes_out == {"kafka": 0.0, "rocketmq": 100.0}
+    assert found.records_in == {"kafka": 5.0, "rocketmq": 0.0, "http": 0.0}
+    assert found.bytes_out == {"kafka": 0.0, "rocketmq": 100.0, "http": 0.0}
     assert (found.delivered, found.late_p50_ms, found.late_p99_ms) == (100, 1.0, 1.0)
     assert (found.fsync_ms, found.dead_letters, found.given_up) == (3.0, 2, 0)
     figures.sample(21_000, 120_000)
