@@ -23,6 +23,7 @@ from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import recall_handle
 from duolog.protocol.rocketmq.messages.message_id import parse_message_id
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
+from tests.unit.bridge.rocketmq.popping import got, pop
 
 REFUSED = ResponseCode.NO_PERMISSION
 
@@ -244,6 +245,33 @@ def test_held_pull_returns_nothing_after_the_right_was_taken(bench: Bench, mallo
     answer = mallory.last_answer()
     assert answer is not None
     assert (answer.code, len(answer.body)) == (REFUSED, 0)
+
+
+@pytest.mark.parametrize(("resource", "name"), [("topic", "own"), ("group", "crew")])
+def test_held_pop_takes_nothing_after_the_right_was_taken(
+    bench: Bench, mallory: Client, resource: str, name: str
+) -> None:
+    assert mallory.beat("crew", topics=["own"]).code == ResponseCode.SUCCESS
+    born_ms = bench.clock.now_ms()
+    held = {"topic": "own", "consumerGroup": "crew", "pollTime": 15_000, "bornTime": born_ms}
+    assert pop(mallory, **held) is None
+    bench.allow("mallory", resource, name, "read", "deny")
+    bench.publish(bench.topic("own"), b"secret")
+    answer = mallory.last_answer()
+    assert answer is not None
+    assert (answer.code, len(answer.body)) == (REFUSED, 0)
+    (message,) = got(pop(bench.user("root"), topic="own", consumerGroup="crew"))
+    assert message.body == b"secret", "the group has it for those who have the right"
+
+
+def test_held_notification_tells_nothing_after_the_right_was_taken(bench: Bench, mallory: Client) -> None:
+    held = {"topic": "own", "consumerGroup": "crew", "queueId": -1, "pollTime": 15_000}
+    assert mallory.ask(Code.NOTIFICATION, bornTime=bench.clock.now_ms(), **held) is None
+    bench.allow("mallory", "topic", "own", "read", "deny")
+    bench.publish(bench.topic("own"), b"secret")
+    answer = mallory.last_answer()
+    assert answer is not None
+    assert (answer.code, answer.ext.get("hasMsg")) == (REFUSED, None)
 
 
 @pytest.mark.parametrize("change", ["denied", "topic deleted"])
