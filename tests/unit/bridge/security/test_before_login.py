@@ -5,16 +5,21 @@ from typing import Any
 
 import pytest
 
-from duolog.bridge.config import LimitsOptions, Options, RocketmqOptions, SecurityOptions
+from duolog.bridge.config import HooksOptions, LimitsOptions, Options, RocketmqOptions, SecurityOptions
+from duolog.bridge.hooks import Hook, Hooks, Request, Send
 from duolog.bridge.net.before_login import BeforeLogin
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.background_requests import SLICE_MS
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.rocketmq.requests.hooked_connection import HookedConnection
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.messages.message import decode_all
+from duolog.protocol.rocketmq.messages.properties import get
 from tests.kit.core import FRAME_BYTES_MAX
 from tests.kit.signing import signature_of
+from tests.kit.threads import ManualThreads
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 from tests.unit.bridge.security.test_kafka_login import BOX, RECORDS, SecureBench
 
@@ -174,3 +179,57 @@ def test_background_request_is_that_of_its_sender_when_its_turn_comes() -> None:
     broker.loop.turn()
     assert code_of_answer(client) == ResponseCode.NO_PERMISSION
     assert code_of_answer(client) == ResponseCode.SUCCESS
+
+
+# -- Hooks
+
+
+class Marking(Hook):
+    """Notes the requests that it sees, and changes messages."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def before_request(self, request: Request) -> None:
+        self.seen.append(request.name)
+
+    def before_send(self, send: Send) -> Send:
+        return replace(send, body=b"changed", properties={**send.properties, "MARKED": "yes"})
+
+
+def test_hooks_see_requests_of_users_only_and_may_change_what_was_signed() -> None:
+    broker, hook, threads = new_broker(), Marking(), ManualThreads()
+    hooks = Hooks((hook,), HooksOptions(), threads)
+
+    def sent(*frames: bytes) -> int | None:
+        client = broker.connect(HookedConnection(broker.rocketmq_connections, hooks))
+        for frame in frames:
+            client.connection.data_received(frame)
+        threads.run()
+        broker.settle()
+        return code_of_answer(client)
+
+    assert sent(message(10)) == sent(message(10, "root", b"wrong")) == ResponseCode.NO_PERMISSION
+    assert hook.seen == []
+    assert sent(message(10, "root")) == ResponseCode.SUCCESS
+    assert hook.seen == ["SEND_MESSAGE"]
+    (stored,) = decode_all(bytes(pulled(broker)))
+    assert (stored.body, get(stored.properties, "MARKED")) == (b"changed", "yes")
+    # The second request has come while the hook had the first one; each is decided for its own sender.
+    other = request(RequestCode.GET_BROKER_CLUSTER_INFO, name="root")
+    assert sent(message(10, "alice"), other) == ResponseCode.NO_PERMISSION
+
+
+def pulled(broker: RocketMQBroker) -> bytes:
+    """Return the messages that root gets from the first queue of the topic."""
+    fields = {
+        "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
+    }  # fmt: skip
+    client = broker.connect()
+    client.connection.data_received(request(RequestCode.PULL_MESSAGE, b"", "root", **fields))
+    broker.loop.turn()
+    answer = client.answer_to(1)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+    return bytes(answer.body)
