@@ -25,6 +25,7 @@ from duolog.bridge.security.users import User, UserError, Users
 
 PASSWORD_BYTES_MAX: Final = 1024
 REMEMBERED_MAX: Final = 1000  # Passwords that were checked; further ones take the place of the oldest.
+_NO_MEMORY: Final = bytes(32)  # An HMAC that no password has.
 BROKER: Final = "broker of the stream"  # No user may have this name, because it has spaces.
 BROKER_MECHANISM: Final = Mechanism.SHA_256
 BROKER_ITERATIONS: Final = 4096  # The least of RFC 7677. Iterations protect passwords that can be guessed; this cannot.
@@ -73,10 +74,10 @@ class Logins:
     # -- Passwords
 
     def recall(self, name: str, password: str) -> bool:
-        """Whether this password of the user was checked before; costs microseconds."""
+        """Whether this password of the user was checked before; costs microseconds, the same for unknown users."""
         user = self._users.get(name)
         known = None if user is None else self._remembered.get((name, user.login))
-        return known is not None and hmac.compare_digest(known, self._memory_of(password))
+        return hmac.compare_digest(known or _NO_MEMORY, self._memory_of(password))
 
     def check(self, user: User | None, name: str, password: str) -> Callable[[], bool]:
         """Return the function that compares a password with that of a user; a thread must call it: it takes long."""

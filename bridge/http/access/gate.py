@@ -174,7 +174,7 @@ class HttpGate:
 
     async def _login(self, name: str, password: str, host: str) -> Session:
         logins, user = self._security.logins, self._security.users.get(name)
-        if user is not None and logins.recall(name, password):
+        if logins.recall(name, password) and user is not None:
             return logins.session_of_password(user, host)
         check = logins.check(user, name, password)
         fits: bool = await wait_for_callback(partial(self._security.executor.submit, check))

@@ -15,6 +15,7 @@ import pytest
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.records.security import ScramVerifier, UserSet
 from duolog.bridge.security import passwords
+from duolog.bridge.security.logins import Logins
 from duolog.bridge.security.passwords import verifier_of
 from duolog.bridge.security.scram import WRONG, Mechanism
 from duolog.bridge.security.secret_box import KEY_BYTES, SecretBox
@@ -168,6 +169,23 @@ def test_unknown_user_takes_the_same_computations_with_the_key(mechanism: str) -
         counts.add(box.count)
     assert len(counts) == 1
     assert counts != {0}
+
+
+def test_basic_authentication_looks_for_a_remembered_password_of_unknown_users_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, passwords_hashed = test_http_paths.Bench(), list[str]()
+    assert bench.ask("GET", "/api/users", headers=as_user("root"))[0] == 200
+    compute = Logins._memory_of
+
+    def counting(self: Logins, password: str) -> bytes:
+        passwords_hashed.append(password)
+        return compute(self, password)
+
+    monkeypatch.setattr(Logins, "_memory_of", counting)
+    for name in ("root", "alice", "nobody"):
+        assert bench.ask("GET", "/api/users", headers=as_user(name, f"wrong {name}"))[0] == 401
+    assert passwords_hashed == ["wrong root", "wrong alice", "wrong nobody"]
 
 
 # -- The same delay
