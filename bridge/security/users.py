@@ -6,7 +6,7 @@ work of milliseconds; `logins.py` compares passwords, in threads.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.records.security import ScramVerifier, UserRemoved, UserSet
@@ -53,6 +53,17 @@ class User(NamedTuple):
         """Return the verifier for a mechanism; None: the user cannot log in with it."""
         record = self.record
         return record.scram_sha_256 if mechanism is Mechanism.SHA_256 else record.scram_sha_512
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What may be shown of the user, over HTTP and by `duolog user list`."""
+        return {
+            "name": self.name,
+            "is_super": self.is_super,
+            "groups": list(self.record.groups),
+            "mechanisms": [each.value for each in Mechanism if self.verifier(each) is not None],
+            "has_secret_key": bool(self.record.sealed_secret),
+        }
 
 
 class Users:

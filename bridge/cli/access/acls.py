@@ -108,7 +108,9 @@ def acl_list(data: OfflineData = None, config: ConfigFile = None, http: Http = N
 @acl_app.command("import", epilog="Example: duolog acl import conf/plain_acl.yml")
 def acl_import(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="plain_acl.yml, or JSON of ACL 2.0")],
-    is_trial: Annotated[bool, typer.Option("--dry-run", help="only say what would change its meaning")] = False,
+    is_trial: Annotated[
+        bool, typer.Option("--dry-run", help="change nothing, only say what would mean something else")
+    ] = False,
     data: OfflineData = None,
     config: ConfigFile = None,
     http: Http = None,
@@ -116,9 +118,11 @@ def acl_import(
 ) -> None:
     """Import users and rules of RocketMQ, and print each entry that means something else here.
 
-    Users that exist already keep their passwords.
+    A rule that the broker has may deny what the file allows, or the other way round: these are printed, too. Users that
+    exist already keep their passwords.
     """
     from duolog.bridge.cli.access.acl_files import BadAclFile, parse
+    from duolog.bridge.cli.access.rule_conflicts import conflicts
     from duolog.bridge.config import load
     from duolog.bridge.rocketmq.access.policies import rules_of
     from duolog.bridge.security.rules import BadRule
@@ -133,18 +137,36 @@ def acl_import(
         raise BadOption(f"{file}: the file is not text in UTF-8, from byte {error.start} on") from error
     except (BadAclFile, BadRule) as error:
         raise BadOption(f"{file}: {error}") from error
-    done: dict[str, Any] = {"changed": [*found.remarks]}
-    remarks = [f"changed: {remark}" for remark in found.remarks]
+    rules = [rule for of_resources in wanted for of_resource in of_resources.values() for rule in of_resource]
+    changed = [*found.remarks, *conflicts(rules, *_known(data, config, http))]
+    done: dict[str, Any] = {"changed": changed}
+    remarks = [f"changed: {remark}" for remark in changed]
     if is_trial:
         if remarks or as_json:
             show_done(done, "\n".join(remarks), as_json=as_json)
         return
-    rules = [rule for of_resources in wanted for of_resource in of_resources.values() for rule in of_resource]
     users = [user for user in found.users if user.password]
     added = _add_users(users, data, config, http)
     count = _apply("add", rules, data, config, http)
     text = "\n".join([*remarks, f"users added: {added}, rules added: {count}"])
     show_done(done | {"users": added, "rules": count}, text, as_json=as_json)
+
+
+def _known(data: str | None, config: Any, http: str | None) -> "tuple[list[Rule], dict[str, Sequence[str]]]":
+    """Return the rules that there are, and the groups of each user. A data directory that does not exist has none."""
+    import msgspec
+
+    from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
+
+    if data is None:
+        api = reading(http)
+        rules = [rule_of(msgspec.convert(row, RuleText)) for row in api.get("/api/acls")]
+        return rules, {row["name"]: row["groups"] for row in api.get("/api/users")}
+    if not Path(data).exists():
+        return [], {}
+    with offline(data, config) as core:
+        users = core.security.users.all()
+        return [*core.security.acls.all()], {user.name: user.record.groups for user in users}
 
 
 def _add_users(users: "Sequence[ImportedUser]", data: str | None, config: Any, http: str | None) -> int:

@@ -123,10 +123,7 @@ def user_list(data: OfflineData = None, config: ConfigFile = None, http: Http = 
         rows = reading(http).get("/api/users")
     else:
         with offline(data, config) as core:
-            rows = [
-                {"name": user.name, "is_super": user.is_super, "groups": list(user.record.groups)}
-                for user in core.security.users.all()
-            ]
+            rows = [user.view for user in core.security.users.all()]
     if as_json:
         show_json(rows)
         return

@@ -22,9 +22,8 @@ from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
 from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records.security import UserSet
-from duolog.bridge.security.scram import Mechanism
 from duolog.bridge.security.user_changes import change_user, hashed, hashing, remove_user, set_user
-from duolog.bridge.security.users import User, UserError
+from duolog.bridge.security.users import UserError
 
 
 class NewUser(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,7 +61,7 @@ class UserApi(ApiPart):
     async def _list(self, request: web.Request) -> web.Response:
         check_enabled(self._context)
         await self._kept(self._context.state_log.barrier())
-        return answer([user_view(user) for user in self._security.users.all()])
+        return answer([user.view for user in self._security.users.all()])
 
     async def _add(self, request: web.Request) -> web.Response:
         check_enabled(self._context)
@@ -101,7 +100,7 @@ class UserApi(ApiPart):
 
     def _view(self, name: str) -> Json:
         user = self._security.users.get(name)
-        return {} if user is None else user_view(user)
+        return {} if user is None else user.view
 
 
 def check_enabled(context: HttpContext) -> None:
@@ -110,14 +109,3 @@ def check_enabled(context: HttpContext) -> None:
         raise web.HTTPConflict(
             text="security.enabled is off, so anybody could do this; stop the broker, and use --data DIR"
         )
-
-
-def user_view(user: User) -> Json:
-    """Return what may be shown of a user."""
-    return {
-        "name": user.name,
-        "is_super": user.is_super,
-        "groups": list(user.record.groups),
-        "mechanisms": [each.value for each in Mechanism if user.verifier(each) is not None],
-        "has_secret_key": bool(user.record.sealed_secret),
-    }
