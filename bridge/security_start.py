@@ -4,7 +4,6 @@ import logging
 import ssl
 from collections.abc import Callable
 from typing import Final
-from urllib.request import HTTPSHandler, build_opener
 
 from duolog.bridge.net.addresses import Addresses, StartError
 from duolog.bridge.security.secret_box import SecretBox
@@ -35,7 +34,7 @@ def start_security(
         security.audit.sink = AuditFile(security.options.audit_file, security.options.audit_queue_bytes)
     security.use(SecretBox.load(security.key_file))
     if security.options.oauth_keys:
-        _accept_tokens(security, outgoing())
+        _accept_tokens(security, outgoing)
     workers = start_workers(post)
     security.executor = workers
     return workers
@@ -52,10 +51,9 @@ def check_users(security: Security) -> None:
         raise StartError(f"security.enabled: {security.lack}")
 
 
-def _accept_tokens(security: Security, outgoing: ssl.SSLContext | None) -> None:
+def _accept_tokens(security: Security, outgoing: Callable[[], ssl.SSLContext | None]) -> None:
     """Accept tokens of `security.oauth_keys`; the modules are imported only for that."""
     from duolog.bridge.security.oauth.key_sets import KeySet, reader_of
     from duolog.bridge.security.oauth.tokens import Tokens
 
-    opener = build_opener(HTTPSHandler(context=outgoing))
-    security.tokens = Tokens(KeySet(reader_of(security.options.oauth_keys, opener)), security.options)
+    security.tokens = Tokens(KeySet(reader_of(security.options.oauth_keys, outgoing)), security.options)

@@ -2,12 +2,15 @@
 
 import re
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 from duolog.bridge.config.log import check_endpoint, collector_headers, component_levels
 from duolog.bridge.config.options import Options
 from duolog.bridge.config.ports import TlsOptions
 from duolog.bridge.config.section import ConfigError
+from duolog.bridge.config.security import SecurityOptions
 from duolog.bridge.config.storage import SharedSection
 from duolog.bridge.config.units import UNITS_MS
 from duolog.delay.recurring import BadSchedule, Cron
@@ -29,6 +32,7 @@ def check_together(options: Options) -> None:
     if options.txn.check_urls:
         _check_urls(options.txn.check_urls)
     _check_tls(options.tls)
+    _check_token_keys(options.security)
     level_delays_ms(options.delay.levels)
     mask_rules(options.http.masks)
     _check_zone(options.delay.time_zone)
@@ -136,6 +140,22 @@ def _check_tls(tls: TlsOptions) -> None:
         raise ConfigError(f"tls.certificate_file: tls.mode={tls.mode} needs a certificate")
     if tls.mode != "off" and tls.client_auth != "none" and not tls.ca_file:
         raise ConfigError(f"tls.ca_file: tls.client_auth={tls.client_auth} needs the CAs of client certificates")
+
+
+def _check_token_keys(security: SecurityOptions) -> None:
+    """Refuse keys that come without TLS from another machine: whoever changes them can be any user."""
+    if not security.oauth_keys.startswith("http://") or security.oauth_keys_without_tls:
+        return
+    host = urlsplit(security.oauth_keys).hostname or ""
+    try:
+        is_local = ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    if not is_local:
+        raise ConfigError(
+            f"security.oauth_keys: {security.oauth_keys[:200]!r} has no TLS, so whoever is between can exchange the "
+            "keys, and be any user: use https://, or allow it by security.oauth_keys_without_tls=true"
+        )
 
 
 def _check_zone(name: str) -> None:

@@ -71,6 +71,13 @@ class SecurityOptions(Section, frozen=True):
             kafka="sasl.oauthbearer.jwks.endpoint.url",
         ),
     ] = ""
+    oauth_keys_without_tls: Annotated[
+        bool,
+        setting(
+            "allow an `http://` URL of another machine in `security.oauth_keys`: whoever is between can exchange the "
+            "keys, and so can be any user"
+        ),
+    ] = False
     oauth_issuer: Annotated[
         str, setting("`iss` that tokens must have; empty: any", kafka="sasl.oauthbearer.expected.issuer")
     ] = ""

@@ -11,6 +11,7 @@ Azure's `BlobAlreadyExists` does. So status and code are read from the text:
     408, 425, 429, 503              retry            retry             the store was busy and did nothing
     other 5xx                       unknown          retry             a gateway may have lost the store's answer
     no connection                   retry            retry             nothing was sent
+    the certificate is not trusted  refused          refused           another CA or host name; nothing was sent
     a lost connection, a time-out   unknown          retry
     405, 501, NotImplemented        refused          refused           a create: no create-if-absent
     any other                       refused          refused           credentials, bucket, region, clock
@@ -29,6 +30,7 @@ _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})")
 # Of a request that deletes several objects, an object that was not deleted: with its code (S3) or status (Azure).
 _NOT_DELETED = re.compile(r"request failed for key .* \(code: ([A-Za-z0-9]{1,64})\)")
 _NO_CONNECTION = re.compile(r"kind: Connect\b")  # `kind: ConnectionReset` is of a connection that was established.
+_UNTRUSTED = re.compile(r"\bInvalidCertificate\(")
 _CODE = re.compile(r"<Code>([A-Za-z0-9._-]{1,64})</Code>")
 _INSTANCE_ROLE = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata/identity")
 BUSY_CODES = ("RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict", "ServerBusy")
@@ -47,6 +49,10 @@ WRONG_CREDENTIALS = (
 NO_CREDENTIALS = (
     "no credentials were found: set them in the environment or in a profile file, or give the machine a role that has "
     "access to the bucket"
+)
+NO_TRUST = (
+    "the certificate of the store is not trusted, or is for another host name: set the variable SSL_CERT_FILE to the "
+    "file of its CA, and use its host name in shared.endpoint"
 )
 NO_CONDITIONAL_CREATE = (
     "the store has no create-if-absent (If-None-Match: *), by which one broker at a time writes: use a store, or a "
@@ -91,6 +97,7 @@ class StoreAnswer(NamedTuple):
     code: str
     was_sent: bool = True  # False if the connection was not established
     is_about_credentials: bool = False  # The request that failed asked for credentials.
+    is_trusted: bool = True  # False if the certificate of the store could not be verified.
 
     def __str__(self) -> str:
         return (
@@ -111,6 +118,7 @@ def answer_of(error: Exception) -> StoreAnswer:
         code[1] if code else "",
         was_sent=not _NO_CONNECTION.search(text),
         is_about_credentials=any(name in text for name in _INSTANCE_ROLE),
+        is_trusted=not _UNTRUSTED.search(text),
     )
 
 
@@ -128,6 +136,8 @@ def error_of(answer: StoreAnswer, what: str, *, is_create: bool) -> ObjectStoreE
     """Return the exception for an answer that is no result. `what` is the operation and the key of its object."""
     if answer.is_about_credentials:
         return StoreRefused(f"{what}: {NO_CREDENTIALS}")
+    if not answer.is_trusted:
+        return StoreRefused(f"{what}: {NO_TRUST}")
     if not answer.was_sent or answer.status in (409, *BUSY) or answer.code in BUSY_CODES:
         return StoreRetry(f"{what}: {answer}: the request is tried again")
     if answer.status in (0, 500, 502, 504) or answer.code == "InternalError":

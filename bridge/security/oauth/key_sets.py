@@ -2,14 +2,19 @@
 
 A document is read again after REFRESH_MS, and for an unknown key id, at most once in AGAIN_MS, because whoever sends
 tokens chooses their key ids. If it cannot be read, the keys of the last document stay in use. Threads call this class.
+
+Whoever can change the document can make tokens of super users. So `bridge/config/checks.py` refuses a URL without TLS,
+but on this machine or if a setting allows it, and no redirection leads from a URL with TLS to one without.
 """
 
 import logging
-import urllib.request
+import ssl
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.error import URLError
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 import jwt
 
@@ -54,19 +59,33 @@ class KeySet:
         self._keys = {key.key_id or "": key for key in document.keys if key.public_key_use in (None, "sig")}
 
 
-def reader_of(source: str, opener: urllib.request.OpenerDirector) -> Callable[[], bytes]:
-    """Return the function that reads the document of a file or a URL; `opener` verifies certificates."""
+def reader_of(source: str, outgoing: Callable[[], ssl.SSLContext | None]) -> Callable[[], bytes]:
+    """Return the function that reads the document of a file or a URL; it raises OSError.
+
+    `outgoing` returns what verifies the server, which may change with a reload; None: the CAs of the system.
+    """
     if not source.startswith(("https://", "http://")):
         return lambda: _bounded(Path(source).read_bytes())
 
     def fetch() -> bytes:
+        opener = build_opener(HTTPSHandler(context=outgoing()), _Redirections())
         try:
             with opener.open(source, timeout=TIMEOUT_S) as answer:
                 return _bounded(answer.read(DOCUMENT_BYTES_MAX + 1))
         except URLError as error:
             raise OSError(f"{source}: {error.reason}") from error
+        except HTTPException as error:
+            raise OSError(f"{source}: {type(error).__name__}") from error
 
     return fetch
+
+
+class _Redirections(HTTPRedirectHandler):
+    def redirect_request(self, asked: Request, fp: Any, code: int, msg: str, headers: Any, url: str) -> Request | None:
+        """Return the next request. Raises URLError if it would leave TLS."""
+        if asked.type == "https" and not url.startswith("https://"):
+            raise URLError(f"it redirects to {url[:200]}, which has no TLS")
+        return super().redirect_request(asked, fp, code, msg, headers, url)
 
 
 def _bounded(document: bytes) -> bytes:

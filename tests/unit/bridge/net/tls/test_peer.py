@@ -96,11 +96,28 @@ def test_file_that_cannot_be_used_is_named(tmp_path: Path, change: dict[str, str
             "tls.ca_file: tls.client_auth=request needs",
         ),
         ({"tls.mode": "on"}, "tls.mode: expected one of off, optional, required"),
+        ({"security.oauth_keys": "http://idp.example/keys"}, "security.oauth_keys: .* has no TLS"),
+        ({"security.oauth_keys": "http://127.0.0.1.example/keys"}, "security.oauth_keys: .* has no TLS"),
+        ({"security.oauth_keys": "http://localhost@idp.example/keys"}, "security.oauth_keys: .* has no TLS"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(values: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         load(None, values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"security.oauth_keys": "https://idp.example/keys"},
+        {"security.oauth_keys": "http://localhost:8080/keys"},
+        {"security.oauth_keys": "http://[::1]/keys"},
+        {"security.oauth_keys": "/etc/duolog/keys.json"},
+        {"security.oauth_keys": "http://idp.example/keys", "security.oauth_keys_without_tls": "true"},
+    ],
+)
+def test_keys_of_tokens_come_with_tls_or_from_this_machine(values: dict[str, str]) -> None:
+    assert load(None, values).security.oauth_keys == values["security.oauth_keys"]
 
 
 def test_outgoing_connections_verify_unless_the_operator_says_otherwise(tmp_path: Path) -> None:
