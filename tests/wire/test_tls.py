@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import IO
 
 import aiohttp
+import aiokafka
+import aiokafka.errors
 import confluent_kafka
 import kafka
 import pytest
@@ -27,9 +29,10 @@ from tests.kit.certificates import Authority, Files
 from tests.kit.eventually import eventually
 from tests.wire.clients.agent import AgentError
 from tests.wire.clients.golang import go_agent
-from tests.wire.clients.jvm import Agents
+from tests.wire.clients.jvm import KAFKA_VERSIONS, Agents
 from tests.wire.clients.message import Message, fingerprint
 from tests.wire.clients.rocketmq_clients import RocketmqJava, RocketmqReader
+from tests.wire.clients.secured_kafka import java_tls
 
 WITHIN_S = 20.0
 
@@ -127,6 +130,42 @@ def test_clients_with_and_without_tls_share_ports_if_it_is_optional(optional: Br
         connection.request("GET", "/readyz")
         assert connection.getresponse().status == 200
         connection.close()
+
+
+@pytest.mark.parametrize("version", KAFKA_VERSIONS)
+def test_java_writes_and_reads_with_kafkas_ssl(
+    optional: Broker, authority: Authority, agents: Agents, version: str
+) -> None:
+    """The settings of docs/operating/security.md, without a login."""
+    config = java_tls(str(authority.file)) | {"security.protocol": "SSL"}
+    to = {"bootstrap": optional.kafka, "config": config}
+    message = Message(body=version.encode())
+    agent = agents.kafka(version)
+    assert len(agent.call("write", topic=f"ssl-{version}", messages=[message.as_kafka_json()], **to)) == 1
+    (seen,) = agent.call("read", topics={f"ssl-{version}": 1}, **to)
+    assert seen["fingerprint"] == fingerprint(message.body)
+
+
+def test_aiokafka_writes_and_reads_with_kafkas_ssl(optional: Broker, authority: Authority, tmp_path: Path) -> None:
+    """The settings of docs/operating/security.md, without a login; with another CA, it does not connect."""
+
+    def options(ca_file: Path) -> dict[str, object]:
+        context = ssl.create_default_context(cafile=str(ca_file))
+        return {"bootstrap_servers": optional.kafka, "security_protocol": "SSL", "ssl_context": context}
+
+    async def round_trip() -> bytes | None:
+        trusting = options(authority.file)
+        async with aiokafka.AIOKafkaProducer(**trusting) as producer:
+            await producer.send_and_wait("ssl-aiokafka", b"secret")
+        async with aiokafka.AIOKafkaConsumer("ssl-aiokafka", auto_offset_reset="earliest", **trusting) as consumer:
+            body: bytes | None = (await asyncio.wait_for(consumer.getone(), WITHIN_S)).value
+        producer = aiokafka.AIOKafkaProducer(**options(Authority(tmp_path, "other").file))
+        with pytest.raises(aiokafka.errors.KafkaConnectionError):
+            await producer.start()
+        await producer.stop()
+        return body
+
+    assert asyncio.run(round_trip()) == b"secret"
 
 
 def test_aiohttp_uses_https_with_large_answers(required: Broker, authority: Authority, alice: Files) -> None:
