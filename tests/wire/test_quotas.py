@@ -142,7 +142,7 @@ def test_delayed_message_above_the_quota_is_reported_at_once(broker: Broker) -> 
 
 
 def test_java_application_sees_a_policy_violation_and_its_producer_goes_on(broker: Broker, agents: Agents) -> None:
-    """`docs/operating/audit-and-quotas.md` says what the client does: no retry, and no end of the producer."""
+    """`docs/operating/quotas.md` says what the client does: no retry, and no end of the producer."""
     new_topic(broker, "orders")
     duolog("quota", "set", "--user", "<default>", "delayed_messages_pending=1", DUOLOG_HTTP=broker.http)
     java, delayed = agents.kafka("4.3"), Message(b"x", headers=(("TIMER_DELAY_MS", b"600000"),)).as_kafka_json()

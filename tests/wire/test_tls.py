@@ -136,7 +136,7 @@ def test_clients_with_and_without_tls_share_ports_if_it_is_optional(optional: Br
 def test_java_writes_and_reads_with_kafkas_ssl(
     optional: Broker, authority: Authority, agents: Agents, version: str
 ) -> None:
-    """The settings of docs/operating/security.md, without a login."""
+    """The settings of docs/operating/encryption.md, without a login."""
     config = java_tls(str(authority.file)) | {"security.protocol": "SSL"}
     to = {"bootstrap": optional.kafka, "config": config}
     message = Message(body=version.encode())
@@ -147,7 +147,7 @@ def test_java_writes_and_reads_with_kafkas_ssl(
 
 
 def test_aiokafka_writes_and_reads_with_kafkas_ssl(optional: Broker, authority: Authority, tmp_path: Path) -> None:
-    """The settings of docs/operating/security.md, without a login; with another CA, it does not connect."""
+    """The settings of docs/operating/encryption.md, without a login; with another CA, it does not connect."""
 
     def options(ca_file: Path) -> dict[str, object]:
         context = ssl.create_default_context(cafile=str(ca_file))
