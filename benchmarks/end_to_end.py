@@ -55,6 +55,7 @@ RATE, CPU = "messages/s", "broker CPU us/message"
 COMMITS, COMMIT_CPU = "commits/s", "broker CPU us/commit"
 MEAN, P99, SECONDS = "mean ms", "p99 ms", "seconds"
 P99_ALONE, P99_BESIDE, OF_ALONE = "p99 ms alone", "p99 ms beside", "beside, of alone"
+LOWER, UPPER = "of alone, a quarter of the pairs below", "of alone, a quarter of the pairs above"
 IDLE_MB, LOADED_MB = "idle MB", "MB after the messages"
 SEND_LOADS = 3
 UNDECIDED_MB, SENDS_KEPT, CHECKS_KEPT = "MB with all of them", "sends/s, of those before", "checks/s, of those before"
@@ -392,20 +393,25 @@ def beside_noisy(name: str, title: str, noise: noisy.Noise, *, is_apart: bool = 
             noisy.keep_apart(ground.loads, ground.broker)
 
     def run(ground: Ground, _: Any) -> Figures:
-        seconds = 2 * ground.scale.seconds
-        sends = {"from": K, "rate": PACED_PER_S, "seconds": seconds, "client_id": noisy.QUIET}
+        sends = {"from": K, "rate": PACED_PER_S, "seconds": noisy.PHASE_S, "client_id": noisy.QUIET, "each": True}
+        phases = noisy.Phases()
+        with a_topic(ground) as quiet, a_topic(ground) as loud:
 
-        def p99_ms() -> float:
-            with a_topic(ground) as topic:
-                return float(ground.loads.call("paced_sends", ground.broker, topic, **sends)["p99_ms"])
+            def each_ms() -> list[float]:
+                found: list[float] = ground.loads.call("paced_sends", ground.broker, quiet, **sends)["each_ms"]
+                return found
 
-        alone = p99_ms()
-        with a_topic(ground) as topic, noise(ground.loads, ground.broker, topic, seconds + noisy.SETTLING_S):
-            beside = p99_ms()
-        return {P99_ALONE: alone, P99_BESIDE: beside, OF_ALONE: beside / alone}
+            each_ms()  # The JVM and the broker's caches are cold.
+            for _ in range(noisy.PAIRS * ground.scale.rounds):
+                phases.alone.append(each_ms())
+                with noise(ground.loads, ground.broker, loud, noisy.PHASE_S + noisy.SETTLING_S):
+                    phases.beside.append(each_ms())
+        alone, beside = phases.p99_ms()
+        lower, upper = phases.middle_half()
+        return {P99_ALONE: alone, P99_BESIDE: beside, OF_ALONE: beside / alone, LOWER: lower, UPPER: upper}
 
-    goals = {P99_ALONE: NONE, P99_BESIDE: NONE, OF_ALONE: below(1.5)}
-    return Row(name, title, NOBODY, goals, prepare, run)
+    goals = {P99_ALONE: NONE, P99_BESIDE: NONE, OF_ALONE: below(1.5), LOWER: NONE, UPPER: NONE}
+    return Row(name, title, NOBODY, goals, prepare, run, rounds=1)
 
 
 # -- Starting

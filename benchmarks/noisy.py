@@ -3,6 +3,10 @@
 The quota is one for each client id without a quota of its own, so also for RocketMQ's clients, whose id is empty. The
 client whose latency is measured has the id QUIET, and a quota that it does not reach.
 
+Sends are measured in short phases, alternately alone and beside the noisy client, so that what else the machine does
+affects both. The p99 is that of the sends of all phases together. How far two phases that follow each other differ says
+how much of the ratio may be chance.
+
 The clients share the cores with the broker. Two JVMs and the broker on two cores delay each other, whatever the broker
 does, so on such a machine the ratio is not that of the broker only. In rows with `is_apart`, in both measurements, the
 broker has the first core for itself, the clients share the others, the broker and the client that is measured have
@@ -13,10 +17,12 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +36,37 @@ if TYPE_CHECKING:
 QUIET = "quiet"
 NOISY_BYTES_PER_S = 2_000_000
 QUIET_BYTES_PER_S = 1_000_000_000
+PHASE_S = 3.0
+PAIRS = 3  # The pairs of phases for each round of other rows.
 BURST_S = 3.0  # The time after which a noisy client has used its burst and is limited to its quota.
 SETTLING_S = 3.0  # The time in which the measured sender finds its route; messages sent in this time are not counted.
 BODY = b"x" * 1024
 THREADS = 16
 WAIT_S = 60.0
+
+
+class Phases:
+    """The times of sends in ms, by phase: pairs of one alone and one beside the noisy client."""
+
+    def __init__(self) -> None:
+        self.alone: list[list[float]] = []
+        self.beside: list[list[float]] = []
+
+    def p99_ms(self) -> tuple[float, float]:
+        """Return the p99 of all sends alone, and of all sends beside the noisy client."""
+        alone, beside = (_p99(chain.from_iterable(phases)) for phases in (self.alone, self.beside))
+        return alone, beside
+
+    def middle_half(self) -> tuple[float, float]:
+        """Return the quartiles of the ratios of the pairs: their p99 beside, divided by their p99 alone."""
+        ratios = [_p99(beside) / _p99(alone) for alone, beside in zip(self.alone, self.beside, strict=True)]
+        lower, _, upper = statistics.quantiles(ratios, n=4)
+        return lower, upper
+
+
+def _p99(times: Iterable[float]) -> float:
+    return statistics.quantiles(times, n=100)[98]
+
 
 # Makes noise on a topic while its block runs; the number is how many seconds the block takes at least.
 Noise = Callable[[Loads, "Contender", str, float], AbstractContextManager[None]]

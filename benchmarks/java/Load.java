@@ -112,7 +112,10 @@ final class Load {
         }
     }
 
-    /** From the call of send to the answer, at a steady rate; a late send counts from when it should have been. */
+    /**
+     * From the call of send to the answer, at a steady rate; a late send counts from when it should have been. With
+     * `each`, all times are returned.
+     */
     private static Object pacedSends(JsonObject args) throws Exception {
         double rate = args.get("rate").getAsDouble();
         int count = (int) (rate * args.get("seconds").getAsDouble());
@@ -130,6 +133,9 @@ final class Load {
                 sender.send(numbered(i));
                 nanos[i] = System.nanoTime() - due;
             }
+        }
+        if (args.has("each")) {
+            return Map.of("each_ms", Arrays.stream(nanos).mapToDouble(each -> each / 1e6).toArray());
         }
         return percentiles(nanos);
     }
