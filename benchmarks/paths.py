@@ -46,7 +46,7 @@ from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY, SIGNATURE
 from duolog.protocol.rocketmq.messages import batch as rocketmq_batch
 from duolog.protocol.rocketmq.messages.batch import Part
 from duolog.protocol.rocketmq.messages.message import NO_HOST
-from duolog.store.entry import FIRST_FRAME_FORM, Buffer, Slot
+from duolog.store.entry import FIRST_FRAME_FORM, Buffer, EntrySlot
 from duolog.store.files import RealFiles
 from duolog.store.index.queue import queue_key
 from duolog.store.options import StoreOptions
@@ -537,9 +537,11 @@ def _wheel(pace: Pace) -> Iterator[Measured]:
 class _NoState:
     """Owns no state."""
 
-    def replay_state(self, payload: bytes, slot: Slot) -> None: ...
+    def replay_state(self, payload: bytes, slot: EntrySlot) -> None: ...
 
-    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None: ...
+    def replay_frame(
+        self, key: int, slot: EntrySlot, form: int, count: int, frame: memoryview, extra: bytes
+    ) -> None: ...
 
     def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None: ...
 

@@ -78,7 +78,7 @@ class Broker(Core):
     """A core with ports, threads and timers, all run by one event loop.
 
     The class has more than 20 methods and 15 fields because each step of the stop undoes a step of the start, in
-    reverse order, and needs what that step has made. Most of its fields are those of Core and Owners.
+    reverse order, and needs what that step has made. Most of its fields are those of Core and StateOwners.
     """
 
     def __init__(self, options: Options, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,6 +1,6 @@
 """The class `Core`: all parts of a broker without its ports, threads and timers.
 
-    Core(options, faults, clock)   makes the owners of state, all empty (`owners.py`)
+    Core(options, faults, clock)   makes the state owners, all empty (`owners.py`)
     core.open_log(...)             recovers the log into them, and makes the parts that read and append
     core.kafka_context             what the handlers of Kafka requests use
     core.rocketmq_context          what the handlers of RocketMQ requests use
@@ -36,7 +36,7 @@ from duolog.bridge.monitoring.sealed_data import SealedDataCheck
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.nodes import Nodes
 from duolog.bridge.net.server import Server
-from duolog.bridge.owners import Owners
+from duolog.bridge.owners import StateOwners
 from duolog.bridge.rocketmq.access.gate import Gate, first_request_bytes_max
 from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
 from duolog.bridge.rocketmq.context import (
@@ -58,7 +58,7 @@ from duolog.bridge.rocketmq.retry.redriven import redriven_of
 from duolog.bridge.rocketmq.retry.unread_failures import count_unread_failures
 from duolog.bridge.security.resources import DLQ, RETRY
 from duolog.bridge.state.lag import GroupLags
-from duolog.bridge.state.leases import Leases
+from duolog.bridge.state.leases import ReaderLeases
 from duolog.bridge.tracing.tracing import Tracing
 from duolog.store.entry import Appended, Promise
 from duolog.store.files import Files
@@ -68,13 +68,13 @@ from duolog.store.store import Store
 from duolog.store.unit import Part
 
 
-class Core(Owners):
-    """The owners of state, the parts that read and append to the log, and the contexts of the handlers.
+class Core(StateOwners):
+    """The state owners, the parts that read and append to the log, and the contexts of the handlers.
 
     The class has more than 20 methods and 15 fields because it is the only place that names every part of the broker:
-    its fields are the parts and the owners of state, and each method makes or connects some of them. Core extends
-    Owners because a log is recovered by the owners alone; it adds the parts that need the open log. Handlers do not get
-    the Core: each client protocol, and HTTP, has a frozen context that names what its handlers use.
+    its fields are the parts and the state owners, and each method makes or connects some of them. Core extends
+    StateOwners because the state owners alone recover a log; it adds the parts that need the open log. Handlers do not
+    get the Core: each client protocol, and HTTP, has a frozen context that names what its handlers use.
     """
 
     def open_log(
@@ -97,7 +97,7 @@ class Core(Owners):
         self.serve_log(Store.open(files, options, self.state_log, now_ms), now_ms, mono_ms, store_host)
 
     def prepare_log(self, files: Files, now_ms: int, server: Server, addresses: Addresses) -> None:
-        """Set what the owners of state need before they replay a log. To be called before a store is opened."""
+        """Set what the state owners need before they replay a log. To be called before a store is opened."""
         self.server, self.addresses, self._files = server, addresses, files
         self.nodes = Nodes.alone(addresses)
         self.delays.timers.begin(now_ms, files)
@@ -127,7 +127,7 @@ class Core(Owners):
         if not is_takeover:
             self.store.checkpoint_after_replay(mono_ms)
         self.clock_set_back.run_all()
-        self.leases = Leases(self.store.retention.dead_segments, self.options.leases)
+        self.leases = ReaderLeases(self.store.retention.dead_segments, self.options.leases)
         self.maintenance = self._maintenance(mono_ms)
         self.sealed_data = self._sealed_data_check()
         self.half_decisions = HalfDecisions(self.clock, self.store, self.topics, self.halves, self.publisher)

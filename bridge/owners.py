@@ -1,4 +1,4 @@
-"""The owners of state: each registers with the state log, which commits and replays the state records of all."""
+"""The state owners: each registers with the state log, which commits and replays the state records of all."""
 
 import base64
 import uuid
@@ -42,19 +42,19 @@ from duolog.bridge.tracing.traced_messages import TracedMessages
 from duolog.bridge.tracing.tracing import Tracing
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 
 
-class Owners:
-    """The owners of state, and what measures and watches them.
+class StateOwners:
+    """The state owners, with metrics, faults and records set aside.
 
     The class has more than 15 fields because it is the only place that names every owner.
     """
 
     def __init__(self, options: Options, faults: Faults, clock: Clock) -> None:
-        """Make the owners of state. The order in which they register is the order of records in snapshots."""
+        """Make the state owners. The order in which they register is the order of records in snapshots."""
         self.options = options
         self.settings_in_force = SettingsInForce(options)
         self.faults = faults
@@ -116,7 +116,7 @@ class Owners:
         return Tracing(spans, messages, options.ratio, self.clock.now_ms, name_of)
 
     def _sweep_of_deleted_topics(self) -> DeletedTopics:
-        """Make what removes state of deleted topics from the owners that may have much of it."""
+        """Make what removes state of deleted topics from state owners that may have much of it."""
         deleted_topics = DeletedTopics(self.state_log, self.topics.__contains__)
         for owner in (
             self.group_offsets,
@@ -181,7 +181,7 @@ class _Cluster:
             name = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
             self._state_log.commit([ClusterNamed(name)], now_ms)
 
-    def _replay(self, record: ClusterNamed, slot: Slot) -> None:
+    def _replay(self, record: ClusterNamed, slot: EntrySlot) -> None:
         self.id = record.cluster_id
 
     def _snapshot(self) -> Iterable[ClusterNamed]:

@@ -70,7 +70,7 @@ class WheelTimer(Generic[Item]):
 
 
 # The timers of one slot in the order of adding. A dict keeps this order, and removes any of them in O(1).
-Slot = dict[WheelTimer[Item], None]
+WheelSlot = dict[WheelTimer[Item], None]
 
 
 class Wheel(Generic[Item]):
@@ -191,10 +191,10 @@ class _Level(Generic[Item]):
 
     def __init__(self, number: int) -> None:
         self.shift = number * DIGIT_BITS
-        self.slots: dict[int, Slot[Item]] = {}  # By digit. A slot is empty if all its timers were cancelled.
+        self.slots: dict[int, WheelSlot[Item]] = {}  # By digit. A slot is empty if all its timers were cancelled.
         self.occupied = 0  # Invariant: bit d is set if and only if slot d is there.
 
-    def slot_of(self, deadline_ms: int) -> Slot[Item]:
+    def slot_of(self, deadline_ms: int) -> WheelSlot[Item]:
         digit = (deadline_ms >> self.shift) & DIGIT_MASK
         slot = self.slots.get(digit)
         if slot is None:
@@ -202,7 +202,7 @@ class _Level(Generic[Item]):
             self.occupied |= 1 << digit
         return slot
 
-    def first(self) -> Slot[Item]:
+    def first(self) -> WheelSlot[Item]:
         return self.slots[self._first_digit()]
 
     def first_ms(self, hand_ms: int) -> int:
@@ -210,7 +210,7 @@ class _Level(Generic[Item]):
         above = self.shift + DIGIT_BITS
         return (hand_ms >> above << above) | (self._first_digit() << self.shift)
 
-    def pop_first(self) -> Slot[Item]:
+    def pop_first(self) -> WheelSlot[Item]:
         slot = self.slots.pop(self._first_digit())
         self.occupied &= self.occupied - 1
         return slot
@@ -230,7 +230,7 @@ class _Behind(Generic[Item]):
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, WheelTimer[Item]]] = []  # (Deadline, number, timer). Cancelled timers stay.
-        self._live: Slot[Item] = {}
+        self._live: WheelSlot[Item] = {}
         self._added = 0
 
     def add(self, deadline_ms: int, item: Item) -> WheelTimer[Item]:
@@ -257,7 +257,7 @@ class _Behind(Generic[Item]):
         return self._heap[0][0] if self._heap else NEVER_MS
 
 
-def _let_out(slot: Slot[Item], due: list[Item]) -> int:
+def _let_out(slot: WheelSlot[Item], due: list[Item]) -> int:
     for timer in slot:
         timer._slot = None
         due.append(timer.item)

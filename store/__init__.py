@@ -4,7 +4,7 @@ Imports nothing of the project. The main names:
 
     Store                    store/store.py               an open data directory and its parts
     Frame, StateRecord       store/unit.py                what is appended
-    Slot, Promise, Stored    store/entry.py               what append and read return
+    EntrySlot, Promise, Stored    store/entry.py               what append and read return
     StateLog                 store/state_log.py           commits state records and replays them into their owners
     Replayer                 store/recovery/replay.py     receives state records and frames at recovery
     StoreOptions             store/options.py

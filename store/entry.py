@@ -1,4 +1,4 @@
-"""The types that the store returns: Slot and Promise from an append, Stored from a read."""
+"""The types that the store returns: EntrySlot and Promise from an append, Stored from a read."""
 
 from typing import Final, NamedTuple
 
@@ -22,7 +22,7 @@ SHARED: Final = 2  # It is in the object store (`store/shared/`): the loss of th
 new_tuple = tuple.__new__
 
 
-class Slot(NamedTuple):
+class EntrySlot(NamedTuple):
     """The position, offset and store time that the append has assigned to an entry."""
 
     position: int  # The position of the entry in the log.
@@ -52,7 +52,7 @@ class Appended(NamedTuple):
     The slot of a FrameRun is that of its first frame.
     """
 
-    slots: list[Slot]
+    slots: list[EntrySlot]
     promise: Promise
 
 

@@ -1,11 +1,11 @@
-"""The class StateLog: appends state records to the log and replays them into the owners of state.
+"""The class StateLog: appends state records to the log and replays them into the state owners.
 
     coordinator --(records)--> StateLog.commit --> log
                                       |
-    recovery ----(payloads)--> replay_state --> the owners of each record type
+    recovery ----(payloads)--> replay_state --> the state owners of each record type
 
-An *owner* is an object that holds state. Its replay functions are the only code that changes that state: `commit` calls
-them after the append, and recovery calls them with the records of the log, so both give the same state. An owner
+A *state owner* is an object that holds state. Its replay functions are the only code that changes that state: `commit`
+calls them after the append, and recovery calls them with the records of the log, so both give the same state. An owner
 registers a replay function for each record type that changes its state, and a snapshot function. Several owners may
 register for one type: for example, the deletion of a topic also deletes its group offsets. State that follows from a
 frame alone is replayed in the same way from the `extra` of its entry.
@@ -18,15 +18,15 @@ from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from duolog.store.copy_on_write import CopyOnWrite
-from duolog.store.entry import Appended, Promise, Slot
+from duolog.store.entry import Appended, EntrySlot, Promise
 from duolog.store.errors import HalfApplied
 from duolog.store.index.queue import Queue
 from duolog.store.unit import Frame, FrameRun, Part, StateRecord
 
 RecordT = TypeVar("RecordT")
 NameT = TypeVar("NameT", bound=Hashable)
-ExtraWatcher = Callable[[Slot, int, int, bytes], None]
-FrameWatcher = Callable[[int, Slot, int, int, memoryview, bytes], None]
+ExtraWatcher = Callable[[EntrySlot, int, int, bytes], None]
+FrameWatcher = Callable[[int, EntrySlot, int, int, memoryview, bytes], None]
 
 
 class RecordCodec(Protocol):
@@ -63,7 +63,7 @@ class StateLog:
     def __init__(self, codec: RecordCodec, poison_records: SetAside) -> None:
         self._codec = codec
         self._poison_records = poison_records
-        self._replays: dict[type[Any], list[Callable[[Any, Slot], None]]] = {}
+        self._replays: dict[type[Any], list[Callable[[Any, EntrySlot], None]]] = {}
         self._snapshots: list[Callable[[], Iterable[Any]]] = []
         self._snapshot_ends: list[Callable[[], None]] = []
         self._watchers: list[FrameWatcher] = []
@@ -117,7 +117,7 @@ class StateLog:
             raise HalfApplied(f"{[type(record).__name__ for record in records]} were appended: {error!r}") from error
         self._barrier = appended.promise
 
-    def _follow_frames(self, frames: Sequence[Frame | FrameRun], slots: Sequence[Slot]) -> None:
+    def _follow_frames(self, frames: Sequence[Frame | FrameRun], slots: Sequence[EntrySlot]) -> None:
         """Call the watchers of `extra` for the frames that were appended."""
         for frame, slot in zip(frames, slots, strict=False):
             if type(frame) is Frame and frame.extra and (watcher := self._extras.get(frame.extra[0])):
@@ -130,7 +130,7 @@ class StateLog:
 
     # -- Owning state
 
-    def own(self, record_type: type[RecordT], replay: Callable[[RecordT, Slot], None]) -> None:
+    def own(self, record_type: type[RecordT], replay: Callable[[RecordT, EntrySlot], None]) -> None:
         """Register a replay function: it is called with each record of this type and its slot."""
         self._replays.setdefault(record_type, []).append(replay)
 
@@ -183,7 +183,7 @@ class StateLog:
 
     # -- Recovery (store.Replayer)
 
-    def replay_state(self, payload: bytes, slot: Slot) -> None:
+    def replay_state(self, payload: bytes, slot: EntrySlot) -> None:
         """Replay one state record. A record that cannot be replayed is set aside.
 
         Raises Corruption for a record of a later version of Duolog.
@@ -201,7 +201,7 @@ class StateLog:
             except Exception as error:  # noqa: BLE001 - set aside, or raised again
                 self.set_aside("state record", slot.position, type(record).__name__, error)
 
-    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+    def replay_frame(self, key: int, slot: EntrySlot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         if extra and (extra_watcher := self._extras.get(extra[0])):
             try:
                 extra_watcher(slot, form, len(frame), extra)
@@ -217,7 +217,7 @@ class StateLog:
         """Report an entry of the log that cannot be replayed. Raises `error` if the entry itself is not its cause."""
         self._poison_records.set_aside(kind, f"position {position}, {what}", error)
 
-    def _set_aside(self, key: int, slot: Slot, error: Exception) -> None:
+    def _set_aside(self, key: int, slot: EntrySlot, error: Exception) -> None:
         number, queue_id = Queue.split(key)
         place = f"position {slot.position}, topic number {number}, queue {queue_id}, offset {slot.base_offset}"
         self._poison_records.set_aside("frame", place, error)
@@ -226,13 +226,13 @@ class StateLog:
         """Return the records of the present state of all owners; the caller must close it."""
         return Snapshot(self._codec, [snapshot() for snapshot in self._snapshots], self._snapshot_ends)
 
-    def _replay(self, record: Any, slot: Slot) -> None:
+    def _replay(self, record: Any, slot: EntrySlot) -> None:
         for replay in self._replays[type(record)]:
             replay(record, slot)
 
 
 class Snapshot:
-    """The encoded state records of all owners at one moment (`StateRecords` in `store/recovery/replay.py`).
+    """The encoded state records of all state owners at one moment (`StateRecords` in `store/recovery/replay.py`).
 
     Each record is encoded when the iterator reaches it.
     """

@@ -331,7 +331,7 @@ class Store:
         """Write a checkpoint if the start replayed more than `recovery_checkpoint_bytes`.
 
         Without it, a broker that is killed again and again would replay more of the log at each start. Blocks. The
-        method must be called after all owners of state were created and before the Flusher sets the executors. If the
+        method must be called after all state owners were created and before the Flusher sets the executors. If the
         disk fails, the store continues without this checkpoint.
         """
         replayed_bytes = self.recovery.end_position - max(self.recovery.checkpoint_position, 0)

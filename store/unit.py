@@ -7,12 +7,12 @@ store does not interpret frames: `form` is the number of the frame format, which
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from duolog.store.entry import Buffer, Slot
+from duolog.store.entry import Buffer, EntrySlot
 from duolog.store.index.queue import Queue
 
 # stamp(buffer, at, slot) writes the values that are known only at the append (offset, position, store time) into the
 # frame that starts at `buffer[at]`. It must not change the size of the frame.
-Stamp = Callable[[bytearray, int, Slot], None]
+Stamp = Callable[[bytearray, int, EntrySlot], None]
 
 
 @dataclass(slots=True)

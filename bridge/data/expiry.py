@@ -31,7 +31,7 @@ from duolog.delay.requested_delay import DelayRefused, too_far
 from duolog.protocol.convert import to_kafka
 from duolog.protocol.kafka.record_batch import Header
 from duolog.protocol.rocketmq.messages import properties
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
 
@@ -60,12 +60,12 @@ class ExpiringQueues:
         """Make the state records that the unit of a message with an expiry needs in this queue."""
         return [] if key in self else [QueuesExpire([key])]
 
-    def _replay_queues(self, record: QueuesExpire, slot: Slot) -> None:
+    def _replay_queues(self, record: QueuesExpire, slot: EntrySlot) -> None:
         for key in record.keys:
             self._snapshot_copy.before_change(key >> QUEUE_ID_BITS)
             self._topics.setdefault(key >> QUEUE_ID_BITS, set()).add(key)
 
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: EntrySlot) -> None:
         self._snapshot_copy.before_change(record.number)
         self._topics.pop(record.number, None)
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.unit import Stamp
 
 ROCKETMQ_STAMP: Final[Stamp] = rocketmq_message.stamp
@@ -26,14 +26,14 @@ class KafkaStamps:
 
 
 def _create_time_stamp(leader_epoch: int) -> Stamp:
-    def stamp(buffer: bytearray, at: int, slot: Slot) -> None:
+    def stamp(buffer: bytearray, at: int, slot: EntrySlot) -> None:
         record_batch.stamp(buffer, at, slot.base_offset, leader_epoch)
 
     return stamp
 
 
 def _log_append_time_stamp(leader_epoch: int) -> Stamp:
-    def stamp(buffer: bytearray, at: int, slot: Slot) -> None:
+    def stamp(buffer: bytearray, at: int, slot: EntrySlot) -> None:
         record_batch.stamp(buffer, at, slot.base_offset, leader_epoch)
         record_batch.stamp_log_append_time(buffer, at, slot.stored_ms)
 

@@ -47,7 +47,7 @@ from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.idempotency_keys import IdempotencyKeys
 from duolog.bridge.state.lag import GroupLags
-from duolog.bridge.state.leases import Leases
+from duolog.bridge.state.leases import ReaderLeases
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.tracing.span_queue import SpanQueue
@@ -154,7 +154,7 @@ class HttpContext:
     state_log: StateLog
     topics: Topics
     security: Security
-    leases: Leases
+    leases: ReaderLeases
     messages: MessageContext
     delayed: DelayedContext
     groups: GroupContext

@@ -76,7 +76,7 @@ class Serving(Describing, Protocol):
 class KafkaContext:
     """The collaborators of Kafka's handlers; `Core.open_log` makes it.
 
-    The class has more than 15 fields because 45 APIs share it: each field is one owner of state or one service, a
+    The class has more than 15 fields because 45 APIs share it: each field is one state owner or one service, a
     handler uses three or four of them, and Produce and Fetch reach each in one step.
     """
 

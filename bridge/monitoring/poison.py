@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duolog.bridge.records.broker import RecordsAcknowledged, RecordsSetAside
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.errors import Fatal, StoreError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class PoisonRecords:
             self._save_mono_ms = mono_ms + SAVE_RETRY_MS
             self._state_log.commit([*_records_of(self._unsaved.values())], now_ms)
 
-    def _replay(self, record: RecordsSetAside, slot: Slot) -> None:
+    def _replay(self, record: RecordsSetAside, slot: EntrySlot) -> None:
         for row in record.rows:
             found = SetAsideRecord(*row, is_acknowledged=False)
             name = found.kind, found.place
@@ -146,7 +146,7 @@ class PoisonRecords:
             if name not in self._kept:
                 self._keep(found)
 
-    def _replay_acknowledged(self, record: RecordsAcknowledged, slot: Slot) -> None:
+    def _replay_acknowledged(self, record: RecordsAcknowledged, slot: EntrySlot) -> None:
         for kind, place in record.names:
             row = self._kept.get((kind, place))
             if row is not None:

@@ -54,14 +54,24 @@ class AnswerBuffer:
     """The answers of one connection. Invariant: `pending_bytes` is part of `Connections.answer_bytes` until `drop`."""
 
     __slots__ = (
-        "_all", "_charged_bytes", "_handed_bytes", "_is_choked", "_owner", "_ready", "_ready_bytes", "_sent_bytes_seen",
-        "_server", "_transport", "_unsent_bytes", "progress_mono_ms",
+        "_all",
+        "_charged_bytes",
+        "_connection",
+        "_handed_bytes",
+        "_is_choked",
+        "_ready",
+        "_ready_bytes",
+        "_sent_bytes_seen",
+        "_server",
+        "_transport",
+        "_unsent_bytes",
+        "progress_mono_ms",
     )  # fmt: skip
 
     _transport: asyncio.Transport
 
-    def __init__(self, owner: AnsweringConnection, server: Server) -> None:
-        self._owner, self._server, self._all = owner, server, server.connections
+    def __init__(self, connection: AnsweringConnection, server: Server) -> None:
+        self._connection, self._server, self._all = connection, server, server.connections
         self._ready: list[Buffer] = []  # Sent at the end of this loop turn.
         self._ready_bytes = 0
         self._is_choked = False  # The transport has bytes that the socket did not take.
@@ -90,7 +100,7 @@ class AnswerBuffer:
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Write an answer at the end of the loop turn. Its promise must be kept already."""
-        if self._owner.closed:
+        if self._connection.closed:
             return
         if not self._ready:
             self._server.answering(self)
@@ -103,8 +113,8 @@ class AnswerBuffer:
         """Give all ready answers to the transport, in one call."""
         pieces, size = self._ready, self._ready_bytes
         self._ready, self._ready_bytes = [], 0
-        owner, connections = self._owner, self._all
-        if owner.closed or not pieces:
+        connection, connections = self._connection, self._all
+        if connection.closed or not pieces:
             return
         if len(pieces) == 1:
             self._transport.write(pieces[0])
@@ -114,20 +124,20 @@ class AnswerBuffer:
             self._transport.writelines(joined(pieces))
         self._handed_bytes += size
         connections.sent_bytes += size
-        owner.active_mono_ms = connections.mono_ms
-        if self._is_choked and not owner.closed:
+        connection.active_mono_ms = connections.mono_ms
+        if self._is_choked and not connection.closed:
             self._unsent_bytes += size
             self._count(size)
 
     def failed(self, error: Exception) -> None:
         """Close the connection, because `flush` raised this error."""
-        self._owner.broken(error, "write")
+        self._connection.broken(error, "write")
 
     # -- Memory
 
     def charge(self, size: int) -> None:
         """Add `size` bytes of finished answers that wait; a negative size subtracts them."""
-        if self._owner.closed:
+        if self._connection.closed:
             return
         if not self.pending_bytes:
             self.progress_mono_ms = self._all.mono_ms
@@ -142,7 +152,7 @@ class AnswerBuffer:
     def taken(self) -> None:
         """Note that the socket has taken all bytes."""
         self._is_choked = False
-        if not self._owner.closed:
+        if not self._connection.closed:
             unsent_bytes, self._unsent_bytes = self._unsent_bytes, 0
             self._count(-unsent_bytes)
 
@@ -152,7 +162,7 @@ class AnswerBuffer:
         limits = connections.limits
         is_above = connections.answer_bytes > limits.answer_bytes_max
         if pending_bytes > limits.unsent_bytes_max or (pending_bytes and is_above):
-            self._owner.hold()
+            self._connection.hold()
             if connections.answer_bytes > 2 * limits.answer_bytes_max:
                 connections.close_slowest_reader()
 
@@ -183,7 +193,7 @@ class AnswerBuffer:
 
         The connection and its answers would keep each other alive until the garbage collector runs.
         """
-        self._owner = CLOSED
+        self._connection = CLOSED
         self._ready.clear()
         self._ready_bytes = self._unsent_bytes = self._charged_bytes = 0
 

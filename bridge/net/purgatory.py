@@ -30,7 +30,7 @@ HELD_QUEUE_BYTES = 512  # About the memory of each queue that a held request wat
 NOTIFIED_AT_ONCE = 256  # Requests in one turn of the loop, at 10 to 40 us each.
 QUEUES_OF_REQUEST = 25  # A request that watches more queues counts as one more for each so many, at 1.5 us a queue.
 HELD_BYTES_MAX = 256 << 20  # The default of `limits.held_bytes_max`.
-OWNER_BYTES_MAX = 32 << 20  # The default of `limits.connection_held_bytes_max`.
+CONNECTION_BYTES_MAX = 32 << 20  # The default of `limits.connection_held_bytes_max`.
 
 
 class Waiting(Protocol):
@@ -49,7 +49,7 @@ class Waiting(Protocol):
         """Report an error that another method raised, and answer if possible. The request is no longer held."""
 
 
-class Owner(Protocol):
+class HoldingConnection(Protocol):
     """The connection of a held request."""
 
     held_bytes: int  # Invariant: the sum over its held requests.
@@ -58,12 +58,12 @@ class Owner(Protocol):
 class Held:
     """One request in the purgatory, as `hold` returns it."""
 
-    __slots__ = ("keys", "owner", "size", "timer", "waiting", "weight")
+    __slots__ = ("connection", "keys", "size", "timer", "waiting", "weight")
 
-    def __init__(self, waiting: Waiting, keys: tuple[int, ...], owner: Owner, size: int) -> None:
+    def __init__(self, waiting: Waiting, keys: tuple[int, ...], connection: HoldingConnection, size: int) -> None:
         self.waiting = waiting
         self.keys = keys
-        self.owner = owner
+        self.connection = connection
         self.size = size  # The bytes that count towards the limits.
         self.weight = 1 + len(keys) // QUEUES_OF_REQUEST  # It counts as so many requests of NOTIFIED_AT_ONCE.
         self.timer: WheelTimer[Held] | None = None  # None: not held any more.
@@ -75,11 +75,11 @@ class Purgatory:
     def __init__(
         self,
         bytes_max: int = HELD_BYTES_MAX,
-        owner_bytes_max: int = OWNER_BYTES_MAX,
+        connection_bytes_max: int = CONNECTION_BYTES_MAX,
         contain: Callable[[Exception], None] | None = None,
     ) -> None:
         self._contain = contain or _reraise  # Takes what `Waiting.fail` itself raises.
-        self._bytes_max, self._owner_bytes_max = bytes_max, owner_bytes_max
+        self._bytes_max, self._connection_bytes_max = bytes_max, connection_bytes_max
         self.held_bytes = 0  # Invariant: the sum over held requests.
         self._wheel: Wheel[Held] = Wheel()
         self._due: deque[Held] = deque()  # Due requests that are not expired yet.
@@ -94,7 +94,13 @@ class Purgatory:
         return len(self._wheel) + len(self._due)
 
     def hold(
-        self, waiting: Waiting, keys: Iterable[int], deadline_ms: int, owner: Owner, *, extra_bytes: int = 0
+        self,
+        waiting: Waiting,
+        keys: Iterable[int],
+        deadline_ms: int,
+        connection: HoldingConnection,
+        *,
+        extra_bytes: int = 0,
     ) -> Held | None:
         """Hold a request. Returns None if that exceeds a limit; then the caller must answer at once.
 
@@ -104,11 +110,11 @@ class Purgatory:
         if len(unique) > 1:
             unique = tuple(dict.fromkeys(unique))
         size = HELD_REQUEST_BYTES + len(unique) * HELD_QUEUE_BYTES + extra_bytes
-        if self.held_bytes + size > self._bytes_max or owner.held_bytes + size > self._owner_bytes_max:
+        if self.held_bytes + size > self._bytes_max or connection.held_bytes + size > self._connection_bytes_max:
             return None
         self.held_bytes += size
-        owner.held_bytes += size
-        held = Held(waiting, unique, owner, size)
+        connection.held_bytes += size
+        held = Held(waiting, unique, connection, size)
         held.timer = self._wheel.add(deadline_ms, held)
         self._heavy_count += held.weight > 1
         for key in held.keys:
@@ -221,7 +227,7 @@ class Purgatory:
         held.timer = None
         self._heavy_count -= held.weight > 1
         self.held_bytes -= held.size
-        held.owner.held_bytes -= held.size
+        held.connection.held_bytes -= held.size
         for key in held.keys:
             watchers = self._watchers[key]
             del watchers[held]

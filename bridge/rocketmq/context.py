@@ -1,6 +1,6 @@
 """The context of RocketMQ's handlers: one frozen object that names all that they use.
 
-    RocketMQState     the owners of state; they exist before the log is opened, which replays their records
+    RocketMQState     the state owners; they exist before the log is opened, which replays their records
     RocketMQContext   the state, the open log and the connections; `Core.open_log` makes it
 
 A handler gets the whole context. A class that lives longer than one request gets only the objects that it uses.

@@ -7,7 +7,7 @@ from typing import Final
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.records.security import RulesAdded, RulesRemoved
 from duolog.bridge.security.rules import ResourceType, Rule, RuleIndex, checked
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.state_log import StateLog
 
 RULES_IN_RECORD: Final = 500
@@ -70,7 +70,7 @@ class Acls:
 
     # -- Replay
 
-    def _replay_added(self, record: RulesAdded, slot: Slot) -> None:
+    def _replay_added(self, record: RulesAdded, slot: EntrySlot) -> None:
         for stored in record.rules:
             rule = Rule.of(stored)
             if rule not in self._rules:
@@ -78,7 +78,7 @@ class Acls:
                 self._indexes[rule.resource_type].add(rule)
         self.on_changed()
 
-    def _replay_removed(self, record: RulesRemoved, slot: Slot) -> None:
+    def _replay_removed(self, record: RulesRemoved, slot: EntrySlot) -> None:
         for stored in record.rules:
             rule = Rule.of(stored)
             if rule in self._rules:

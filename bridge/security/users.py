@@ -13,7 +13,7 @@ from duolog.bridge.records.security import ScramVerifier, UserRemoved, UserSet
 from duolog.bridge.security.passwords import Shapes
 from duolog.bridge.security.rules import NAME_CHARACTERS_MAX
 from duolog.bridge.security.scram import Mechanism
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.state_log import StateLog
 
 GROUPS_MAX: Final = 64  # Groups of one user.
@@ -118,7 +118,7 @@ class Users:
 
     # -- Replay
 
-    def _replay_set(self, record: UserSet, slot: Slot) -> None:
+    def _replay_set(self, record: UserSet, slot: EntrySlot) -> None:
         known = self._users.get(record.name)
         self.shapes.count(record.scram_sha_256, record.scram_sha_512, 1)
         self._forget_shapes(known)
@@ -130,7 +130,7 @@ class Users:
         self._users[record.name] = User(record, login)
         self.on_changed()
 
-    def _replay_removed(self, record: UserRemoved, slot: Slot) -> None:
+    def _replay_removed(self, record: UserRemoved, slot: EntrySlot) -> None:
         known = self._users.pop(record.name, None)
         self._forget_shapes(known)
         if known is not None:

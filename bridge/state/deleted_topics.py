@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Final, TypeVar
 
 from duolog.bridge.records.topics import TopicDeleted
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
 
@@ -27,7 +27,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class DeletedTopics:
-    """Runs the sweeps of all owners of state."""
+    """Runs the sweeps of all state owners."""
 
     def __init__(self, state_log: StateLog, knows_topic: Callable[[int], bool]) -> None:
         self._knows_topic = knows_topic
@@ -54,7 +54,7 @@ class DeletedTopics:
     def _is_deleted(self, key: int) -> bool:
         return not self._knows_topic(key >> QUEUE_ID_BITS)
 
-    def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+    def _replay_deleted(self, record: TopicDeleted, slot: EntrySlot) -> None:
         self._is_wanted = True
 
 

@@ -23,7 +23,7 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import CommittedOffset, GroupDeleted, GroupOffsetsCommitted, GroupOffsetsDeleted
 from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.store.copy_on_write import CopyOnWrite
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
@@ -303,7 +303,7 @@ class GroupOffsets:
 
     # -- Replay
 
-    def _replay_committed(self, record: GroupOffsetsCommitted, slot: Slot) -> None:
+    def _replay_committed(self, record: GroupOffsetsCommitted, slot: EntrySlot) -> None:
         if self._snapshot.is_active:
             self._snapshot.before_change(record.group)
         group = self._groups.get(record.group)
@@ -322,13 +322,13 @@ class GroupOffsets:
         if self._collected:
             self._drop_collected(record.group, [position.key for position in record.positions])
 
-    def _replay_deleted(self, record: GroupOffsetsDeleted, slot: Slot) -> None:
+    def _replay_deleted(self, record: GroupOffsetsDeleted, slot: EntrySlot) -> None:
         group = self._groups.get(record.group)
         if group is not None:
             self._forget(record.group, group, record.keys)
         self._drop_collected(record.group, record.keys)
 
-    def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+    def _replay_group_deleted(self, record: GroupDeleted, slot: EntrySlot) -> None:
         if self._snapshot.is_active:
             self._snapshot.before_change(record.group)
         group = self._groups.pop(record.group, None)

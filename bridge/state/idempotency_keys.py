@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from duolog.bridge.config import HttpOptions
 from duolog.bridge.records.timers import TimerRequested, TimerRequestsKnown
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
 
@@ -93,12 +93,12 @@ class IdempotencyKeys:
 
     # -- Replay
 
-    def _replay(self, record: TimerRequested, slot: Slot) -> None:
+    def _replay(self, record: TimerRequested, slot: EntrySlot) -> None:
         self._answered[record.request] = Answered(
             record.body, record.due_ms, slot.position - record.behind, record.key, record.at_ms
         )
 
-    def _replay_known(self, record: TimerRequestsKnown, slot: Slot) -> None:
+    def _replay_known(self, record: TimerRequestsKnown, slot: EntrySlot) -> None:
         for row in record.rows:
             self._answered.setdefault(row[0], Answered(*row[1:]))
 

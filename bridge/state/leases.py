@@ -45,7 +45,7 @@ class HeldLog(Protocol):
 
 
 @dataclass(slots=True)
-class Lease:
+class ReaderLease:
     """The lease of one reader."""
 
     id: str
@@ -61,39 +61,39 @@ class Lease:
         self.until_mono_ms = min(mono_ms + self.lease_ms, self.ends_mono_ms)
 
 
-class Leases:
+class ReaderLeases:
     """The leases of one broker, by id."""
 
     def __init__(self, held_log: HeldLog, options: LeasesOptions) -> None:
         self._log, self._options = held_log, options
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, ReaderLease] = {}
         self._by_address: Counter[str] = Counter()
         self._check_mono_ms = 0
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def get(self, lease_id: str) -> Lease | None:
+    def get(self, lease_id: str) -> ReaderLease | None:
         """Return the lease with this id, or None if there is none or it has ended."""
         return self._leases.get(lease_id)
 
-    def take(self, topics: Sequence[Topic], address: str, lease_ms: int, mono_ms: int) -> Lease:
+    def take(self, topics: Sequence[Topic], address: str, lease_ms: int, mono_ms: int) -> ReaderLease:
         """Grant a lease on the whole log; `narrow` then limits it to what is read. Raises TooManyLeases."""
         self._check_room(address, mono_ms)
         ends_mono_ms = mono_ms + self._options.hold_ms_max
-        lease = Lease(secrets.token_urlsafe(ID_BYTES), topics, address, 0, lease_ms, 0, ends_mono_ms)
+        lease = ReaderLease(secrets.token_urlsafe(ID_BYTES), topics, address, 0, lease_ms, 0, ends_mono_ms)
         lease.renew(mono_ms)
         self._leases[lease.id] = lease
         self._by_address[address] += 1
         self._hold()
         return lease
 
-    def narrow(self, lease: Lease, held_from: int) -> None:
+    def narrow(self, lease: ReaderLease, held_from: int) -> None:
         """Limit a lease to the log from this position on."""
         lease.held_from = held_from
         self._hold()
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: ReaderLease) -> None:
         """End a lease; does nothing if it has ended."""
         if self._leases.pop(lease.id, None) is None:
             return

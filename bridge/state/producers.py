@@ -37,7 +37,7 @@ from duolog.bridge.records.timers import DelayedBatch
 from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.protocol.kafka.record_batch import ATTRIBUTES_AT, CONTROL_BIT, BatchHeader
 from duolog.store.copy_on_write import CopyOnWrite
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.log.format import NO_OFFSET
 from duolog.store.state_log import StateLog
 
@@ -151,7 +151,7 @@ class Producers:
             f"producer {header.producer_id} in epoch {epoch} sent sequence {first}; {expected} was expected"
         )
 
-    def remember_header(self, key: int, slot: Slot, header: BatchHeader) -> None:
+    def remember_header(self, key: int, slot: EntrySlot, header: BatchHeader) -> None:
         """Add a batch to its producer's window right after it was appended."""
         batch = ProducerBatch(
             header.base_sequence, header.last_sequence, slot.base_offset, slot.position, slot.stored_ms
@@ -170,7 +170,7 @@ class Producers:
         self._windows.move_to_end(name)
         self._forget(batch.stored_ms)
 
-    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+    def replay_frame(self, key: int, slot: EntrySlot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         """Add a frame of the log to its producer's window, if it is a batch of an idempotent producer."""
         if form != KAFKA:
             return
@@ -216,16 +216,16 @@ class Producers:
 
     # -- Replay
 
-    def _replay_reserved(self, record: ProducerIdsReserved, slot: Slot) -> None:
+    def _replay_reserved(self, record: ProducerIdsReserved, slot: EntrySlot) -> None:
         self._reserved = max(self._reserved, record.next_id)
 
-    def _replay_windows(self, record: ProducerWindows, slot: Slot) -> None:
+    def _replay_windows(self, record: ProducerWindows, slot: EntrySlot) -> None:
         for key, producer_id, epoch, batches, stored_ms, last_sequence in record.windows:
             window = self._windows[producer_id, key] = _Window(epoch, stored_ms, last_sequence)
             window.batches += batches
             self._windows.move_to_end((producer_id, key))
 
-    def _replay_delayed(self, record: DelayedBatch, slot: Slot) -> None:
+    def _replay_delayed(self, record: DelayedBatch, slot: EntrySlot) -> None:
         key, producer_id, epoch, first, last = (
             record.key, record.producer_id, record.epoch, record.first_sequence, record.last_sequence,
         )  # fmt: skip

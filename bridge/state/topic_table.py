@@ -26,7 +26,7 @@ from duolog.bridge.state.group_topics import GroupTopics
 from duolog.bridge.state.system_topics import SystemTopic, is_reserved
 from duolog.bridge.state.topic_configs import TopicSettings
 from duolog.protocol import names
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.index.queue import QUEUE_ID_BITS, Queue
 from duolog.store.state_log import StateLog
 
@@ -187,7 +187,7 @@ class TopicTable:
 
     # -- Replay
 
-    def _replay_created(self, record: TopicCreated, slot: Slot) -> None:
+    def _replay_created(self, record: TopicCreated, slot: EntrySlot) -> None:
         if record.number in self._by_number:
             return  # The log may contain a snapshot twice.
         system = self.system.get(record.name)
@@ -216,7 +216,7 @@ class TopicTable:
     def _settings(self, configs: Mapping[str, str]) -> TopicSettings:
         return topic_configs.settings(configs, self.config_defaults) if configs else self._default_settings
 
-    def _replay_changed(self, record: TopicChanged, slot: Slot) -> None:
+    def _replay_changed(self, record: TopicChanged, slot: EntrySlot) -> None:
         topic = self._by_number.get(record.number)
         if topic is None:
             return
@@ -234,13 +234,13 @@ class TopicTable:
         self._bind(topic)
         self.version += 1
 
-    def _replay_origins(self, record: OriginsAdded, slot: Slot) -> None:
+    def _replay_origins(self, record: OriginsAdded, slot: EntrySlot) -> None:
         topic = self._by_number.get(record.number)
         if topic is not None:
             self._snapshot_copies.before_change(record.number)
             topic.origins |= frozenset(record.origins)
 
-    def _replay_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+    def _replay_deleted(self, record: TopicDeleted, slot: EntrySlot) -> None:
         self._snapshot_copies.before_change(record.number)
         topic = self._by_number.pop(record.number, None)
         if topic is not None:
@@ -250,10 +250,10 @@ class TopicTable:
             del self._by_rocketmq_name[topic.rocketmq_name]
             self.version += 1
 
-    def _replay_numbers_used(self, record: TopicNumbersUsed, slot: Slot) -> None:
+    def _replay_numbers_used(self, record: TopicNumbersUsed, slot: EntrySlot) -> None:
         self.next_number = max(self.next_number, record.next_number)
 
-    def _replay_epochs(self, record: LeaderEpochsStarted, slot: Slot) -> None:
+    def _replay_epochs(self, record: LeaderEpochsStarted, slot: EntrySlot) -> None:
         for start in record.starts:
             number, queue_id = Queue.split(start.key)
             topic = self._by_number.get(number)

@@ -30,7 +30,7 @@ from typing import Final, Protocol
 
 from duolog.bridge.config import RetentionOptions
 from duolog.bridge.records.broker import ClockDoubted
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
 
@@ -187,7 +187,7 @@ class WallTime:
         except StoreError as error:
             log.warning("schedules still wait, for times of the wrong clock: reason=%r", str(error))
 
-    def _replay(self, record: ClockDoubted, slot: Slot) -> None:
+    def _replay(self, record: ClockDoubted, slot: EntrySlot) -> None:
         self._recorded_ms = record.ahead_ms
 
 

@@ -35,7 +35,7 @@ from duolog.protocol.kafka.record_batch import Record as KafkaRecord
 from duolog.protocol.rocketmq.messages import tags
 from duolog.protocol.rocketmq.messages.message import NO_HOST, Message, Writer
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from duolog.store.entry import Appended, Promise, Slot, Stored
+from duolog.store.entry import Appended, EntrySlot, Promise, Stored
 from duolog.store.errors import updating_state
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
@@ -145,7 +145,7 @@ class HalfMessageLog:
         body = half_batch(record, topic.name, queue_id)
         return Frame(self.half_queue, frame_formats.KAFKA, body, 1, record.timestamp_ms, tags.NO_TAG, WAITING_STAMP)
 
-    def follow_kafka(self, topic: Topic, request: HalfRequest, slot: Slot) -> None:
+    def follow_kafka(self, topic: Topic, request: HalfRequest, slot: EntrySlot) -> None:
         """Follow an appended frame of `kafka_frame`."""
         with updating_state("a half message"):
             self._replay.follow_kafka(topic.name, request, slot)

@@ -13,7 +13,7 @@ from duolog.bridge.records.topics import TopicCreated
 from duolog.bridge.transactions.half_properties import check_back_of
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.index.queue import queue_key
 from duolog.store.state_log import StateLog
 from duolog.txn.half import HalfMessages
@@ -44,7 +44,7 @@ class HalfMessageReplay:
 
     # -- Live and at recovery
 
-    def follow_kafka(self, topic: str, request: HalfRequest, slot: Slot) -> None:
+    def follow_kafka(self, topic: str, request: HalfRequest, slot: EntrySlot) -> None:
         """Follow an appended half message of a Kafka producer."""
         immunity_ms = request.immunity_ms if request.check_url else self._immunity_max_ms
         self._state.prepared(slot.base_offset, request.check_url, slot.stored_ms, immunity_ms)
@@ -57,7 +57,7 @@ class HalfMessageReplay:
 
     # -- Recovery
 
-    def _replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+    def _replay_frame(self, key: int, slot: EntrySlot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         if key == self.half_key and form == frame_formats.KAFKA:
             half = read_half(frame)
             self.follow_kafka(half.topic, half.request, slot)
@@ -69,17 +69,17 @@ class HalfMessageReplay:
             for offset, number in zip(offsets, extra, strict=True):
                 self.follow_verdict(int(offset), HalfVerdict(number))
 
-    def _replay_topic(self, record: TopicCreated, slot: Slot) -> None:
+    def _replay_topic(self, record: TopicCreated, slot: EntrySlot) -> None:
         if record.name == HALF_TOPIC:
             self.half_key = queue_key(record.number, 0)
         elif record.name == OP_HALF_TOPIC:
             self._op_key = queue_key(record.number, 0)
 
-    def _replay_checked(self, record: HalvesChecked, slot: Slot) -> None:
+    def _replay_checked(self, record: HalvesChecked, slot: EntrySlot) -> None:
         self._state.checked(record.offsets, record.at_ms)
         self._state.checked(record.postponed, record.at_ms, counts=False)
 
-    def _replay_open(self, record: HalvesOpen, slot: Slot) -> None:
+    def _replay_open(self, record: HalvesOpen, slot: EntrySlot) -> None:
         self._state.restore(
             OpenPage(
                 record.offsets,
@@ -91,10 +91,10 @@ class HalfMessageReplay:
             )
         )
 
-    def _replay_verdicts(self, record: HalfVerdicts, slot: Slot) -> None:
+    def _replay_verdicts(self, record: HalfVerdicts, slot: EntrySlot) -> None:
         self._state.restore_verdicts(record.end_offset, zlib.decompress(record.verdicts))
 
-    def _replay_ids(self, record: HalfIdsKnown, slot: Slot) -> None:
+    def _replay_ids(self, record: HalfIdsKnown, slot: EntrySlot) -> None:
         self._ids.restore(record.ids)
 
     def _snapshot(self) -> Iterable[Record]:

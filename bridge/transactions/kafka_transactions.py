@@ -33,7 +33,7 @@ from duolog.delay.rows import Timer, marks_of
 from duolog.delay.timers import Timers
 from duolog.protocol.kafka import marker
 from duolog.protocol.kafka.record_batch import BatchHeader, read_header
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.errors import updating_state
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
@@ -170,7 +170,7 @@ class Transactions:
         except ProducerFenced as error:
             raise InvalidProducerEpoch(str(error)) from error
 
-    def wrote(self, key: int, producer_id: int, slot: Slot) -> None:
+    def wrote(self, key: int, producer_id: int, slot: EntrySlot) -> None:
         """Follow an appended transactional batch, live and at recovery."""
         _, base_offset, stored_ms = slot
         self.isolation.begin(key, producer_id, base_offset)
@@ -276,7 +276,7 @@ class Transactions:
             frames.append(Frame(queue, frame_formats.KAFKA, body))
         return frames
 
-    def _ended(self, key: int, slot: Slot, frame: bytearray | memoryview) -> None:
+    def _ended(self, key: int, slot: EntrySlot, frame: bytearray | memoryview) -> None:
         """Follow an appended marker, live and at recovery."""
         producer_id = read_header(frame).producer_id
         self.isolation.end(key, producer_id, slot.base_offset, is_aborted=not marker.is_commit(frame))
@@ -319,7 +319,7 @@ class Transactions:
 
     # -- Replay
 
-    def _replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+    def _replay_frame(self, key: int, slot: EntrySlot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         if form != frame_formats.KAFKA or not marker.is_transactional(frame):
             return
         if marker.is_marker(frame):
@@ -327,7 +327,7 @@ class Transactions:
         else:
             self.wrote(key, read_header(frame).producer_id, slot)
 
-    def _replay_delayed(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+    def _replay_delayed(self, slot: EntrySlot, form: int, size: int, extra: bytes) -> None:
         key, due_ms, producer_id, entity = entry_extra.decode_held(extra)
         transaction = self.coordinator.of_producer(producer_id)
         if transaction is not None:

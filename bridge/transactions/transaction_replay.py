@@ -14,7 +14,7 @@ from duolog.bridge.records.transactions import (
     TransactionGrew,
 )
 from duolog.bridge.state.topics import Topics
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
 from duolog.txn.coordinator import NO_EPOCH, NO_PRODUCER, Coordinator, Producer, State
@@ -51,7 +51,7 @@ class TransactionReplay:
         queues = state_log.on_copied_snapshot(lambda: isolation.keys, self._records_of_queue)
         isolation.before_change = queues.before_change
 
-    def _replay_settled(self, record: TransactionalIdSettled, slot: Slot) -> None:
+    def _replay_settled(self, record: TransactionalIdSettled, slot: EntrySlot) -> None:
         before = None
         if record.id_before != NO_PRODUCER:
             before = Producer(record.id_before, record.epoch_before)
@@ -63,7 +63,7 @@ class TransactionReplay:
             record.transactional_id, producer, record.timeout_ms, State(record.state), before, record.at_ms
         )
 
-    def _replay_grew(self, record: TransactionGrew, slot: Slot) -> None:
+    def _replay_grew(self, record: TransactionGrew, slot: EntrySlot) -> None:
         transaction = self._coordinator.of_producer(record.producer_id)
         if transaction is None:
             return
@@ -73,11 +73,11 @@ class TransactionReplay:
             known = ((each.key, each) for each in record.positions if each.key >> QUEUE_ID_BITS in self._topics)
             self._coordinator.add_positions(transaction, record.group, known)
 
-    def _replay_forgotten(self, record: TransactionalIdsForgotten, slot: Slot) -> None:
+    def _replay_forgotten(self, record: TransactionalIdsForgotten, slot: EntrySlot) -> None:
         for transactional_id in record.transactional_ids:
             self._coordinator.forget(transactional_id)
 
-    def _replay_queue(self, record: QueueTransactions, slot: Slot) -> None:
+    def _replay_queue(self, record: QueueTransactions, slot: EntrySlot) -> None:
         if record.key >> QUEUE_ID_BITS not in self._topics:
             return
         columns = array("q", record.aborted)
@@ -90,7 +90,7 @@ class TransactionReplay:
         else:
             self._isolation.restore(record.key, record.open, aborted)
 
-    def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+    def _replay_group_deleted(self, record: GroupDeleted, slot: EntrySlot) -> None:
         self._coordinator.forget_group(record.group)
 
     # -- Snapshots

@@ -1,4 +1,4 @@
-"""The class Compaction: writes the timers of several sorted tables, except the deleted ones, to new tables."""
+"""The class TableCompaction: writes the timers of several sorted tables, except the deleted ones, to new tables."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ from duolog.store.files import Files
 TABLE_BYTES = 256 << 20
 
 
-class Compaction:
+class TableCompaction:
     """One compaction. It is made in the loop, and a worker calls `run`."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The class Flush: reads the messages of frozen rows from the log, and writes them to a sorted table, in a worker."""
+"""The class MemtableFlush: reads the messages of frozen rows and writes them to a sorted table, in a worker."""
 
 from collections.abc import Callable, Sequence
 from heapq import merge
@@ -17,7 +17,7 @@ READ_AT_ONCE: Final = 4_096  # Messages in one read. After each read the thread 
 Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # May block; raises OSError and StoreError.
 
 
-class Flush:
+class MemtableFlush:
     """One flush. It is made in the loop with blocks of rows in due order, and a worker calls `run`."""
 
     def __init__(self, blocks: Sequence[bytes], read: Read, begin: Callable[[], TableWriter]) -> None:

@@ -7,7 +7,7 @@ The *manifest* is a tuple of `TableEntry`, which one record of the log has. A ta
 names it; its `TableEntry` also says how many bytes of its tombstone file are valid. Every change of the manifest takes
 the same three steps, so a crash leaves either the old tables or the new ones:
 
-    1. in a worker    write the files and make them durable     TableWriter.finish, TombstoneWrite.run, Compaction.run
+    1. in a worker    write the files and make them durable     TableWriter.finish, `run` of the others
     2. in the loop    commit the new manifest to the log        added, with_tombstones, compacted, with_starts; `switch`
     3. in a worker    remove old files once it is durable       removal
 
@@ -27,7 +27,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 
-from duolog.delay.tables.compaction import TABLE_BYTES, Compaction
+from duolog.delay.tables.compaction import TABLE_BYTES, TableCompaction
 from duolog.delay.tables.logged_tombstones import LoggedTombstones, pack_rows
 from duolog.delay.tables.sorted_table import RowRef, SortedTable
 from duolog.delay.tables.table_format import TableEntry, TableFile, files_of, table_path
@@ -42,7 +42,7 @@ DELETED_SHARE = 0.5  # A table with a greater share of deleted timers is written
 
 SET_ASIDE = ".damaged"  # The suffix of the name of a file that could not be opened.
 
-Manifest = tuple[TableEntry, ...]
+TableManifest = tuple[TableEntry, ...]
 
 log = logging.getLogger("delay")
 
@@ -58,7 +58,7 @@ class Tables:
     """
 
     def __init__(self, files: Files) -> None:
-        self.manifest: Manifest = ()
+        self.manifest: TableManifest = ()
         self.logged = LoggedTombstones()
         # Called after each block that a worker writes, so that other threads run.
         self.pause: Callable[[], object] = _go_on
@@ -69,14 +69,14 @@ class Tables:
         self._ready: dict[int, SortedTable] = {}
         self._retired: list[SortedTable] = []  # No longer current; their files are not removed yet.
         self._next_number = 1
-        self._compaction: Compaction | None = None
+        self._compaction: TableCompaction | None = None
         # The number of timers in tables that were set aside at the start, or closed with damaged blocks.
         self._lost_before = 0
         self.is_repaired = False
 
     # -- The manifest
 
-    def switch(self, manifest: Manifest) -> None:
+    def switch(self, manifest: TableManifest) -> None:
         """Replay a manifest: make exactly the tables that it names current."""
         self.manifest = manifest
         self.logged.keep({entry.number for entry in manifest})
@@ -235,7 +235,7 @@ class Tables:
         number = self._reserve(1)
         return lambda: TableWriter(self._files, number, pause=self.pause)
 
-    def added(self, tables: Iterable[SortedTable]) -> Manifest:
+    def added(self, tables: Iterable[SortedTable]) -> TableManifest:
         """Return the manifest with these new tables."""
         self._ready = {table.entry.number: table for table in tables}
         return (*self.manifest, *(table.entry for table in self._ready.values()))
@@ -255,14 +255,14 @@ class Tables:
         """Return all tombstones that neither the log nor a file has, packed for `log_tombstones`."""
         return b"".join([pack_rows(number, table.tombstones.unwritten) for number, table in self._current.items()])
 
-    def with_tombstones(self, writes: Sequence[TombstoneWrite]) -> Manifest:
+    def with_tombstones(self, writes: Sequence[TombstoneWrite]) -> TableManifest:
         """Return the manifest in which the tombstones of these writes are valid."""
         ends = {write.number: write.end for write in writes}
         return tuple(
             entry._replace(tombstone_bytes=ends.get(entry.number, entry.tombstone_bytes)) for entry in self.manifest
         )
 
-    def with_starts(self, starts: Mapping[int, int], manifest: Manifest | None = None) -> Manifest:
+    def with_starts(self, starts: Mapping[int, int], manifest: TableManifest | None = None) -> TableManifest:
         """Return the manifest in which all timers before these ordinals, by table number, are deleted.
 
         Tables in which no timer is left are left out. Tables that are being compacted are not changed. `manifest` is
@@ -278,14 +278,14 @@ class Tables:
             result.append(entry)
         return tuple(result)
 
-    def compact(self, inputs: Sequence[SortedTable]) -> Compaction:
+    def compact(self, inputs: Sequence[SortedTable]) -> TableCompaction:
         """Begin a compaction of these tables. Only one compaction is under way at a time.
 
         A worker runs it; then the caller commits the manifest that `compacted` returns.
         """
         assert self._compaction is None, "a compaction is under way"
         size = sum(table.entry.size for table in inputs)
-        self._compaction = Compaction(self._files, inputs, self._reserve(size // TABLE_BYTES + 1), self.pause)
+        self._compaction = TableCompaction(self._files, inputs, self._reserve(size // TABLE_BYTES + 1), self.pause)
         self._pin(inputs)
         return self._compaction
 
@@ -303,7 +303,7 @@ class Tables:
         enough = (alike[: 2 * COMPACTION_WIDTH] for alike in classes.values() if len(alike) >= COMPACTION_WIDTH)
         return next(enough, [])
 
-    def compacted(self) -> Manifest:
+    def compacted(self) -> TableManifest:
         """Return the manifest with the results of the compaction, which has run, instead of its inputs.
 
         Searches the results for the timers that were deleted during the compaction and have no tombstone there yet, so

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Final
 
 from duolog.delay.rows import pack_keys
-from duolog.delay.tables.compaction import Compaction
+from duolog.delay.tables.compaction import TableCompaction
 from duolog.delay.tree.jobs import Context, ManifestChange
 from duolog.store.errors import StoreError
 from duolog.store.workers import Failure
@@ -31,14 +31,14 @@ class CompactionJob:
             compaction = self._context.tables.compact(inputs)
             self._context.submit(compaction.run, partial(self._written, compaction))
 
-    def _written(self, compaction: Compaction, outcome: Failure | None) -> None:
+    def _written(self, compaction: TableCompaction, outcome: Failure | None) -> None:
         """Copy the new tables, once a worker has written them."""
         if outcome is None:
             self._context.copy(compaction.outputs, partial(self._end, compaction))
         else:
             self._end(compaction, outcome)
 
-    def _end(self, compaction: Compaction, outcome: Failure | None) -> None:
+    def _end(self, compaction: TableCompaction, outcome: Failure | None) -> None:
         context = self._context
         if outcome is None and compaction.unmarked_count > UNMARKED_MAX:
             context.submit(compaction.mark_deleted, partial(self._end, compaction))
@@ -52,7 +52,7 @@ class CompactionJob:
             self._retry_mono_ms = context.mono_ms + RETRY_MS
             context.failed("compaction of delayed messages", outcome)
 
-    def _commit(self, compaction: Compaction) -> Failure | None:
+    def _commit(self, compaction: TableCompaction) -> Failure | None:
         tables = self._context.tables
         try:
             manifest = tables.compacted()

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from duolog.delay.rows import ROW, TOPIC_SHIFT, pack_keys
-from duolog.delay.tables.flush import Flush
+from duolog.delay.tables.flush import MemtableFlush
 from duolog.delay.tree.jobs import Context, ManifestChange
 from duolog.store.entry import WRITTEN, Promise
 from duolog.store.errors import StoreError
@@ -40,7 +40,7 @@ class FlushJob:
         self.count = 0  # The number of flushes that have ended.
         self._context, self._near_ms = context, near_ms
         self._bytes = 0  # The size of the messages of all frozen rows.
-        self._flush: Flush | None = None  # Set while a worker writes the table.
+        self._flush: MemtableFlush | None = None  # Set while a worker writes the table.
         self._is_unfreezing = False
         self._begun_mono_ms = 0
         self._retry_mono_ms = 0  # No flush begins before this time.
@@ -104,7 +104,7 @@ class FlushJob:
         """Let a worker write the table once the log is written up to its present end, because the worker reads it."""
         context = self._context
         frozen = [*context.pending.memtable.frozen.rows.blocks()]
-        self._flush = flush = Flush(frozen, context.store.reader.read_written, context.tables.new_writer())
+        self._flush = flush = MemtableFlush(frozen, context.store.reader.read_written, context.tables.new_writer())
 
         def run(error: StoreError | None) -> None:
             if error is not None:
@@ -114,7 +114,7 @@ class FlushJob:
 
         context.store.when(Promise(context.store.next_position, WRITTEN), run)
 
-    def _written(self, flush: Flush, outcome: Failure | None) -> None:
+    def _written(self, flush: MemtableFlush, outcome: Failure | None) -> None:
         """Copy the table, once a worker has written it."""
         if outcome is None:
             assert flush.table is not None, "the flush has run"
@@ -122,7 +122,7 @@ class FlushJob:
         else:
             self._end(flush, outcome)
 
-    def _end(self, flush: Flush, outcome: Failure | None) -> None:
+    def _end(self, flush: MemtableFlush, outcome: Failure | None) -> None:
         """Commit a manifest with the table, or put its rows back if that fails."""
         context = self._context
         if outcome is None:
@@ -138,7 +138,7 @@ class FlushJob:
             self._retry_mono_ms = context.mono_ms + FLUSH_RETRY_MS
             context.failed("flush of delayed messages", outcome)
 
-    def _commit(self, flush: Flush) -> StoreError | None:
+    def _commit(self, flush: MemtableFlush) -> StoreError | None:
         """Commit a manifest with the table; it also deletes the timers that were deleted or rescheduled meanwhile."""
         context = self._context
         assert flush.table is not None, "the flush has run"

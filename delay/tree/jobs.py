@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from duolog.delay.pending import PendingTimers
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import TableFile, files_of
-from duolog.delay.tables.tables import Manifest, Tables
+from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tree.cursors import Cursors
 from duolog.delay.tree.deletions import Deletions
 from duolog.store.entry import Promise
@@ -67,7 +67,7 @@ class NoCopies:
 class ManifestChange(NamedTuple):
     """A new manifest, and the changes that come with it. All keys are packed."""
 
-    manifest: Manifest
+    manifest: TableManifest
     flushed: bytes = b""  # The keys of timers that are now in a new table, and no longer in the memtable.
     deleted: bytes = b""  # The keys of timers that are in new tables and were deleted before these became current.
     counted_to: int = 0  # A log position: the tables' tombstones are all deletions that the log has below it.

@@ -31,7 +31,7 @@ from typing import Final
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import KEY, TimerKey
 from duolog.delay.tables.table_format import TableEntry, TableTimer
-from duolog.delay.tables.tables import Manifest, Tables
+from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.compaction_job import CompactionJob
 from duolog.delay.tree.cursors import Read
@@ -249,6 +249,6 @@ class TimerTree:
         self.context.tables.log_tombstones(packed)
 
 
-def manifest_of(rows: Iterable[Iterable[int]]) -> Manifest:
+def manifest_of(rows: Iterable[Iterable[int]]) -> TableManifest:
     """Make a manifest from the values in a record."""
     return tuple(TableEntry(*row) for row in rows)

@@ -11,7 +11,7 @@ All of this happens in memory. `Durability` (`store/durability.py`) writes and s
 
 from collections.abc import Sequence
 
-from duolog.store.entry import Appended, Promise, Slot, new_tuple
+from duolog.store.entry import Appended, EntrySlot, Promise, new_tuple
 from duolog.store.errors import DiskFull, HalfApplied
 from duolog.store.index.index_maintenance import IndexFlusher
 from duolog.store.index.queue import Queue
@@ -122,7 +122,7 @@ class Appender:
 
     # -- Units
 
-    def append_unit(self, entries: Sequence[Entry], now_ms: int, flags: int = 0) -> list[Slot]:
+    def append_unit(self, entries: Sequence[Entry], now_ms: int, flags: int = 0) -> list[EntrySlot]:
         """Append a unit of any entries, control entries included, without checking whether appends are accepted.
 
         Raises EntryTooLarge and any exception that a Stamp raises; nothing has changed then.
@@ -139,7 +139,7 @@ class Appender:
             if type(entry) is FrameRun:
                 entry_count += len(entry.frames) - 1
         chunk = self._log.begin(unit_size)
-        slots: list[Slot] = []
+        slots: list[EntrySlot] = []
         try:
             runs = _put_entries(chunk, sized, stored_ms, slots)
         except BaseException:
@@ -153,7 +153,7 @@ class Appender:
             raise self._half_applied(error) from error
         return slots
 
-    def _append_frame(self, frame: Frame, now_ms: int) -> Slot:
+    def _append_frame(self, frame: Frame, now_ms: int) -> EntrySlot:
         """Append a unit of one Frame as `append_unit` does, in a quarter less time. Nearly all units have one Frame."""
         stored_ms = self.stored_ms
         if now_ms > stored_ms:
@@ -164,7 +164,7 @@ class Appender:
         chunk = log.begin(unit_size)
         at = chunk.used + UNIT_HEADER_SIZE
         position, base_offset = chunk.start + at, queue.end_offset
-        slot = new_tuple(Slot, (position, base_offset, stored_ms))
+        slot = new_tuple(EntrySlot, (position, base_offset, stored_ms))
         try:
             put_frame(chunk, at, frame, size, slot)
         except BaseException:
@@ -187,7 +187,7 @@ class Appender:
                 self._keep_row(queue, base_offset)
         return slot
 
-    def _add_rows(self, sized: list[_SizedEntry], slots: list[Slot], runs: list[_RunLocations]) -> None:
+    def _add_rows(self, sized: list[_SizedEntry], slots: list[EntrySlot], runs: list[_RunLocations]) -> None:
         """Add the index rows of a unit that was appended, and note its queues as touched."""
         last_offsets, locations_of_runs = self._log.segments.active.last_offsets, iter(runs)
         for (entry, size, _), (position, base_offset, stored_ms) in zip(sized, slots, strict=True):
@@ -266,7 +266,7 @@ class Appender:
         self._queues.index_files.steps = steps
 
 
-def _put_entries(chunk: Chunk, sized: list[_SizedEntry], stored_ms: int, slots: list[Slot]) -> list[_RunLocations]:
+def _put_entries(chunk: Chunk, sized: list[_SizedEntry], stored_ms: int, slots: list[EntrySlot]) -> list[_RunLocations]:
     """Encode the entries and append their slots to `slots`; return the frame locations of each FrameRun.
 
     If an entry cannot be encoded, `slots` has the slots of the entries before it.
@@ -277,22 +277,22 @@ def _put_entries(chunk: Chunk, sized: list[_SizedEntry], stored_ms: int, slots: 
     for entry, size, at in sized:
         if type(entry) is Frame:
             queue = entry.queue
-            slot = new_tuple(Slot, (unit_position + at, queue.end_offset, stored_ms))
+            slot = new_tuple(EntrySlot, (unit_position + at, queue.end_offset, stored_ms))
             put_frame(chunk, unit_at + at, entry, size, slot)
             queue.end_offset += entry.count
         elif type(entry) is FrameRun:
             queue = entry.queue
-            slot = new_tuple(Slot, (unit_position + at, queue.end_offset, stored_ms))
+            slot = new_tuple(EntrySlot, (unit_position + at, queue.end_offset, stored_ms))
             runs.append(put_run(chunk, unit_at + at, entry, slot))
             queue.end_offset += len(entry.frames)
         else:
-            slot = Slot(unit_position + at, NO_OFFSET, stored_ms)
+            slot = EntrySlot(unit_position + at, NO_OFFSET, stored_ms)
             put_other(chunk, unit_at + at, entry)
         slots.append(slot)
     return runs
 
 
-def _undo(chunk: Chunk, sized: list[_SizedEntry], slots: list[Slot], unit_size: int) -> None:
+def _undo(chunk: Chunk, sized: list[_SizedEntry], slots: list[EntrySlot], unit_size: int) -> None:
     """Restore the end offsets of queues after a unit could not be encoded, and zero its bytes in the chunk."""
     for (entry, _, _), slot in reversed(list(zip(sized, slots, strict=False))):
         if type(entry) is Frame or type(entry) is FrameRun:

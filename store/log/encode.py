@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from duolog.store.entry import CONTROL_FORM, STATE_FORM, Buffer, Slot, new_tuple
+from duolog.store.entry import CONTROL_FORM, STATE_FORM, Buffer, EntrySlot, new_tuple
 from duolog.store.errors import EntryTooLarge
 from duolog.store.log.control import Control
 from duolog.store.log.format import (
@@ -48,7 +48,7 @@ def sizes_of(entry: Entry) -> tuple[int, int]:
     return size, entry_size(size, extra_size, count)
 
 
-def put_frame(chunk: Chunk, at: int, frame: Frame, size: int, slot: Slot) -> None:
+def put_frame(chunk: Chunk, at: int, frame: Frame, size: int, slot: EntrySlot) -> None:
     """Encode the entry of a Frame at byte `at` of the chunk, and call its Stamp. The chunk must have zeros there."""
     extra = frame.extra
     target = chunk.writable  # Assigning to a slice of a memoryview takes half the time that a bytearray takes.
@@ -74,7 +74,7 @@ def _put_pieces(target: memoryview, at: int, pieces: Sequence[Buffer]) -> None:
         at += len(piece)
 
 
-def put_run(chunk: Chunk, at: int, run: FrameRun, slot: Slot) -> list[tuple[int, int]]:
+def put_run(chunk: Chunk, at: int, run: FrameRun, slot: EntrySlot) -> list[tuple[int, int]]:
     """Encode the entries of a FrameRun from byte `at` of the chunk on. `slot` is the slot of the first one.
 
     Returns (position of the entry, size of the frame) of each frame.
@@ -89,7 +89,7 @@ def put_run(chunk: Chunk, at: int, run: FrameRun, slot: Slot) -> list[tuple[int,
         frame_at = at + ENTRY_HEADER_SIZE
         target[frame_at : frame_at + size] = frame
         position = chunk.start + at
-        stamp(buffer, frame_at, new_tuple(Slot, (position, offset, stored_ms)))
+        stamp(buffer, frame_at, new_tuple(EntrySlot, (position, offset, stored_ms)))
         locations.append((position, size))
         # The same value as `entry_size(size, 0, 1)`, whose call would be a tenth of the cost of this loop.
         at += (ENTRY_HEADER_SIZE + size + 7) & ~7

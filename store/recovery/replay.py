@@ -1,4 +1,4 @@
-"""The class Replay: passes the entries of a verified log to the queues, the indexes and the owners of state.
+"""The class Replay: passes the entries of a verified log to the queues, the indexes and the state owners.
 
 Queues and their indexes are built from all units that recovery reads. The state is taken from the checkpoint and from
 the units above its position. Without a checkpoint it is taken from the newest snapshot and from the units above the
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from duolog.store.entry import CONTROL_FORM, FIRST_FRAME_FORM, Slot, new_tuple
+from duolog.store.entry import CONTROL_FORM, FIRST_FRAME_FORM, EntrySlot, new_tuple
 from duolog.store.errors import Corruption
 from duolog.store.index.queue import Queue
 from duolog.store.index.queues import Queues
@@ -29,10 +29,10 @@ from duolog.store.recovery.checkpoint import Checkpoint
 class Replayer(Protocol):
     """Receives the state records and frames of the log at recovery; `StateLog` implements it."""
 
-    def replay_state(self, payload: bytes, slot: Slot) -> None:
+    def replay_state(self, payload: bytes, slot: EntrySlot) -> None:
         """Apply one state record. A record about an object that was deleted must have no effect."""
 
-    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+    def replay_frame(self, key: int, slot: EntrySlot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         """Update the state that is derived from frames, such as the sequence numbers of idempotent producers.
 
         The frame has format `form` and `count` records, in the queue with this key. It is called for each frame above
@@ -121,7 +121,7 @@ class Replay:
                 except (struct.error, ValueError) as error:
                     self._replayer.set_aside("control entry", entry.position, f"kind {entry.kind}", error)
             elif not is_old:
-                slot = Slot(entry.position, NO_OFFSET, stored_ms)
+                slot = EntrySlot(entry.position, NO_OFFSET, stored_ms)
                 self._replayer.replay_state(bytes(entry.frame), slot)
 
     def _take_rows(self, entries: Iterable[Entry], stored_ms: int) -> None:
@@ -149,7 +149,7 @@ class Replay:
         queue.end_offset = base_offset + count
         self._segment.last_offsets[key] = base_offset + count - 1
         if not is_old:
-            slot = new_tuple(Slot, (position, base_offset, stored_ms))
+            slot = new_tuple(EntrySlot, (position, base_offset, stored_ms))
             self._replayer.replay_frame(key, slot, form, count, frame, bytes(extra))
 
     def _skip_to(self, queue: Queue, base_offset: int, position: int) -> Queue:
@@ -200,6 +200,6 @@ class Replay:
         self._restore_state(snapshot)
 
     def _restore_state(self, checkpoint: Checkpoint) -> None:
-        slot = Slot(checkpoint.position, NO_OFFSET, checkpoint.stored_ms)
+        slot = EntrySlot(checkpoint.position, NO_OFFSET, checkpoint.stored_ms)
         for record in checkpoint.records:
             self._replayer.replay_state(record, slot)

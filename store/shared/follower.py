@@ -26,7 +26,7 @@ from duolog.store.shared.polling import AHEAD_BYTES, AHEAD_MAX, Polling
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.compactor import CountedSlot, SlotsSeen
 from duolog.store.shared.segments.log_download import FellBehind, missing
-from duolog.store.shared.segments.manifest import Manifests, SegmentObject
+from duolog.store.shared.segments.manifest import SegmentManifests, SegmentObject
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import Fence, Ignored, LogCursor, Units
 from duolog.store.shared.wal.lost_slots import check_end
@@ -44,7 +44,7 @@ class Follower:
         self,
         requests: Requests,
         cursor: LogCursor,
-        manifests: Manifests,
+        manifests: SegmentManifests,
         seen: SlotsSeen,
         copy: LogCopy,
         durability: Durability,

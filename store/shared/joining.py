@@ -32,7 +32,7 @@ from duolog.store.shared.copy_state import CopyState, read_copy_state, write_cop
 from duolog.store.shared.local_copy import CannotCut, LocalCopy, Surplus, remove_log
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.log_download import FellBehind, download_log
-from duolog.store.shared.segments.manifest import Manifests
+from duolog.store.shared.segments.manifest import SegmentManifests
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import LogCursor
 from duolog.store.shared.wal.lost_slots import check_end
@@ -50,7 +50,7 @@ class Joined:
     """How a start goes on: `Store.open_copy(..., own_from)`, then `Follower` from `cursor` on, unless `won` is set."""
 
     cursor: LogCursor
-    manifests: Manifests
+    manifests: SegmentManifests
     state: CopyState  # The content of the file `shared`.
     own_from: int  # Units of the local log from this position on were appended by this broker.
     lost: Surplus  # What the local log had beyond the shared log, and was cut.
@@ -73,7 +73,7 @@ async def join(
         )
     stream = await find_stream(requests, known.owner.stream if known else None, new_stream)
     state = known or _nothing(stream, writer)
-    manifests = Manifests(requests)
+    manifests = SegmentManifests(requests)
     await manifests.refresh()
     if state.tail.position < manifests.first_whole:
         state, known = await _download(requests, files, manifests, stream, writer), None
@@ -101,7 +101,9 @@ def _nothing(stream: bytes, writer: bytes) -> CopyState:
     return CopyState(Identity(stream, bytes(16), 0), Tail(-1, 0, 0), POSITION_MAX, writer)
 
 
-async def _download(requests: Requests, files: Files, manifests: Manifests, stream: bytes, writer: bytes) -> CopyState:
+async def _download(
+    requests: Requests, files: Files, manifests: SegmentManifests, stream: bytes, writer: bytes
+) -> CopyState:
     """Remove the local log. If the shared log has gaps, write its segment objects in its place. Return its state."""
     # The file comes first: a start that is interrupted after it begins again here.
     write_copy_state(files, _nothing(stream, writer))
@@ -127,7 +129,7 @@ def _surplus(local: LocalCopy, position: int) -> Surplus:
 
 
 async def _compare(
-    requests: Requests, local: LocalCopy, manifests: Manifests, cursor: LogCursor
+    requests: Requests, local: LocalCopy, manifests: SegmentManifests, cursor: LogCursor
 ) -> tuple[LogCursor, bool]:
     """Return a cursor at the first slot that is empty or whose units the local log lacks, and whether it is empty.
 
@@ -175,7 +177,7 @@ async def _compare_slots(requests: Requests, local: LocalCopy, cursor: LogCursor
             cursor.take(data)
 
 
-async def _has_segments(requests: Requests, local: LocalCopy, manifests: Manifests, position: int) -> bool:
+async def _has_segments(requests: Requests, local: LocalCopy, manifests: SegmentManifests, position: int) -> bool:
     """Return whether the local log has the same bytes as the segment objects from this position on."""
     for segment in manifests.segments:
         begin, end = position - segment.start, segment.end - segment.start

@@ -20,7 +20,7 @@ from duolog.store.log.unit_walk import Unit
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.objects.transfers import persist
 from duolog.store.shared.requests import CommandRequests
-from duolog.store.shared.segments.manifest import Manifests
+from duolog.store.shared.segments.manifest import SegmentManifests
 from duolog.store.shared.wal.log_cursor import LogCursor
 from duolog.store.shared.wal.stream import KEY, decode_stream
 from duolog.store.shared.wal.wal_object import (
@@ -64,7 +64,7 @@ async def find_ranges(
             f"{url} has stream {decode_stream(found).hex()}, and the broker's is {stream.hex()}: give the URL of the "
             "broker's --shared"
         )
-    manifests = Manifests(requests)
+    manifests = SegmentManifests(requests)
     await manifests.refresh()
     end = max((each.end for each in wanted), default=0)
     while (slots := await _slots(requests, manifests, stream, end, wait_ms)) is None:
@@ -78,7 +78,7 @@ async def find_ranges(
 
 
 async def _slots(
-    requests: CommandRequests, manifests: Manifests, stream: bytes, end: int, wait_ms: int
+    requests: CommandRequests, manifests: SegmentManifests, stream: bytes, end: int, wait_ms: int
 ) -> list[LogRange] | None:
     """Return the ranges of the WAL objects above the floor, up to position `end`; None if the floor has moved."""
     floor = manifests.floor
@@ -150,7 +150,7 @@ class SharedLogReader:
         return found
 
     async def _read_manifests(self) -> list[LogRange]:
-        manifests = Manifests(CommandRequests(self._objects))
+        manifests = SegmentManifests(CommandRequests(self._objects))
         await manifests.refresh()
         return [LogRange(each.key, each.start, each.start, each.end) for each in manifests.segments]
 

@@ -34,7 +34,7 @@ from duolog.store.shared.lease import OwnerLease
 from duolog.store.shared.local_copy import REMEDY
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests, RequestsStopped
-from duolog.store.shared.segments.compactor import Compactor, CountedSlot, SlotsSeen
+from duolog.store.shared.segments.compactor import CountedSlot, SlotsSeen, WalCompactor
 from duolog.store.shared.segments.log_download import FellBehind
 from duolog.store.shared.segments.orphans import Orphans
 from duolog.store.shared.uploader import Uploader
@@ -199,7 +199,7 @@ class Replica:
             await self._copy_state_file.begin_ownership(won.identity, won.fence)
         store.take_over(now_ms, won.identity.epoch)
         self._seen.note(CountedSlot(won.identity, won.fence, is_fence=True), self._slots_max)
-        self._compactor = Compactor(
+        self._compactor = WalCompactor(
             self._requests,
             self.joined.manifests,
             self._seen,

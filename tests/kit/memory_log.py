@@ -7,7 +7,7 @@ copied and stamped as by the store. Everything is visible at once.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from duolog.store.entry import SYNCED, Appended, Promise, Slot
+from duolog.store.entry import SYNCED, Appended, EntrySlot, Promise
 from duolog.store.index.queue import Queue
 from duolog.store.recovery.replay import Replayer
 from duolog.store.unit import Frame, StateRecord
@@ -31,7 +31,7 @@ class MemoryQueue:
 @dataclass
 class _Kept:
     key: int | None  # None: a state record.
-    slot: Slot
+    slot: EntrySlot
     form: int
     count: int
     body: bytes
@@ -68,14 +68,14 @@ class MemoryLog:
 
     append_freeing = append
 
-    def _append_one(self, entry: Frame | StateRecord) -> Slot:
+    def _append_one(self, entry: Frame | StateRecord) -> EntrySlot:
         if isinstance(entry, StateRecord):
-            slot = Slot(self.end, -1, self._now_ms)
+            slot = EntrySlot(self.end, -1, self._now_ms)
             self.kept.append(_Kept(None, slot, 1, 0, entry.payload, b""))
             self.end += ENTRY_BYTES + len(entry.payload)
             return slot
         queue = entry.queue
-        slot = Slot(self.end, queue.end_offset, self._now_ms)
+        slot = EntrySlot(self.end, queue.end_offset, self._now_ms)
         pieces = [entry.body] if isinstance(entry.body, bytes | bytearray | memoryview) else entry.body
         body = bytearray(b"".join(pieces))
         if entry.stamp is not None:

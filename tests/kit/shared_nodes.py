@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from duolog.store.entry import FIRST_FRAME_FORM, SHARED, STATE_FORM, SYNCED, Slot
+from duolog.store.entry import FIRST_FRAME_FORM, SHARED, STATE_FORM, SYNCED, EntrySlot
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import queue_key
 from duolog.store.log.format import UnitHeader, check_unit, entries_of
@@ -56,7 +56,7 @@ class Sums:
         self.records = self.frames = 0
         self.last: dict[str, str] = {}
 
-    def replay_state(self, payload: bytes, slot: Slot) -> None:
+    def replay_state(self, payload: bytes, slot: EntrySlot) -> None:
         name, _, value = payload.decode().partition("=")
         if name == "counts":
             self.records, self.frames = map(int, value.split(","))
@@ -67,7 +67,7 @@ class Sums:
         self.records += 1
         self.last[name] = f"{value}@{slot.position}"
 
-    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+    def replay_frame(self, key: int, slot: EntrySlot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         self.frames += 1
         self.last[str(key)] = f"{bytes(frame).decode()}@{slot.base_offset}"
 
@@ -154,7 +154,7 @@ class World:
         sums = Sums()
         for header, unit in self.units():
             for entry in entries_of(unit, header.position, header.entry_count):
-                slot = Slot(entry.position, entry.base_offset, header.stored_ms)
+                slot = EntrySlot(entry.position, entry.base_offset, header.stored_ms)
                 if entry.form >= FIRST_FRAME_FORM:
                     sums.replay_frame(entry.key, slot, entry.form, entry.count, entry.frame, b"")
                 elif entry.form == STATE_FORM:

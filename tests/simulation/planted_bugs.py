@@ -12,7 +12,7 @@ from duolog.store.shared.lease import OwnerLease
 from duolog.store.shared.local_copy import LocalCopy
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.local_ranges import LocalRanges
-from duolog.store.shared.segments.manifest import Manifests
+from duolog.store.shared.segments.manifest import SegmentManifests
 from duolog.store.shared.uploader import Uploader
 from duolog.store.shared.wal import fencing, log_cursor
 from duolog.store.shared.wal.slots import Slots, Upload, UploadStep
@@ -160,16 +160,16 @@ def units_not_replayed_at_the_end_of_a_slice() -> list[Replacement]:
 
 
 def wal_objects_deleted_before_a_manifest_names_their_segments() -> list[Replacement]:
-    return always(Manifests, "add", value=True)
+    return always(SegmentManifests, "add", value=True)
 
 
 def deleted_slot_taken_for_the_end_of_the_log() -> list[Replacement]:
-    async def refresh(self: Manifests) -> None:
+    async def refresh(self: SegmentManifests) -> None:
         if not self.number:
             await right(self)
 
-    right = Manifests.refresh
-    return [(Manifests, "refresh", refresh)]
+    right = SegmentManifests.refresh
+    return [(SegmentManifests, "refresh", refresh)]
 
 
 def fence_in_a_deleted_slot_followed() -> list[Replacement]:

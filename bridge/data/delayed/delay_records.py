@@ -29,7 +29,7 @@ from duolog.delay.rows import Timer, TimerId, pack_keys
 from duolog.delay.timers import Timers
 from duolog.delay.tree.jobs import ManifestChange
 from duolog.delay.tree.tree import manifest_of
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.state_log import StateLog
 
 
@@ -91,20 +91,20 @@ class DelayRecords:
 
     # -- Single messages
 
-    def _replay_stored(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+    def _replay_stored(self, slot: EntrySlot, form: int, size: int, extra: bytes) -> None:
         queue_key, due_ms, hashed, entity = entry_extra.decode_pending(extra)
         self._timers.stored(slot.position, queue_key, due_ms, size, form, hashed, entity)
 
-    def _replay_stored_again(self, slot: Slot, form: int, size: int, extra: bytes) -> None:
+    def _replay_stored_again(self, slot: EntrySlot, form: int, size: int, extra: bytes) -> None:
         self._timers.stored_again(slot.position, size, form, entry_extra.decode_stored_again(extra))
 
-    def _replay_delivered(self, record: TimersDelivered, slot: Slot) -> None:
+    def _replay_delivered(self, record: TimersDelivered, slot: EntrySlot) -> None:
         self._timers.delivered(record.topic, record.ids, slot.position)
 
-    def _replay_cancelled(self, record: TimersCancelled, slot: Slot) -> None:
+    def _replay_cancelled(self, record: TimersCancelled, slot: EntrySlot) -> None:
         self._timers.cancelled(record.ids, record.at_ms, slot.position)
 
-    def _replay_moved(self, record: TimerMoved, slot: Slot) -> None:
+    def _replay_moved(self, record: TimerMoved, slot: EntrySlot) -> None:
         timer_id = (record.given_ms, record.address)
         if record.is_restored:
             self._timers.pending.ids.set(timer_id, (record.due_ms, record.now_address or record.address))
@@ -113,11 +113,11 @@ class DelayRecords:
 
     # -- Quota entities
 
-    def _replay_credited(self, record: TimersCredited, slot: Slot) -> None:
+    def _replay_credited(self, record: TimersCredited, slot: EntrySlot) -> None:
         for topic, number, count in record.credits:
             self._timers.quota_entities.credit(topic, number, count)
 
-    def _replay_entity(self, record: QuotaEntityKnown, slot: Slot) -> None:
+    def _replay_entity(self, record: QuotaEntityKnown, slot: EntrySlot) -> None:
         entities = self._timers.quota_entities
         entities.named(record.number, QuotaEntity(record.user, record.client_id))
         for topic, count in record.pending:
@@ -125,37 +125,37 @@ class DelayRecords:
 
     # -- Topics and tables
 
-    def _replay_paused(self, record: DelayPaused, slot: Slot) -> None:
+    def _replay_paused(self, record: DelayPaused, slot: EntrySlot) -> None:
         if record.is_paused:
             self._timers.tree.pause(record.topic)
         else:
             self._timers.tree.resume(record.topic)
 
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: EntrySlot) -> None:
         self._timers.topic_deleted(record.number)
 
-    def _replay_manifest(self, record: TimerTablesChanged, slot: Slot) -> None:
+    def _replay_manifest(self, record: TimerTablesChanged, slot: EntrySlot) -> None:
         change = ManifestChange(manifest_of(record.manifest), record.flushed, record.deleted, record.counted_to)
         self._timers.tree.replay_manifest(change, slot.position)
 
-    def _replay_tombstones(self, record: TableTombstones, slot: Slot) -> None:
+    def _replay_tombstones(self, record: TableTombstones, slot: EntrySlot) -> None:
         self._timers.tree.replay_tombstones(record.rows)
 
     # -- Snapshots
 
-    def _replay_pending(self, record: TimersPending, slot: Slot) -> None:
+    def _replay_pending(self, record: TimersPending, slot: EntrySlot) -> None:
         self._timers.pending.memtable.restore(record.rows)
 
-    def _replay_names(self, record: TimerNames, slot: Slot) -> None:
+    def _replay_names(self, record: TimerNames, slot: EntrySlot) -> None:
         self._timers.pending.names.restore(record.rows)
 
-    def _replay_cancelled_before(self, record: TimersCancelledBefore, slot: Slot) -> None:
+    def _replay_cancelled_before(self, record: TimersCancelledBefore, slot: EntrySlot) -> None:
         self._timers.cancelled_ids.restore(record.rows)
 
-    def _replay_held(self, record: TimersHeld, slot: Slot) -> None:
+    def _replay_held(self, record: TimersHeld, slot: EntrySlot) -> None:
         self._timers.held.restore(record.producer_id, record.rows)
 
-    def _replay_deleted(self, record: TableTimersDeleted, slot: Slot) -> None:
+    def _replay_deleted(self, record: TableTimersDeleted, slot: EntrySlot) -> None:
         self._timers.tree.deletions.restore(record.keys, slot.position)
 
     def _snapshot(self) -> Iterable[Record]:

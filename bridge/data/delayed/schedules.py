@@ -32,7 +32,7 @@ from duolog.delay.schedules import (
     RecurringMessage,
     TooManySchedules,
 )
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.unit import FrameRun
@@ -171,26 +171,26 @@ class Schedules:
 
     # -- Replay
 
-    def _replay_registered(self, record: ScheduleRegistered, slot: Slot) -> None:
+    def _replay_registered(self, record: ScheduleRegistered, slot: EntrySlot) -> None:
         run = None if record.due_ms is None else Run(record.number, record.due_ms)
         runs = record.number - 1
         message = RecurringMessage(record.key, record.form, record.frame)
         self.state.registered(DeliverySchedule(record.name, _schedule(record), message, run, record.is_kept, runs))
 
-    def _replay_stepped(self, record: ScheduleStepped, slot: Slot) -> None:
+    def _replay_stepped(self, record: ScheduleStepped, slot: EntrySlot) -> None:
         if record.is_removed:
             self.state.removed(record.name)
         else:
             run = None if record.due_ms is None else Run(record.number, record.due_ms)
             self.state.stepped(record.name, record.number - 1, run)
 
-    def _replay_paused(self, record: DelayPaused, slot: Slot) -> None:
+    def _replay_paused(self, record: DelayPaused, slot: EntrySlot) -> None:
         if record.is_paused:
             self.state.paused(record.topic)
         else:
             self.state.resumed(record.topic)
 
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: Slot) -> None:
+    def _replay_topic_deleted(self, record: TopicDeleted, slot: EntrySlot) -> None:
         self.state.topic_deleted(record.number)
 
     def _snapshot(self) -> Iterable[Record]:

@@ -83,7 +83,7 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PublishOwners:
-    """The owners of the state that published units change."""
+    """The state owners that published units change."""
 
     topics: Topics
     delays: Delays

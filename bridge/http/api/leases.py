@@ -40,7 +40,7 @@ from duolog.bridge.http.requests import parsed
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.leases import (
     LEASE_MS,
-    Lease,
+    ReaderLease,
     TooManyLeases,
     find_topics,
     segments_from,
@@ -131,7 +131,7 @@ def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, 
     return Listing(_plan(context, lease), 201, undo=partial(context.leases.release, lease))
 
 
-def take_all(context: HttpContext, wanted_ms: int | None, readers: Readers, caller: str, address: str) -> Lease:
+def take_all(context: HttpContext, wanted_ms: int | None, readers: Readers, caller: str, address: str) -> ReaderLease:
     """Grant a lease on the whole log. Raises HTTPException, UnknownReader, MayNotRead."""
     lease_ms = _lease_ms(context, wanted_ms)
     readers.check_all(caller)
@@ -146,7 +146,7 @@ def _lease_ms(context: HttpContext, wanted_ms: int | None) -> int:
     return lease_ms
 
 
-def _take(context: HttpContext, topics: Sequence[Topic], address: str, lease_ms: int) -> Lease:
+def _take(context: HttpContext, topics: Sequence[Topic], address: str, lease_ms: int) -> ReaderLease:
     try:
         return context.leases.take(topics, address, lease_ms, context.clock.mono_ms())
     except TooManyLeases as error:
@@ -167,7 +167,7 @@ def release(context: HttpContext, lease_id: str, readers: Readers, caller: str) 
     return {"released": lease.id}
 
 
-def _standing(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> Lease:
+def _standing(context: HttpContext, lease_id: str, readers: Readers, caller: str) -> ReaderLease:
     readers.check(caller, [])
     lease = context.leases.get(lease_id)
     if lease is None:
@@ -183,7 +183,7 @@ def _caller(request: web.Request) -> str:
 # -- The answer with queues and segments
 
 
-def _plan(context: HttpContext, lease: Lease) -> Iterator[bytes | None]:
+def _plan(context: HttpContext, lease: ReaderLease) -> Iterator[bytes | None]:
     starts: dict[int, int] = {}
     yield to_json(_head(context, lease))[:-1] + b',"queues":['
     yield from _queues(context, lease, starts)
@@ -192,7 +192,7 @@ def _plan(context: HttpContext, lease: Lease) -> Iterator[bytes | None]:
     yield b"}"
 
 
-def _head(context: HttpContext, lease: Lease) -> dict[str, Any]:
+def _head(context: HttpContext, lease: ReaderLease) -> dict[str, Any]:
     return {
         "lease": lease.id,
         "lease_ms": lease.lease_ms,
@@ -203,7 +203,7 @@ def _head(context: HttpContext, lease: Lease) -> dict[str, Any]:
     }
 
 
-def _queues(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Iterator[bytes | None]:
+def _queues(context: HttpContext, lease: ReaderLease, starts: dict[int, int]) -> Iterator[bytes | None]:
     """Yield the rows of the queues that have records; adds the log start offset of each to `starts`, by queue key."""
     separator = b""
     for topic in lease.topics:
@@ -230,7 +230,7 @@ def _queues(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Itera
             separator = b","
 
 
-def _segments(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Iterator[dict[str, Any] | None]:
+def _segments(context: HttpContext, lease: ReaderLease, starts: dict[int, int]) -> Iterator[dict[str, Any] | None]:
     """Yield the segments that contain records of these queues, and limit the lease to the log from the first one on."""
     store = context.store
     written = held_from = store.written
@@ -247,7 +247,7 @@ def _segments(context: HttpContext, lease: Lease, starts: dict[int, int]) -> Ite
 
 
 def _backup_plan(
-    context: HttpContext, lease: Lease, position: int, segments: Sequence[Segment], tables: Sequence[TableEntry]
+    context: HttpContext, lease: ReaderLease, position: int, segments: Sequence[Segment], tables: Sequence[TableEntry]
 ) -> Iterator[bytes | None]:
     head = {
         "lease": lease.id,

@@ -15,7 +15,7 @@ from duolog.bridge.records.expiry import MessagesExpired
 from duolog.bridge.records.groups import GroupDeleted
 from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.bridge.state.group_offsets import GroupOffsets
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.state_log import StateLog
 
 RANGES_MAX: Final = 1024  # The ranges of one queue. A Java consumer holds at most as many messages of a queue.
@@ -54,7 +54,7 @@ class ExpiredRanges:
 
     # -- Replay
 
-    def _replay_expired(self, record: MessagesExpired, slot: Slot) -> None:
+    def _replay_expired(self, record: MessagesExpired, slot: EntrySlot) -> None:
         name = record.group, record.key
         position = None if record.is_restored else self._positions.fetch(*name)
         behind = [(0, position.offset)] if position is not None and position.offset > 0 else []
@@ -71,7 +71,7 @@ class ExpiredRanges:
         if len(self._ranges) > self._queues_max:
             self._forget(next(iter(self._ranges)))
 
-    def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+    def _replay_group_deleted(self, record: GroupDeleted, slot: EntrySlot) -> None:
         for key in [*self._of_group.get(record.group, ())]:
             self._forget((record.group, key))
 

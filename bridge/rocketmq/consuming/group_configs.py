@@ -15,7 +15,7 @@ from duolog.bridge.records.groups import GroupConfigured, GroupDeleted
 from duolog.protocol.names import group_of_rocketmq, is_rocketmq_group, rocketmq_group
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.names import SYSTEM_GROUPS
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
 
@@ -99,7 +99,7 @@ class GroupConfigs:
 
     # -- Replay
 
-    def _replay_configured(self, record: GroupConfigured, slot: Slot) -> None:
+    def _replay_configured(self, record: GroupConfigured, slot: EntrySlot) -> None:
         name = record.group
         self._settings[name] = record.settings
         size = _size_of(record.settings)
@@ -109,7 +109,7 @@ class GroupConfigs:
         self._configs[name] = msgspec.convert({**record.settings, "groupName": name}, SubscriptionGroupConfig)
         self.version += 1
 
-    def _replay_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+    def _replay_deleted(self, record: GroupDeleted, slot: EntrySlot) -> None:
         """Remove the config of a group that was deleted or has expired; the record has its Kafka spelling."""
         name = self._names.pop(record.group, None)
         if name is not None:

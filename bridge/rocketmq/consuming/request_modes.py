@@ -10,7 +10,7 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import RequestModeSet
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.protocol.rocketmq.codes import ResponseCode
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.state_log import StateLog
 
 PULL: Final = "PULL"
@@ -47,7 +47,7 @@ class RequestModes:
                 ResponseCode.SYSTEM_ERROR, f"{len(self._modes)} request modes; {MODES_MAX} are allowed"
             )
 
-    def _replay(self, record: RequestModeSet, slot: Slot) -> None:
+    def _replay(self, record: RequestModeSet, slot: EntrySlot) -> None:
         self._modes[record.group, record.topic] = RequestMode(record.mode, record.shared_queues)
 
     def _snapshot(self) -> Iterable[Record]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from duolog.bridge.records.broker import KeyValueKept
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.state_log import StateLog
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
@@ -54,7 +54,7 @@ class KeyValues:
 
     # -- Replay
 
-    def _replay(self, record: KeyValueKept, slot: Slot) -> None:
+    def _replay(self, record: KeyValueKept, slot: EntrySlot) -> None:
         values = self._values.setdefault(record.namespace, {})
         before = values.get(record.key)
         self._text += _size(record, record.value) - _size(record, before)

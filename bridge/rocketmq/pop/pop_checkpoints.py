@@ -28,7 +28,7 @@ from duolog.bridge.records.groups import GroupDeleted
 from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
 from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.delay.wheel import Wheel, WheelTimer
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.state_log import StateLog
 
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
@@ -242,7 +242,7 @@ class PopCheckpoints:
 
     # -- Replay
 
-    def _replay_taken(self, record: PopTaken, slot: Slot) -> None:
+    def _replay_taken(self, record: PopTaken, slot: EntrySlot) -> None:
         name = CheckpointName(sys.intern(record.group), record.key, record.start_offset, record.pop_ms)
         if name in self._checkpoints:
             return  # A snapshot repeats the record.
@@ -259,7 +259,7 @@ class PopCheckpoints:
             self._ordered[name.group, name.key] = checkpoint
         self._add(checkpoint)
 
-    def _replay_settled(self, record: PopSettled, slot: Slot) -> None:
+    def _replay_settled(self, record: PopSettled, slot: EntrySlot) -> None:
         checkpoint = self._checkpoints.get(CheckpointName(record.group, record.key, record.start_offset, record.pop_ms))
         if checkpoint is None:
             return
@@ -273,7 +273,7 @@ class PopCheckpoints:
         if checkpoint.next_due_ms != due_ms:
             self._schedule(checkpoint)
 
-    def _replay_delayed(self, record: PopDelayed, slot: Slot) -> None:
+    def _replay_delayed(self, record: PopDelayed, slot: EntrySlot) -> None:
         checkpoint = self._checkpoints.get(CheckpointName(record.group, record.key, record.start_offset, record.pop_ms))
         if checkpoint is None or not checkpoint.is_pending(record.offset):
             return
@@ -289,7 +289,7 @@ class PopCheckpoints:
         name = CheckpointName(checkpoint.name.group, record.key, record.offset, record.new_pop_ms)
         self._add(PopCheckpoint(name, (record.offset,), record.due_ms, record.offset + 1))
 
-    def _replay_group_deleted(self, record: GroupDeleted, slot: Slot) -> None:
+    def _replay_group_deleted(self, record: GroupDeleted, slot: EntrySlot) -> None:
         for name in [*self.of_group.get(record.group, ())]:
             self._remove(self._checkpoints[name])
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from duolog.bridge.config import SecurityOptions
 from duolog.bridge.records.security import QuotasSet
 from duolog.bridge.security.quotas.entity import Entity, check, check_key
-from duolog.store.entry import Promise, Slot
+from duolog.store.entry import EntrySlot, Promise
 from duolog.store.state_log import StateLog
 
 
@@ -51,7 +51,7 @@ class StoredQuotas:
             return None
         return self._state_log.commit([QuotasSet(entity.user, entity.client_id, limits)], now_ms).promise
 
-    def _replay(self, record: QuotasSet, slot: Slot) -> None:
+    def _replay(self, record: QuotasSet, slot: EntrySlot) -> None:
         entity = Entity(record.user, record.client_id)
         if record.limits:
             self._limits[entity] = dict(record.limits)

@@ -1,12 +1,13 @@
 """The class CachedFiles: the Files of a broker that shares its log, in which dropped segments look like any others.
 
-A dropped segment (`remote_segment.py`) has a marker in the place of its file. `list` gives it the name that it had,
+A dropped segment (`remote_segment.py`) has a drop marker instead of its file. `list` returns the name of the file,
 `open` returns a handle below -1, and the bytes come from the RangeCache. So recovery, comparisons at a start, searches
-and reads of clients know no difference; only `read_on_disk`, by which clients' reads go, does not wait for the store.
+and reads of clients treat all segments alike; only `read_on_disk`, which reads of clients use, does not wait for the
+store.
 
-    put_marker    the marker is durable; the segment's own file is still the one that is read
-    drop          the segment is read from the store from now on; handles of the file stay valid
-    remove_file   the file is removed
+    put_drop_marker   the drop marker is durable; reads still use the file of the segment
+    drop              new handles read from the store; existing handles of the file remain valid
+    remove_file       the file is removed
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from duolog.store.files import Files, NotOnDisk, read_whole, write_new
 from duolog.store.log.segment import LOG_DIRECTORY, REMOTE_SUFFIX
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.cache.range_cache import RangeCache
-from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_marker, encode_marker
+from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_drop_marker, encode_drop_marker
 
 NEW_SUFFIX: Final = ".new"  # The suffix of a drop marker while it is written.
 AHEAD: Final = 3  # Chunks that are read ahead for a reader that goes on from one chunk to the next.
@@ -47,7 +48,7 @@ class CachedFiles:
                 files.remove(f"{LOG_DIRECTORY}/{name}")
             elif name.endswith(REMOTE_SUFFIX):
                 path = f"{LOG_DIRECTORY}/{name}"
-                found = decode_marker(path, read_whole(files, path))
+                found = decode_drop_marker(path, read_whole(files, path))
                 self._remote[found.path] = found
                 if _name(found.path) in names:
                     self.remove_file(found.path)
@@ -58,20 +59,20 @@ class CachedFiles:
 
     # -- Dropping
 
-    def put_marker(self, segment: RemoteSegment) -> None:
-        """Write the marker of a segment durably. Blocks; raises OSError."""
+    def put_drop_marker(self, segment: RemoteSegment) -> None:
+        """Write the drop marker of a segment durably. Blocks; raises OSError."""
         self._marked[segment.path] = segment
-        new = segment.marker_path + NEW_SUFFIX
+        new = segment.drop_marker_path + NEW_SUFFIX
         if _name(new) in self._files.list(LOG_DIRECTORY):
             self._files.remove(new)
-        write_new(self._files, new, encode_marker(segment))
-        self._files.rename(new, segment.marker_path)
+        write_new(self._files, new, encode_drop_marker(segment))
+        self._files.rename(new, segment.drop_marker_path)
         self._files.sync_directory(LOG_DIRECTORY)
 
-    def remove_marker(self, segment: RemoteSegment) -> None:
-        """Undo `put_marker`. Blocks; raises OSError."""
-        with suppress(FileNotFoundError):  # Retention has removed the segment meanwhile, and the marker with it.
-            self._files.remove(segment.marker_path)
+    def remove_drop_marker(self, segment: RemoteSegment) -> None:
+        """Undo `put_drop_marker`. Blocks; raises OSError."""
+        with suppress(FileNotFoundError):  # Retention has removed the segment meanwhile, and the drop marker with it.
+            self._files.remove(segment.drop_marker_path)
         self._files.sync_directory(LOG_DIRECTORY)
         self._marked.pop(segment.path, None)
 
@@ -165,20 +166,20 @@ class CachedFiles:
         if path != LOG_DIRECTORY or not self._remote:
             return names
         remote = [*self._remote.values()]
-        hidden = {_name(each.marker_path) for each in remote}
+        hidden = {_name(each.drop_marker_path) for each in remote}
         return sorted({*names, *(_name(each.path) for each in remote)} - hidden)
 
     def remove(self, path: str) -> None:
-        """Remove a file. That of a segment is removed with its marker, also while the segment is being dropped.
+        """Remove a file. That of a segment is removed with its drop marker, also while the segment is being dropped.
 
-        The marker goes last and before the directory is synced: a marker that outlives the next segment would say that
-        this one was lost.
+        The drop marker is removed last, and before the directory is synced, because a drop marker that outlives the
+        next segment would mean that this one was lost.
         """
         segment = self._remote.get(path) or self._marked.get(path)
         if segment is None:
             self._files.remove(path)
             return
-        for each in (path, segment.marker_path):
+        for each in (path, segment.drop_marker_path):
             with suppress(FileNotFoundError):  # The drop was interrupted, or is not complete.
                 self._files.remove(each)
         self._remote.pop(path, None)

@@ -26,7 +26,7 @@ from duolog.store.shared.cache.local_segments import LocalSegments
 from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, covering, measure
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests
-from duolog.store.shared.segments.manifest import Manifests, SegmentObject
+from duolog.store.shared.segments.manifest import SegmentManifests, SegmentObject
 from duolog.store.shared.wal.slots import Tail
 from duolog.store.shared.wal.wal_object import damaged
 from duolog.store.workers import Executors, Failure
@@ -50,7 +50,7 @@ class SegmentDropper:
         files: CachedFiles,
         local: LocalSegments,
         executors: Executors,
-        manifests: Manifests,
+        manifests: SegmentManifests,
         saved: Callable[[], Tail],
         end: Callable[[], int],
         options: SharedOptions,
@@ -150,9 +150,9 @@ class SegmentDropper:
     async def _drop(self, segment: Segment, remote: RemoteSegment) -> None:
         if not self._local.may_drop(segment):
             return  # Retention has removed it, or a reader has a lease on it, since it was measured.
-        await self._in_background(lambda: self._files.put_marker(remote))
+        await self._in_background(lambda: self._files.put_drop_marker(remote))
         if not self._local.may_drop(segment):
-            await self._in_background(lambda: self._files.remove_marker(remote))
+            await self._in_background(lambda: self._files.remove_drop_marker(remote))
             return
         self._files.drop(remote)
         self._local.close_file(segment)

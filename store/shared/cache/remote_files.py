@@ -8,7 +8,7 @@ from duolog.store.files import ReadOnlyFiles, read_whole
 from duolog.store.log.segment import LOG_DIRECTORY, REMOTE_SUFFIX
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.cache.chunk_requests import wait_for_chunk
-from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_marker
+from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_drop_marker
 
 
 class RemoteFiles(ReadOnlyFiles):
@@ -41,7 +41,7 @@ class RemoteFiles(ReadOnlyFiles):
         if self._objects is None:
             raise StoreError(f"{path} is in the object store only: add --set shared.url=URL, with the broker's URL")
         handle = -next(self._numbers)
-        self._segments[handle] = decode_marker(marker, read_whole(self, marker))
+        self._segments[handle] = decode_drop_marker(marker, read_whole(self, marker))
         return handle
 
     def close(self, file: int) -> None:

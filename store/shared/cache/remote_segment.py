@@ -60,7 +60,7 @@ class RemoteSegment:
         return Segment(self.start).path
 
     @property
-    def marker_path(self) -> str:
+    def drop_marker_path(self) -> str:
         """The path of the file that says where the bytes are."""
         return f"{LOG_DIRECTORY}/{self.start:020}-{self.end:020}{REMOTE_SUFFIX}"
 
@@ -96,13 +96,13 @@ class RemoteSegment:
         return self.chunks[number - 1] if number else None
 
 
-def encode_marker(segment: RemoteSegment) -> bytes:
+def encode_drop_marker(segment: RemoteSegment) -> bytes:
     packed = bytearray(_HEAD.pack(_MAGIC, 0) + b"".join(_CHUNK.pack(*each) for each in segment.chunks))
     packed[4:8] = crc32c(memoryview(packed)[8:]).to_bytes(4, "big")
     return bytes(packed)
 
 
-def decode_marker(path: str, data: bytes) -> RemoteSegment:
+def decode_drop_marker(path: str, data: bytes) -> RemoteSegment:
     """Raises Corruption."""
     try:
         magic, crc = _HEAD.unpack_from(data)

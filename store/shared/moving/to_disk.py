@@ -18,7 +18,7 @@ from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.moving.to_store import MoveFailed
 from duolog.store.shared.requests import CommandRequests, Requests
 from duolog.store.shared.segments.log_download import FellBehind, download_log
-from duolog.store.shared.segments.manifest import Manifests
+from duolog.store.shared.segments.manifest import SegmentManifests
 from duolog.store.shared.wal.log_cursor import Ignored, LogCursor, Units
 from duolog.store.shared.wal.slots import WINDOW
 from duolog.store.shared.wal.stream import KEY, decode_stream
@@ -51,7 +51,7 @@ async def move_to_disk(
     found = await requests.get(KEY)
     if found is None:
         raise MoveFailed(f"{url} has no object '{KEY}', so it has no stream: correct the URL")
-    manifests = Manifests(requests)
+    manifests = SegmentManifests(requests)
     cursor = LogCursor.at_start(decode_stream(found))
     await manifests.refresh()
     if manifests.floor is not None:
@@ -72,7 +72,7 @@ async def move_to_disk(
     return MovedLog(cursor.position, is_ended)
 
 
-async def _download_log(requests: Requests, files: Files, manifests: Manifests) -> None:
+async def _download_log(requests: Requests, files: Files, manifests: SegmentManifests) -> None:
     while True:
         with suppress(FellBehind):
             return await download_log(requests, files, manifests)

@@ -33,7 +33,7 @@ from duolog.store.shared.files.named_files import FilePiece, pieces_of, read_pie
 from duolog.store.shared.own_log import PATH
 from duolog.store.shared.segments.manifest import (
     Floor,
-    Manifest,
+    SegmentManifest,
     SegmentObject,
     encode_manifest,
     manifest_key,
@@ -180,7 +180,7 @@ class MoveToStore:
         header = WalHeader(WalKind.FENCE, 0, epoch, 0, local.end, local.end, 0, stream, writer)
         fence, header = encode(header, [])
         tail = Tail(0, local.end, header.crc)
-        manifest = Manifest(Floor(identity, tail), tuple(segments), (), snapshot)
+        manifest = SegmentManifest(Floor(identity, tail), tuple(segments), (), snapshot)
         await self._create_once(STREAM_KEY, encode_stream(stream))
         await self._create_once(key_of(0), fence)
         await self._create_once(manifest_key(0), encode_manifest(manifest))

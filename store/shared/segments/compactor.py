@@ -1,4 +1,4 @@
-"""The class Compactor: replaces the WAL objects of an owner's log by segment objects, and deletes them.
+"""The class WalCompactor: replaces the WAL objects of an owner's log by segment objects, and deletes them.
 
     1. the units between the floor and a slot that counts are stored as segment objects, read from the local log
     2. a manifest names them and moves the floor to that slot
@@ -25,7 +25,7 @@ from duolog.store.errors import Corruption
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.local_ranges import LocalRanges, LocalSnapshot
-from duolog.store.shared.segments.manifest import Floor, Manifest, Manifests, SegmentObject, snapshot_key
+from duolog.store.shared.segments.manifest import Floor, SegmentManifest, SegmentManifests, SegmentObject, snapshot_key
 from duolog.store.shared.wal.slots import WINDOW, Tail
 from duolog.store.shared.wal.wal_object import Identity, key_of
 
@@ -83,7 +83,7 @@ class SlotsSeen:
         return next((each for each in found if each.tail.sequence <= sequence_max), None)
 
 
-class Compactor:
+class WalCompactor:
     """Compacts the log of one owner.
 
     `saved` returns the tail in the file `shared`. The floor stays below it, so that a restarted owner finds the slots
@@ -93,7 +93,7 @@ class Compactor:
     def __init__(
         self,
         requests: Requests,
-        manifests: Manifests,
+        manifests: SegmentManifests,
         seen: SlotsSeen,
         local: LocalRanges,
         saved: Callable[[], Tail],
@@ -145,7 +145,7 @@ class Compactor:
         added = [await self._store(*each) for each in pieces]
         older = self._manifests.snapshot
         starts = tuple(each.start for each in dead)
-        if await self._manifests.add(Manifest(Floor(newest.owner, newest.tail), tuple(added), starts, snapshot)):
+        if await self._manifests.add(SegmentManifest(Floor(newest.owner, newest.tail), tuple(added), starts, snapshot)):
             await self._delete(newest.tail.sequence)
             await self._requests.delete([each.key for each in dead])
             if 0 <= older < snapshot:

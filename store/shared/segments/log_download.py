@@ -15,7 +15,7 @@ from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.recovery.checkpoint import snapshot_path
 from duolog.store.shared.local_copy import remove_log
 from duolog.store.shared.requests import Requests
-from duolog.store.shared.segments.manifest import Manifests, SegmentObject, snapshot_key
+from duolog.store.shared.segments.manifest import SegmentManifests, SegmentObject, snapshot_key
 from duolog.store.shared.wal.wal_object import damaged
 
 
@@ -23,7 +23,7 @@ class FellBehind(StoreError):
     """The shared log no longer has what this copy needs next. The broker must join again, which downloads the log."""
 
 
-async def missing(manifests: Manifests, key: str) -> StoreError:
+async def missing(manifests: SegmentManifests, key: str) -> StoreError:
     """Return the exception for an object that a manifest names and that is not there.
 
     It is FellBehind if a later manifest has removed the object.
@@ -35,7 +35,7 @@ async def missing(manifests: Manifests, key: str) -> StoreError:
     return damaged(key, "it does not exist, or is too short")
 
 
-async def download_log(requests: Requests, files: Files, manifests: Manifests) -> None:
+async def download_log(requests: Requests, files: Files, manifests: SegmentManifests) -> None:
     """Replace the local log by the segment objects and the snapshot, if any, of the manifests.
 
     Raises FellBehind, after which it can be called again, and DamagedObject, OSError, RequestsStopped.
@@ -64,7 +64,7 @@ async def download_log(requests: Requests, files: Files, manifests: Manifests) -
     files.sync_directory(".")
 
 
-async def _download(requests: Requests, files: Files, manifests: Manifests, segment: SegmentObject) -> None:
+async def _download(requests: Requests, files: Files, manifests: SegmentManifests, segment: SegmentObject) -> None:
     """Write a segment object into a file. Parts are written while the next ones are on their way."""
     path, size = Segment(segment.start).path, segment.end - segment.start
     files.close(files.open(path, create=True))

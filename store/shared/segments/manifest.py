@@ -1,4 +1,4 @@
-"""Manifests: which ranges of the log are in segment objects, and from which slot on the WAL objects count.
+"""Segment manifests: which ranges of the log are in segment objects, and from which slot on the WAL objects count.
 
     seg/<start in 20 digits>-<end>     the units from position `start` up to `end`, as they lie in a segment
     snapshot/<position>                the state at this position, as in `log/<position>.snapshot` of a data directory
@@ -53,7 +53,7 @@ class Floor(NamedTuple):
     tail: Tail
 
 
-class Manifest(NamedTuple):
+class SegmentManifest(NamedTuple):
     floor: Floor
     segments: tuple[SegmentObject, ...]  # Those that are new.
     removed: tuple[int, ...] = ()  # The starts of those that were removed.
@@ -80,7 +80,7 @@ def snapshot_position(key: str) -> int | None:
     return int(position) if position.isdecimal() else None
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: SegmentManifest) -> bytes:
     (stream, writer, epoch), (sequence, position, crc) = manifest.floor
     floor = {"sequence": sequence, "position": position, "crc": crc, "epoch": epoch, "writer": writer.hex()}
     segments = [each._asdict() for each in manifest.segments]
@@ -89,7 +89,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return b"%08x %s\n" % (crc32c(text), text)
 
 
-def decode_manifest(data: bytes, number: int) -> Manifest:
+def decode_manifest(data: bytes, number: int) -> SegmentManifest:
     """Raises DamagedObject."""
     key = manifest_key(number)
     if data[:9] != b"%08x " % crc32c(data[9:-1]):
@@ -108,10 +108,10 @@ def decode_manifest(data: bytes, number: int) -> Manifest:
         removed, snapshot = tuple(map(int, found["removed"])), int(found["snapshot"])
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(key, f"it is no manifest: {error!r}") from None
-    return Manifest(Floor(identity, tail), segments, removed, snapshot)
+    return SegmentManifest(Floor(identity, tail), segments, removed, snapshot)
 
 
-class Manifests:
+class SegmentManifests:
     """All manifests of a stream, as far as they were read."""
 
     def __init__(self, requests: Requests) -> None:
@@ -121,9 +121,9 @@ class Manifests:
         self.number = 0  # The number of the next manifest.
         self._requests = requests
 
-    def copy(self, requests: Requests) -> "Manifests":
+    def copy(self, requests: Requests) -> "SegmentManifests":
         """Return the same manifests for another reader, which goes on by itself."""
-        copied = Manifests(requests)
+        copied = SegmentManifests(requests)
         copied.floor, copied.snapshot, copied.number = self.floor, self.snapshot, self.number
         copied.segments = [*self.segments]
         return copied
@@ -154,7 +154,7 @@ class Manifests:
                 self._take(decode_manifest(data, self.number))
             ahead = AT_ONCE
 
-    async def add(self, manifest: Manifest) -> bool:
+    async def add(self, manifest: SegmentManifest) -> bool:
         """Create the next manifest; return False if another one has its number, which was then read."""
         data = encode_manifest(manifest)
         while not await self._requests.create(manifest_key(self.number), data):
@@ -168,7 +168,7 @@ class Manifests:
         self._take(manifest)
         return True
 
-    def _take(self, manifest: Manifest) -> None:
+    def _take(self, manifest: SegmentManifest) -> None:
         key, position = manifest_key(self.number), self.floor.tail.position if self.floor else 0
         end = manifest.floor.tail.position
         for each in manifest.segments:

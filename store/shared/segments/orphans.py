@@ -27,7 +27,7 @@ from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.manifest import (
     SEGMENT_FOLDER,
     SNAPSHOT_FOLDER,
-    Manifests,
+    SegmentManifests,
     segment_start,
     snapshot_position,
 )
@@ -43,7 +43,7 @@ log = logging.getLogger("store")
 class Orphans:
     """The passes of one owner."""
 
-    def __init__(self, requests: Requests, manifests: Manifests, mono_ms: Callable[[], int]) -> None:
+    def __init__(self, requests: Requests, manifests: SegmentManifests, mono_ms: Callable[[], int]) -> None:
         self._requests, self._manifests, self._mono_ms = requests, manifests, mono_ms
         self._kept: set[str] = set()  # Slots below the floor that were read once: fences, and what is no slot.
         self._tests: dict[str, int] = {}  # Objects of tests in the last pass, and when they were found first.

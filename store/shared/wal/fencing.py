@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from duolog.store.shared.requests import Requests
-from duolog.store.shared.segments.manifest import Manifests
+from duolog.store.shared.segments.manifest import SegmentManifests
 from duolog.store.shared.wal.log_cursor import LogCursor
 from duolog.store.shared.wal.slots import WINDOW, Tail
 from duolog.store.shared.wal.wal_object import Identity, WalHeader, WalKind, decode, encode, key_of
@@ -40,7 +40,12 @@ class Won(NamedTuple):
 
 
 async def take_over(
-    requests: Requests, cursor: LogCursor, manifests: Manifests, writer: bytes, claim: bytes, mono_ms: Callable[[], int]
+    requests: Requests,
+    cursor: LogCursor,
+    manifests: SegmentManifests,
+    writer: bytes,
+    claim: bytes,
+    mono_ms: Callable[[], int],
 ) -> Won | None:
     """Create a fence of the next epoch in the slot of the cursor, and take the slots behind it.
 

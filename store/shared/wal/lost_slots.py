@@ -11,7 +11,7 @@ has written behind it what can only follow an object there:
 import asyncio
 
 from duolog.store.shared.requests import Requests
-from duolog.store.shared.segments.manifest import Manifests
+from duolog.store.shared.segments.manifest import SegmentManifests
 from duolog.store.shared.wal.log_cursor import LogCursor
 from duolog.store.shared.wal.slots import WINDOW
 from duolog.store.shared.wal.wal_object import (
@@ -25,7 +25,7 @@ from duolog.store.shared.wal.wal_object import (
 )
 
 
-async def check_end(requests: Requests, manifests: Manifests, cursor: LogCursor) -> None:
+async def check_end(requests: Requests, manifests: SegmentManifests, cursor: LogCursor) -> None:
     """Raise DamagedObject if the slot of the cursor, which was empty, must have had an object.
 
     The caller has read all manifests. Nothing is raised if there is another one now, because the slot may have been

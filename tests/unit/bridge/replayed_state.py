@@ -10,7 +10,7 @@ from duolog.bridge.state.group_offsets import GroupOffsets
 from duolog.bridge.state.producers import Producers
 from duolog.bridge.state.system_topics import system_topics
 from duolog.bridge.state.topics import Topics
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
 from tests.kit.memory_log import MemoryLog
@@ -80,6 +80,6 @@ def replayed(log: MemoryLog, since: int = 0, snapshot: list[bytes] | None = None
     """What recovery gives: a snapshot, then the entries after it."""
     state = new_state()
     for payload in snapshot or ():
-        state.state_log.replay_state(payload, Slot(0, -1, NOW))
+        state.state_log.replay_state(payload, EntrySlot(0, -1, NOW))
     log.replay(state.state_log, since)
     return state

@@ -1,4 +1,4 @@
-"""Proves of all owners of state that a snapshot is the state of one moment, and that little is done in its turn.
+"""Proves of all state owners that a snapshot is the state of one moment, and that little is done in its turn.
 
 A core is filled by records, a snapshot is begun, then everything changes; what is read afterwards must be what a
 snapshot that is read at once has. Work is counted in calls of functions.

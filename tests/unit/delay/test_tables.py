@@ -17,7 +17,7 @@ from duolog.delay.rows import ENTITIES_MAX, TimerKey
 from duolog.delay.tables.sorted_table import Found, SortedTable
 from duolog.delay.tables.table_format import FOOTER_SIZE, TableTimer, table_path
 from duolog.delay.tables.table_writer import TableWriter
-from duolog.delay.tables.tables import COMPACTION_WIDTH, Manifest, Tables
+from duolog.delay.tables.tables import COMPACTION_WIDTH, TableManifest, Tables
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, TombstoneWrite, tombstones_path
 from duolog.store.errors import Corruption
@@ -222,7 +222,7 @@ def test_check_reads_the_whole_table_and_finds_a_damaged_byte_anywhere_before_th
         assert all(table.path in text for text in found)
 
 
-def scanned(disk: CrashDisk, manifest: Manifest) -> list[TableTimer]:
+def scanned(disk: CrashDisk, manifest: TableManifest) -> list[TableTimer]:
     """Give what will be delivered."""
     tables = Tables(disk)
     tables.switch(manifest)
@@ -242,7 +242,7 @@ def count(view: TablesView, start: TimerKey, until_ms: int, topic: int | None = 
     )
 
 
-def read_all(disk: CrashDisk, manifest: Manifest) -> tuple[list[TableTimer], list[int]]:
+def read_all(disk: CrashDisk, manifest: TableManifest) -> tuple[list[TableTimer], list[int]]:
     """Use every table and block."""
     tables = Tables(disk)
     tables.switch(manifest)
@@ -302,7 +302,7 @@ def test_another_bucket_under_the_name_is_reported() -> None:
 class Committed(NamedTuple):
     """A manifest in the log, and the timers that are pending by it."""
 
-    manifest: Manifest
+    manifest: TableManifest
     pending: Timers
 
 
@@ -390,7 +390,7 @@ class History:
             self.cancel()
         self.commit(self.tables.compacted())
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: TableManifest) -> None:
         self.tables.switch(manifest)
         self.committed = Committed(manifest, self.pending | {})
         if removal := self.tables.removal():
@@ -442,7 +442,7 @@ def test_a_power_cut_at_any_operation_leaves_what_the_last_manifest_names(seed: 
             assert not left_over
 
 
-def named(manifest: Manifest) -> Iterator[str]:
+def named(manifest: TableManifest) -> Iterator[str]:
     for entry in manifest:
         yield table_path(entry.number)
         if entry.tombstone_bytes:

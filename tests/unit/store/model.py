@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from duolog.store.entry import FIRST_FRAME_FORM, Slot, Stored
+from duolog.store.entry import FIRST_FRAME_FORM, EntrySlot, Stored
 from duolog.store.index.queue import Queue
 from duolog.store.store import Store
 from duolog.store.workers import Failure, Inline
@@ -24,7 +24,7 @@ class Notes:
         self.values: dict[str, str] = {}
         self.seen: dict[int, list[int]] = {}
 
-    def replay_state(self, payload: bytes, slot: Slot) -> None:
+    def replay_state(self, payload: bytes, slot: EntrySlot) -> None:
         kind, name, value = payload.decode().split("=", 2)
         if kind == "seen":
             self.seen[int(name)] = [int(offset) for offset in value.split(",")]
@@ -35,7 +35,7 @@ class Notes:
         else:
             self.forget_topic(int(name))
 
-    def replay_frame(self, key: int, slot: Slot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
+    def replay_frame(self, key: int, slot: EntrySlot, form: int, count: int, frame: memoryview, extra: bytes) -> None:
         seen = self.seen.setdefault(key, [])
         if not seen or slot.base_offset > seen[-1]:
             seen.append(slot.base_offset)
@@ -87,7 +87,7 @@ class Model:
         assert frame.base_offset == queue.end_offset, f"{frame} behind {queue.end_offset}"
         queue.frames.append(frame)
         queue.end_offset = frame.end_offset
-        slot = Slot(frame.position, frame.base_offset, 0)
+        slot = EntrySlot(frame.position, frame.base_offset, 0)
         self.notes.replay_frame(key, slot, FIRST_FRAME_FORM, frame.count, memoryview(frame.body), b"")
 
     def trim(self, key: int, start_offset: int) -> None:

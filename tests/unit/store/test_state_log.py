@@ -8,7 +8,7 @@ from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.records.producers import ProducerBatch
 from duolog.bridge.records.topics import TopicDeleted
 from duolog.bridge.state.topics import TopicError
-from duolog.store.entry import WRITTEN, Slot
+from duolog.store.entry import WRITTEN, EntrySlot
 from duolog.store.errors import Corruption
 from duolog.store.unit import Frame
 from tests.kit.memory_log import MemoryLog
@@ -135,7 +135,7 @@ def test_snapshot_appended_again_changes_nothing() -> None:
         history.step()
     before = live.picture()
     for payload in [*live.state_log.snapshot()]:
-        live.state_log.replay_state(payload, Slot(log.end, -1, NOW))
+        live.state_log.replay_state(payload, EntrySlot(log.end, -1, NOW))
     assert live.picture() == before
 
 
@@ -157,7 +157,7 @@ def test_records_about_what_is_gone_change_nothing() -> None:
 
 def test_unknown_record_is_corruption() -> None:
     with pytest.raises(Corruption):
-        new_state().state_log.replay_state(b"\x92\xcd\x27\x0f\x01", Slot(0, -1, NOW))
+        new_state().state_log.replay_state(b"\x92\xcd\x27\x0f\x01", EntrySlot(0, -1, NOW))
 
 
 def test_refused_append_changes_nothing() -> None:

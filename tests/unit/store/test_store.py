@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.store.entry import FIRST_FRAME_FORM, SYNCED, WRITTEN, Buffer, Promise, Slot, Stored
+from duolog.store.entry import FIRST_FRAME_FORM, SYNCED, WRITTEN, Buffer, EntrySlot, Promise, Stored
 from duolog.store.errors import (
     NO_SPACE,
     DiskFull,
@@ -84,7 +84,7 @@ BODIES = [b"a", b"bb" * 20, b"", b"dddd" * 9]
 TIMES_MS, TAGS = [5, 3, 9, 8], [0, -1, 7, 0]
 
 
-def note_slot(buffer: bytearray, at: int, slot: Slot) -> None:
+def note_slot(buffer: bytearray, at: int, slot: EntrySlot) -> None:
     """Replace the byte at `at` by one that depends on the slot, unless it is 0."""
     if buffer[at]:
         buffer[at] = (slot.position + slot.base_offset + slot.stored_ms) % 251 + 1
@@ -119,7 +119,7 @@ def test_a_run_lies_in_the_log_and_in_its_index_as_its_frames_would() -> None:
 
 
 def test_a_run_that_cannot_be_encoded_leaves_nothing_behind() -> None:
-    def stamp(buffer: bytearray, at: int, slot: Slot) -> None:
+    def stamp(buffer: bytearray, at: int, slot: EntrySlot) -> None:
         if slot.base_offset == 2:
             raise ValueError("no stamp")
 
@@ -267,7 +267,7 @@ def test_a_frame_never_writes_more_than_twice_its_size_and_four_kib(size: int, c
 
 
 def test_a_unit_that_fails_leaves_nothing_behind() -> None:
-    def fail(buffer: bytearray, at: int, slot: Slot) -> None:
+    def fail(buffer: bytearray, at: int, slot: EntrySlot) -> None:
         buffer[at] = 0xFF
         raise ZeroDivisionError
 

@@ -26,7 +26,7 @@ from duolog.delay.recurring import (
 )
 from duolog.protocol.rocketmq.codes import ResponseCode
 from duolog.protocol.rocketmq.messages import message, properties
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.errors import Corruption, DiskFull, HalfApplied
 from duolog.store.log.control import Control, ControlKind
 from duolog.store.state_log import StateLog
@@ -41,7 +41,7 @@ from tests.unit.bridge.rocketmq.retry.test_send_back import fail_for_good
 
 SECOND = 1000
 BAD = b"\xff\xfe\xfd\xfc"
-SLOT = Slot(4096, 7, 1)
+SLOT = EntrySlot(4096, 7, 1)
 
 
 def raises(*_: Any) -> Any:

@@ -18,10 +18,10 @@ from duolog.bridge.net.purgatory import (
 )
 
 KEYS = range(5)
-HELD_MAX, OWNER_MAX = 14 * HELD_REQUEST_BYTES, 8 * HELD_REQUEST_BYTES
+HELD_MAX, CONNECTION_MAX = 14 * HELD_REQUEST_BYTES, 8 * HELD_REQUEST_BYTES
 
 
-class Owner:
+class HoldingConnection:
     """A connection, as the purgatory sees it."""
 
     held_bytes = 0
@@ -69,8 +69,8 @@ class PurgatoryHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.mono_ms = 1_000
-        self.purgatory = Purgatory(HELD_MAX, OWNER_MAX)
-        self.owners = [Owner(), Owner(), Owner()]
+        self.purgatory = Purgatory(HELD_MAX, CONNECTION_MAX)
+        self.connections = [HoldingConnection(), HoldingConnection(), HoldingConnection()]
         self.visible = dict.fromkeys(KEYS, 0)
         self.waiting: dict[Held, tuple[Poll, int]] = {}
 
@@ -82,26 +82,26 @@ class PurgatoryHistory(RuleBasedStateMachine):
         of=st.integers(0, 2),
     )
     def hold(self, keys: frozenset[int], wanted: int, ms: int, of: int) -> object:
-        owner = self.owners[of]
+        connection = self.connections[of]
         poll = Poll(self.visible, keys, wanted)
-        held = None if poll.is_enough() else self.purgatory.hold(poll, [*keys, *keys], self.mono_ms + ms, owner)
+        held = None if poll.is_enough() else self.purgatory.hold(poll, [*keys, *keys], self.mono_ms + ms, connection)
         if held is None:
             cost = _cost(keys)
-            is_full = self._watched() + cost > HELD_MAX or self._watched(owner) + cost > OWNER_MAX
+            is_full = self._watched() + cost > HELD_MAX or self._watched(connection) + cost > CONNECTION_MAX
             assert poll.is_enough() or is_full
             return multiple()
         self.waiting[held] = poll, self.mono_ms + ms
         return held
 
-    def _watched(self, owner: Owner | None = None) -> int:
-        costs = ((held.owner, _cost(poll.keys)) for held, (poll, _) in self.waiting.items())
-        return sum(cost for of, cost in costs if owner in (None, of))
+    def _watched(self, connection: HoldingConnection | None = None) -> int:
+        costs = ((held.connection, _cost(poll.keys)) for held, (poll, _) in self.waiting.items())
+        return sum(cost for of, cost in costs if connection in (None, of))
 
     @invariant()
     def bytes_are_those_of_who_waits(self) -> None:
         assert self.purgatory.held_bytes == self._watched() <= HELD_MAX
-        for owner in self.owners:
-            assert owner.held_bytes == self._watched(owner) <= OWNER_MAX
+        for connection in self.connections:
+            assert connection.held_bytes == self._watched(connection) <= CONNECTION_MAX
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1))
     def become_visible(self, keys: list[int]) -> None:
@@ -150,7 +150,7 @@ TestPurgatoryHistory.settings = settings(stateful_step_count=30, deadline=None)
 def test_an_ended_request_is_not_kept_alive_by_any_queue_or_timer(how: str) -> None:
     purgatory, visible = Purgatory(), dict.fromkeys(KEYS, 0)
     poll = Poll(visible, frozenset(KEYS))
-    held = purgatory.hold(poll, KEYS, 500, Owner())
+    held = purgatory.hold(poll, KEYS, 500, HoldingConnection())
     assert held is not None
     visible[3] = 1
     match how:
@@ -195,8 +195,8 @@ class Acting:
 def test_a_request_may_end_the_others_that_are_notified_with_it(move: Callable[[Purgatory], None]) -> None:
     purgatory = Purgatory()
     first, second = Acting(lambda: purgatory.release(other)), Acting(lambda: None)
-    purgatory.hold(first, [1], 500, Owner())
-    held = purgatory.hold(second, [1], 500, Owner())
+    purgatory.hold(first, [1], 500, HoldingConnection())
+    held = purgatory.hold(second, [1], 500, HoldingConnection())
     assert held is not None
     other: Held = held
     move(purgatory)
@@ -206,8 +206,8 @@ def test_a_request_may_end_the_others_that_are_notified_with_it(move: Callable[[
 @pytest.mark.parametrize("move", [lambda purgatory: purgatory.check([1]), lambda purgatory: purgatory.advance(500)])
 def test_a_request_may_be_held_again_while_it_is_notified(move: Callable[[Purgatory], None]) -> None:
     purgatory = Purgatory()
-    poll = Acting(lambda: purgatory.hold(poll, [1], 400, Owner()))
-    purgatory.hold(poll, [1], 500, Owner())
+    poll = Acting(lambda: purgatory.hold(poll, [1], 400, HoldingConnection()))
+    purgatory.hold(poll, [1], 500, HoldingConnection())
     move(purgatory)
     assert (poll.ended, len(purgatory)) == (1, 1)
 
@@ -221,7 +221,7 @@ def test_one_that_raises_is_failed_and_does_not_take_the_others_along(move: Call
     purgatory = Purgatory(contain=reported.append)
     polls = [Acting(lambda: None), Acting(fail), Acting(lambda: None)]
     for poll in polls:
-        purgatory.hold(poll, [1], 500, Owner())
+        purgatory.hold(poll, [1], 500, HoldingConnection())
     move(purgatory)
     assert [poll.ended for poll in polls] == [1, 1, 1]
     assert [str(error) for error in polls[1].faults] == ["no disk"]
@@ -243,7 +243,7 @@ def test_a_turn_tells_so_many_and_later_turns_the_others(
     purgatory = Purgatory()
     polls = [Acting(lambda: None) for _ in range(5 * at_once)]
     for number, poll in enumerate(polls):
-        purgatory.hold(poll, [1, *range(2 + number, 1 + number + queues)], 500, Owner())
+        purgatory.hold(poll, [1, *range(2 + number, 1 + number + queues)], 500, HoldingConnection())
     ended = 0
     move(purgatory)
     while ended < len(polls):
@@ -262,7 +262,7 @@ def test_a_queue_that_changes_while_its_requests_are_asked_is_gone_through_once_
     purgatory, visible = Purgatory(), {1: 0}
     polls = [Poll(visible, frozenset([1]), wanted=2) for _ in range(3 * NOTIFIED_AT_ONCE)]
     for poll in polls:
-        purgatory.hold(poll, [1], 500, Owner())
+        purgatory.hold(poll, [1], 500, HoldingConnection())
     visible[1] = 1
     purgatory.check([1])
     purgatory.advance(0)  # These have asked for more than there was.

@@ -6,7 +6,7 @@ import pytest
 
 from duolog.bridge.config import HttpOptions, Options
 from duolog.bridge.state.idempotency_keys import ROWS_IN_RECORD
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from tests.kit.core import ManualCore
 from tests.kit.http import HttpBench
 
@@ -84,7 +84,7 @@ def test_snapshot_of_many_keys_gives_the_same_table() -> None:
     before = dict(keys._answered)
     other = ManualCore().idempotency_keys
     for record in keys._snapshot():
-        other._replay_known(record, Slot(0, 0, 0))
+        other._replay_known(record, EntrySlot(0, 0, 0))
     assert dict(other._answered) == before
 
 

@@ -7,8 +7,8 @@ import pytest
 from duolog.bridge.config import LeasesOptions
 from duolog.bridge.state.leases import (
     CHECK_MS,
-    Lease,
-    Leases,
+    ReaderLease,
+    ReaderLeases,
     TooManyLeases,
 )
 from duolog.store.log.format import POSITION_MAX
@@ -26,7 +26,9 @@ class Log:
         return max(0, BYTES - self.held_from)
 
 
-def take(leases: Leases, held_from: int, lease_ms: int, mono_ms: int = 0, address: str = "192.0.2.1") -> Lease:
+def take(
+    leases: ReaderLeases, held_from: int, lease_ms: int, mono_ms: int = 0, address: str = "192.0.2.1"
+) -> ReaderLease:
     lease = leases.take([], address, lease_ms, mono_ms)
     leases.narrow(lease, held_from)
     return lease
@@ -34,7 +36,7 @@ def take(leases: Leases, held_from: int, lease_ms: int, mono_ms: int = 0, addres
 
 def test_the_lowest_position_is_held_until_its_lease_ends() -> None:
     log = Log()
-    leases = Leases(log, LeasesOptions())
+    leases = ReaderLeases(log, LeasesOptions())
     assert leases.next_deadline_ms() is None
     high, low = take(leases, 500, 1000), take(leases, 100, 300)
     leases.expire(mono_ms=0)
@@ -51,19 +53,19 @@ def test_the_lowest_position_is_held_until_its_lease_ends() -> None:
 
 def test_whole_log_is_held_until_it_is_known_what_is_read() -> None:
     log = Log()
-    Leases(log, LeasesOptions()).take([], "", 1000, 0)
+    ReaderLeases(log, LeasesOptions()).take([], "", 1000, 0)
     assert log.held_from == 0
 
 
 def test_ids_cannot_be_guessed() -> None:
-    leases = Leases(Log(), LeasesOptions())
+    leases = ReaderLeases(Log(), LeasesOptions())
     ids = {take(leases, 0, 1000).id for _ in range(10)}
     assert len(ids) == 10
     assert all(len(each) >= 24 for each in ids)
 
 
 def test_renewals_do_not_hold_for_ever() -> None:
-    leases = Leases(Log(), LeasesOptions(hold_ms_max=1000))
+    leases = ReaderLeases(Log(), LeasesOptions(hold_ms_max=1000))
     lease = take(leases, 0, 400)
     for mono_ms in range(0, 1000, 100):
         leases.expire(mono_ms)
@@ -75,7 +77,7 @@ def test_renewals_do_not_hold_for_ever() -> None:
 
 def test_those_that_reach_back_furthest_end_when_too_much_is_held_back() -> None:
     log = Log()
-    leases = Leases(log, LeasesOptions(held_bytes_max=1 << 20))
+    leases = ReaderLeases(log, LeasesOptions(held_bytes_max=1 << 20))
     far, near, at_end = (take(leases, position, 1 << 40) for position in (-(3 << 20), -(2 << 20), 0))
     leases.expire(0)
     assert [leases.get(each.id) for each in (far, near, at_end)] == [None, None, at_end]
@@ -88,7 +90,7 @@ def test_those_that_reach_back_furthest_end_when_too_much_is_held_back() -> None
 
 
 def test_table_is_bounded_for_all_and_for_each_address() -> None:
-    leases = Leases(Log(), LeasesOptions(count_max=3, per_address_max=2))
+    leases = ReaderLeases(Log(), LeasesOptions(count_max=3, per_address_max=2))
     first = take(leases, 0, 1000)
     take(leases, 0, 2000)
     with pytest.raises(TooManyLeases, match=r"192.0.2.1 has 2 leases.*the next ends within 900 ms"):

@@ -6,7 +6,7 @@ from duolog.bridge.config import KafkaOptions, Options
 from duolog.bridge.state.producers import InvalidProducerEpoch, OutOfOrderSequence, ProducerError
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.kafka.record_batch import BatchHeader
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.index.queue import QUEUE_ID_BITS
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.batches import batch
@@ -40,7 +40,7 @@ class Sender:
         return found
 
     def _append(self, one: BatchHeader, key: int, now_ms: int) -> int:
-        self.producers.remember_header(key, Slot(self.offset * 100, self.offset, now_ms), one)
+        self.producers.remember_header(key, EntrySlot(self.offset * 100, self.offset, now_ms), one)
         self.offset += one.record_count
         return self.offset - one.record_count
 
@@ -91,7 +91,7 @@ def test_end_of_a_transaction_leaves_nothing_to_repeat(*, is_restarted: bool) ->
     if is_restarted:
         before, state = state, opened()
         for payload in before.state_log.snapshot():
-            state.state_log.replay_state(payload, Slot(0, 0, NOW))
+            state.state_log.replay_state(payload, EntrySlot(0, 0, NOW))
     sender = Sender(state)
     for one in FIVE:
         with pytest.raises(OutOfOrderSequence):
@@ -164,7 +164,7 @@ def test_only_batches_of_idempotent_producers_are_remembered(form: int) -> None:
     state = opened()
     for producer in ((-1, -1, -1), (-1, -1, 0), (5, 0, 0)):
         frame = memoryview(batch([b"x"], producer=producer))
-        state.producers.replay_frame(KEY, Slot(0, 0, NOW), form, 1, frame, b"")
+        state.producers.replay_frame(KEY, EntrySlot(0, 0, NOW), form, 1, frame, b"")
     assert [*state.producers._windows] == ([(5, KEY)] if form == 2 else [])
 
 

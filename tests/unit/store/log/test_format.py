@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog.store.entry import CONTROL_FORM, FIRST_FRAME_FORM, STATE_FORM, SYNCED, Slot
+from duolog.store.entry import CONTROL_FORM, FIRST_FRAME_FORM, STATE_FORM, SYNCED, EntrySlot
 from duolog.store.errors import EntryTooLarge
 from duolog.store.files import Files
 from duolog.store.index.queue import Queue
@@ -43,13 +43,13 @@ def queue(key: int, files: Files | None = None) -> Queue:
     return Queue(key, QueueIndex(IndexFiles(files or CrashDisk()), 0, 0), level=SYNCED)
 
 
-def encoded(entries: list[Frame | StateRecord], *, slots: list[Slot] | None = None, flags: int = 0) -> Chunk:
+def encoded(entries: list[Frame | StateRecord], *, slots: list[EntrySlot] | None = None, flags: int = 0) -> Chunk:
     sizes = [sizes_of(entry) for entry in entries]
     chunk = Chunk(POSITION, UNIT_HEADER_SIZE + sum(occupied for _, occupied in sizes))
     at = UNIT_HEADER_SIZE
     for number, (entry, (size, occupied)) in enumerate(zip(entries, sizes, strict=True)):
         if isinstance(entry, Frame):
-            put_frame(chunk, at, entry, size, slots[number] if slots else Slot(POSITION + at, number, 0))
+            put_frame(chunk, at, entry, size, slots[number] if slots else EntrySlot(POSITION + at, number, 0))
         else:
             put_other(chunk, at, entry)
         at += occupied
@@ -157,10 +157,10 @@ def test_what_no_header_can_say_is_refused(frame: Frame) -> None:
 
 
 def test_a_frame_takes_note_of_its_slot_before_the_unit_is_sealed() -> None:
-    def stamp(buffer: bytearray, at: int, slot: Slot) -> None:
+    def stamp(buffer: bytearray, at: int, slot: EntrySlot) -> None:
         buffer[at : at + 8] = slot.base_offset.to_bytes(8, "big")
 
-    unit = encoded([Frame(queue(1), FIRST_FRAME_FORM, bytes(8), stamp=stamp)], slots=[Slot(POSITION, 99, 5)])
+    unit = encoded([Frame(queue(1), FIRST_FRAME_FORM, bytes(8), stamp=stamp)], slots=[EntrySlot(POSITION, 99, 5)])
     check_unit(unit.view, 0, POSITION)
     (entry,) = entries_of(unit.view, POSITION, 1)
     assert bytes(entry.frame) == (99).to_bytes(8, "big")

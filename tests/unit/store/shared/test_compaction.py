@@ -10,7 +10,7 @@ from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.segments import orphans
 from duolog.store.shared.segments.manifest import (
     Floor,
-    Manifest,
+    SegmentManifest,
     SegmentObject,
     decode_manifest,
     encode_manifest,
@@ -35,7 +35,7 @@ OPTIONS = SharedOptions(
     object_bytes=1 << 13, segment_bytes=1 << 14, compact_slots=10, kept_slots=16, state_interval_ms=200
 )
 FLOOR = Floor(Identity(b"s" * 16, b"w" * 16, 3), Tail(17, 4096, 5))
-MANIFEST = Manifest(FLOOR, (SegmentObject(0, 1024, 1), SegmentObject(1024, 4096, 2)))
+MANIFEST = SegmentManifest(FLOOR, (SegmentObject(0, 1024, 1), SegmentObject(1024, 4096, 2)))
 
 
 def test_manifest_reads_back_and_every_changed_byte_is_noticed() -> None:

@@ -13,7 +13,7 @@ from duolog.store.index.queue import Queue
 from duolog.store.log.segment import LOG_DIRECTORY, REMOTE_SUFFIX
 from duolog.store.shared.cache.cached_files import CachedFiles
 from duolog.store.shared.cache.range_cache import CACHE_DIRECTORY
-from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_marker, encode_marker
+from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_drop_marker, encode_drop_marker
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.wal.wal_object import DamagedObject
 from duolog.store.store import Store
@@ -352,15 +352,15 @@ def _segment() -> RemoteSegment:
 
 
 def test_marker_reads_back_and_every_changed_byte_is_noticed() -> None:
-    data = encode_marker(_segment())
-    assert list(decode_marker("x", data).chunks) == list(_segment().chunks)
+    data = encode_drop_marker(_segment())
+    assert list(decode_drop_marker("x", data).chunks) == list(_segment().chunks)
     for at in range(len(data)):
         changed = bytearray(data)
         changed[at] ^= 1
         with pytest.raises(StoreError, match="is damaged"):
-            decode_marker("x", bytes(changed))
+            decode_drop_marker("x", bytes(changed))
         with pytest.raises(StoreError):
-            decode_marker("x", data[:at])
+            decode_drop_marker("x", data[:at])
 
 
 def test_power_cut_in_any_step_of_a_drop_leaves_the_segment_on_the_disk_or_in_the_store() -> None:
@@ -381,7 +381,7 @@ def test_power_cut_in_any_step_of_a_drop_leaves_the_segment_on_the_disk_or_in_th
 
     def drop(disk: CrashDisk) -> None:
         files, segment = CachedFiles(disk, World(0).bucket.client("x"), 1 << 20), _segment()
-        files.put_marker(segment)
+        files.put_drop_marker(segment)
         files.drop(segment)
         files.remove_file(segment.path)
 

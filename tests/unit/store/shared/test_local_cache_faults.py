@@ -19,7 +19,7 @@ from duolog.store.recovery.repair import Placeholder, RepairRefused, plan_repair
 from duolog.store.shared.cache.cached_files import CachedFiles
 from duolog.store.shared.cache.dropping import _in_thread
 from duolog.store.shared.cache.range_cache import CACHE_DIRECTORY, REQUESTS_AT_ONCE, RangeCache
-from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, encode_marker
+from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, encode_drop_marker
 from tests.kit.disk import CrashDisk, PowerCut
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
@@ -273,14 +273,14 @@ def _remove_while_it_is_dropped(disk: CrashDisk, step: str) -> None:
     files = CachedFiles(disk, World(0).bucket.client("x"), 1 << 20)
     chain = list_segments(files)
     segments, first = Segments(files, chain, 8), RemoteSegment([RemoteChunk(0, 136, 7, 0, 136)])
-    files.put_marker(first)
+    files.put_drop_marker(first)
     if step != "marker":
         files.drop(first)
     if step == "file":
         files.remove_file(first.path)
     segments.take_out(chain[:2]).run()
     if step == "marker":
-        files.remove_marker(first)
+        files.remove_drop_marker(first)
     elif step == "drop":
         files.remove_file(first.path)
 
@@ -314,7 +314,10 @@ def _remote(files: RealFiles | CrashDisk) -> RemoteSegment:
     """Make a data directory whose first segment was dropped."""
     segment = RemoteSegment([RemoteChunk(0, 136, 7, 0, 136)])
     files.make_directory(LOG_DIRECTORY)
-    for path, content in ((segment.marker_path, encode_marker(segment)), (f"{LOG_DIRECTORY}/{136:020}.log", b"")):
+    for path, content in (
+        (segment.drop_marker_path, encode_drop_marker(segment)),
+        (f"{LOG_DIRECTORY}/{136:020}.log", b""),
+    ):
         handle = files.open(path, create=True)
         files.write(handle, [content], 0)
         files.close(handle)

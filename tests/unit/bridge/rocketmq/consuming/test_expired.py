@@ -24,7 +24,7 @@ from duolog.protocol.kafka.record_batch import InvalidBatch, Record
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages import message, properties
 from duolog.protocol.rocketmq.messages.message import Message
-from duolog.store.entry import Slot
+from duolog.store.entry import EntrySlot
 from duolog.store.options import StoreOptions
 from duolog.store.state_log import StateLog
 from tests.kit.disk import CrashDisk, EachCut
@@ -485,7 +485,7 @@ def test_ranges_are_bounded_and_close_below_the_position(broker: RocketMQBroker)
     assert broker.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
     broker.group_offsets.commit("billing", [CommittedOffset(key, 200)], broker.clock.now_ms())
     for payload in broker.state_log.snapshot():  # As it is appended before segments go.
-        broker.state_log.replay_state(payload, Slot(0, -1, 0))
+        broker.state_log.replay_state(payload, EntrySlot(0, -1, 0))
     assert broker.rocketmq_context.groups.expired_ranges.ranges("billing", key)[0] == (0, 101)
     broker.settle()
     again = RocketMQBroker(broker.disk.after_kill())
