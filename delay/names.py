@@ -64,7 +64,7 @@ class Names:
     def snapshot(self) -> Iterator[bytes]:
         """Return all rows of this moment in parts, for `restore`. Rows may be added during the iteration.
 
-        The bytes of a part never change: rows are added behind them, or another bytearray replaces the part.
+        The bytes of a part never change: rows are added after them, or another bytearray replaces the part.
         """
         return self._rows_of([(part, len(part)) for part in self._parts.values()])
 

@@ -72,7 +72,7 @@ class SentMessage(NamedTuple):
 
 
 def run(api: Api, *, as_json: bool) -> int:
-    """Show both directions with the broker behind `api`. Raises DemoFailed."""
+    """Show both directions with the broker that serves `api`. Raises DemoFailed."""
     listeners = api.get("/api/status")["listeners"]
     console = Console(quiet=as_json)
     steps: list[DemoStep] = []

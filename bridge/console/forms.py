@@ -103,7 +103,7 @@ class Form:
     def labelled(self, error: str) -> str:
         """Return an error of the API with the labels of the fields that it names, as it names them: `at_ms` for `at`.
 
-        A word with `_ms` is always a name, another one only in the beginning; what stands behind a quote is a value.
+        A word with `_ms` is always a name, another one only in the beginning; text after a quote is a value.
         """
         beginning = NAMING.match(error)
         end = beginning.end() if beginning else 0

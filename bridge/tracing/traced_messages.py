@@ -30,7 +30,7 @@ class TracedMessages:
         return len(self._order)
 
     def add(self, key: int, message: TracedMessage) -> None:
-        """Add a message behind all others of its queue."""
+        """Add a message as the last one of its queue."""
         self._queues.setdefault(key, []).append(message)
         self._order.append(key)
         if len(self._order) > self._count_max:

@@ -166,7 +166,7 @@ class SortedRows:
         if 0 < len(rows) <= _BLOCK_BYTES and first + 1 == end <= len(self._blocks):
             self._blocks[first], self._firsts[first] = rows, rows[:KEY_SIZE]
             return
-        # Rows are mostly added behind all others, so the blocks at the end are filled.
+        # Most rows are added after all others, so the blocks at the end are filled.
         size = _BLOCK_BYTES if end >= len(self._blocks) else _BLOCK_BYTES // 2
         blocks = [rows[at : at + size] for at in range(0, len(rows), size)]
         self._blocks[first:end] = blocks

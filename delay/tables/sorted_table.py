@@ -180,17 +180,17 @@ class SortedTable:
     def refs(self, keys: Iterable[TimerKey]) -> Iterator[RowRef]:
         """Yield a RowRef for each of these ascending keys that the table has, deleted or not. Reads no messages."""
         rows, ordinal = b"", 0
-        behind: bytes = b""  # The first key that is not in `rows`.
+        first_missing: bytes = b""  # The first key that is not in `rows`.
         for key in keys:
             if not self.first <= key <= self.last:
                 continue
             packed = KEY.pack(*key)
-            if packed >= behind:
+            if packed >= first_missing:
                 number = self._block_with(packed)
                 block = self._block(number)
                 rows, ordinal = self._rows(number, block), block.ordinal
                 is_last = number + 1 == self._blocks.count
-                behind = b"\xff" * (KEY.size + 1) if is_last else self._blocks.row(number + 1)[: KEY.size]
+                first_missing = b"\xff" * (KEY.size + 1) if is_last else self._blocks.row(number + 1)[: KEY.size]
             at = lower(rows, packed)
             if rows.startswith(packed, at):
                 topic = int.from_bytes(rows[at + TOPIC_AT : at + TOPIC_END], "big")
@@ -270,7 +270,7 @@ class SortedTable:
             return 0
         of, found, before = TOPIC.unpack(self._topics.row(row))
         if of != topic:
-            return 0  # A topic with timers in this table has a row behind the last block, so this topic has none.
+            return 0  # A topic with timers in this table has a row after the last block, so this topic has none.
         if found == number < self._blocks.count:
             block = self._block(number)
             rows = self._rows(number, block)[: (ordinal - block.ordinal) * ROW_SIZE]

@@ -12,7 +12,7 @@
 
 Timers are sorted by their key (due time, address). The `ordinal` of a timer is its number in this order. To find the
 ordinal of a key or a due time, a reader bisects the block index and reads one block. The topic index has a row for each
-block that has timers of a topic, and one row behind the last block. So the timers of a topic that are due in a span of
+block that has timers of a topic, and one row after the last block. So the timers of a topic that are due in a span of
 time are counted with two look-ups, and by reading the rows of the first and the last block of the span. A scan of one
 topic reads only blocks that have timers of the topic. The name index finds the timers with a sender's key. The indexes
 are in pages with CRCs (`delay/tables/paged_index.py`) and are not kept in memory: opening a table reads only its

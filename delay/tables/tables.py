@@ -144,7 +144,7 @@ class Tables:
         return table
 
     def _load_tombstones(self, table: SortedTable) -> None:
-        """Read the valid tombstones of a table, and truncate the file behind them."""
+        """Read the valid tombstones of a table, and truncate the file after them."""
         path, size = tombstones_path(table.entry.number), table.entry.tombstone_bytes
         try:
             file = self._files.open(path)

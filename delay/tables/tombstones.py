@@ -137,7 +137,7 @@ class TombstoneWrite:
         self.end = at + len(self._batch)
 
     def run(self) -> None:
-        """Write the batch behind the valid bytes, and sync the file. Blocks; may be called again after a failure."""
+        """Write the batch after the valid bytes, and sync the file. Blocks; may be called again after a failure."""
         path = tombstones_path(self.number)
         is_new = path.rpartition("/")[2] not in self._files.list(TIMERS_DIRECTORY)
         file = self._files.open(path, create=is_new)

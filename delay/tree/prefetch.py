@@ -57,7 +57,7 @@ class Prefetch:
     # -- Adding and dropping
 
     def add(self, timer: TableTimer) -> None:
-        """Add a timer behind all others of its topic."""
+        """Add a timer as the last one of its topic."""
         key, topic, size = timer[:2], timer.topic, len(timer.frame) + TIMER_COST_BYTES
         self._timers[key] = timer
         self._of_topic.setdefault(topic, {})[key] = timer

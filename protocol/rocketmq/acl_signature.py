@@ -49,7 +49,7 @@ class SecretKey:
         self._outer = hashlib.sha1(block.translate(_OUTER_PAD))
 
     def sign(self, content: bytes, body: Buffer) -> bytes:
-        """Return the signature of a content and the body behind it."""
+        """Return the signature of a content and the body that follows it."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(content)
         inner.update(body)

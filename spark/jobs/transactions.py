@@ -194,10 +194,10 @@ def _with_finals(
     ending: dict[str, dict[int, int]] = {}
     for row in wanted:
         start, end = ends.get((row.place_topic, row.place_queue), (0, 0))
-        first, behind = max(row.first, start), min(row.last + 1, end)
-        if first < behind:
+        first, after = max(row.first, start), min(row.last + 1, end)
+        if first < after:
             starting.setdefault(row.place_topic, {})[row.place_queue] = first
-            ending.setdefault(row.place_topic, {})[row.place_queue] = behind
+            ending.setdefault(row.place_topic, {})[row.place_queue] = after
     place = [F.col("place_topic"), F.col("place_queue"), F.col("place_offset")]
     kept = session.createDataFrame([(*queue, *both) for queue, both in ends.items()], _ENDS_SCHEMA)
     rows = rows.join(F.broadcast(kept), ["place_topic", "place_queue"], "left")

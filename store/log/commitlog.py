@@ -25,7 +25,7 @@ class CommitLog:
 
     def __init__(self, files: Files, options: StoreOptions, segments: Segments, next_position: int, epoch: int) -> None:
         """Continue the log at `next_position`. Recovery must have synced everything below it."""
-        assert segments.active.start <= next_position, f"{segments.active} begins behind {next_position}"
+        assert segments.active.start <= next_position, f"{segments.active} begins after {next_position}"
         self.segments = segments
         self.epoch = epoch
         self.next_position = next_position

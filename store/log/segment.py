@@ -198,13 +198,13 @@ class Segments:
         Returns the later segments, whose files the caller must remove.
         """
         active = self.find(end)
-        behind = [segment for segment in self._chain if segment.start > active.start]
-        for segment in behind:
+        later = [segment for segment in self._chain if segment.start > active.start]
+        for segment in later:
             if segment.file is not None:
                 self._close_file(segment)
         self._chain = [segment for segment in self._chain if segment.start <= active.start]
         active.end = None
-        return behind
+        return later
 
     # -- Handles
 

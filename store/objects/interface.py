@@ -56,7 +56,7 @@ class ObjectStore(Protocol):
     async def get_range(self, key: str, start: int, length: int) -> bytes | None:
         """Return `length` bytes from `start` on, or None if the object does not exist.
 
-        The result is shorter where the object ends, and empty if `start` is at its end or behind it.
+        The result is shorter where the object ends, and empty if `start` is at its end or after it.
         """
         ...
 

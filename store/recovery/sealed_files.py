@@ -72,7 +72,7 @@ def check_index_file(files: ReadableFiles, path: str) -> Iterator[CheckedPiece]:
 
 
 def _follows(row: tuple[int, ...], before: tuple[int, ...]) -> bool:
-    """Return whether a row of an index may come behind another one."""
+    """Return whether a row of an index may follow another one."""
     base_offset, position, size, count, latest_ms, _, _, _, bytes_before = row
     return (
         base_offset >= before[0] + before[3]

@@ -80,7 +80,7 @@ def is_url(place: str) -> bool:
     Raises BadOption if the place begins as a URL does, with a slash too few.
     """
     if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", place):
-        raise BadOption(f"{place}: a URL has two slashes behind the colon, such as s3://bucket/prefix")
+        raise BadOption(f"{place}: a URL has two slashes after the colon, such as s3://bucket/prefix")
     return "://" in place
 
 

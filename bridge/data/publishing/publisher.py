@@ -199,7 +199,7 @@ class Publisher:
         """Check a batch against what is known of its producer; return where a repeated batch was appended before."""
         repeated = self._producers.check(queue.key, header, now_ms)
         if repeated is not None:
-            # A promise covers whole units, so the position behind the entry's first byte stands for the entry.
+            # A promise covers whole units, so the position after the entry's first byte is enough.
             promise = Promise(repeated.position + 1, queue.level)
             log_append_time = topic.settings.log_append_time
             return Published(repeated.base_offset, repeated.stored_ms if log_append_time else NO_TIME, promise)

@@ -47,14 +47,14 @@ class OpenBatches:
             return [], entry.next_offset
         mark = opened.marks.get(offset) or _walk(opened, offset)
         count = min(max_count, max(1, max_bytes * header.record_count // max(len(body), 1)))
-        records, behind = _read_sound(opened.batch, mark, count)
-        if behind.skipped == header.record_count:
+        records, next_mark = _read_sound(opened.batch, mark, count)
+        if next_mark.skipped == header.record_count:
             return records, entry.next_offset
         next_offset = records[-1].offset + 1
         if len(opened.marks) == MARKS_MAX:
             _start, oldest, *_ = opened.marks
             del opened.marks[oldest]
-        opened.marks[next_offset] = behind
+        opened.marks[next_offset] = next_mark
         return records, next_offset
 
     def _open(self, entry: Stored) -> _OpenBatch:
@@ -95,9 +95,9 @@ def _walk(opened: _OpenBatch, offset: int) -> Mark:
         return found_mark
     step = RECORDS_WALKED
     while at < offset and mark.skipped < opened.batch.header.record_count:
-        found, behind = _read_sound(opened.batch, mark, min(step, offset - at))
+        found, next_mark = _read_sound(opened.batch, mark, min(step, offset - at))
         if found[-1].offset < offset:
-            at, mark = found[-1].offset + 1, behind
+            at, mark = found[-1].offset + 1, next_mark
         elif len(found) == 1:
             break  # The offsets have a gap before this record.
         else:

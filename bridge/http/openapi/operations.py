@@ -221,7 +221,7 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
         "With `offsets`, only the dead letters at these offsets are sent, also if they were redriven before. With "
         "`reason`, `topic`, `key` or `tag`, which filter as in the list of dead letters, the matching ones are sent "
         "that were not redriven. A later redrive of all leaves them out; if they are in more than "
-        f"{RANGES_MAX} places with others between, it sends those behind these places once more.",
+        f"{RANGES_MAX} places with others between, it sends the letters after these places once more.",
     ),
     ("POST", "/api/groups/{name}/reset"): ApiOperation(
         "Change the committed offsets of a group.",

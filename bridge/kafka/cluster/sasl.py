@@ -50,7 +50,7 @@ def sasl_authenticate(
 def _steps(
     context: Serving, connection: OrderedConnection, login: Login, request: KafkaRequest
 ) -> WaitingSteps[Answer | Steps]:
-    connection.is_busy = True  # What the client has sent behind its password is not read before it is checked.
+    connection.is_busy = True  # Requests after the password are not read before the password is checked.
     connection.hold()
     try:
         token = yield from login.steps(bytes(request.body.auth_bytes), context.clock.now_ms(), context.clock.mono_ms())

@@ -16,7 +16,7 @@ the others for "all" (null)    none: an empty answer would look like success, so
 Schemas define what a request names: the array of the response whose elements have an error code belongs to the array
 of the request with the same name, or else to the request's only array. The elements of the response take the values of
 fields with the same names, and arrays without errors that have the same fields in the request. An item that is a plain
-string or number becomes the first field behind the error code.
+string or number becomes the first field after the error code.
 """
 
 import sys

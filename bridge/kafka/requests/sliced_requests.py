@@ -172,7 +172,7 @@ class SlicedRequests:
         first.connection.server.soon(first.kind, self._run_turn)
 
     def _run_turn(self) -> None:
-        """Run a slice of the first job, which goes behind the others if it does not end; run small jobs together."""
+        """Run a slice of the first job, which becomes the last one if it does not end; run small jobs together."""
         server = (self._new or self._jobs or self._aside)[0].connection.server
         until_mono_ms = server.clock.mono_ms() + TURN_MS
         self._begun_count = 0

@@ -58,15 +58,15 @@ def write_stats(
     context: RocketMQContext, name: str, topics: Iterable[Topic], pieces: Pieces
 ) -> Generator[None, None, int]:
     """Write the group's offsets in these topics, and return its lag in them."""
-    group, behind = group_of_rocketmq(name), 0
+    group, lag = group_of_rocketmq(name), 0
     positions = context.groups.group_offsets.reported(group, context.clock.now_ms())
 
     def row(place: tuple[Topic, Queue]) -> bytes:
-        nonlocal behind
+        nonlocal lag
         topic, queue = place
         position = positions.get(queue.key)
         offset, end = position.offset if position is not None else 0, context.messages.isolation.stable_end(queue)
-        behind += end - offset
+        lag += end - offset
         written = OffsetWrapper(
             broker_offset=end,
             consumer_offset=offset,
@@ -78,7 +78,7 @@ def write_stats(
     pieces.add(b'{"consumeTps":0.0,"offsetTable":{')
     yield from pieces.rows(((topic, queue) for topic in topics for queue in topic.queues), row)
     pieces.add(b"}}")
-    return behind
+    return lag
 
 
 def consumer_connections(

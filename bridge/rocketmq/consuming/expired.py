@@ -89,7 +89,7 @@ def split_expired(
     context: RocketMQContext, group: str, topic: Topic, queue: Queue, offset: int, found: Records
 ) -> ReadWithoutExpired:
     """Split the messages that were read from `offset` on; `group` is the group's RocketMQ name."""
-    now_ms, behind, name = context.clock.now_ms(), context.groups.expired_ranges, group_of_rocketmq(group)
+    now_ms, ranges, name = context.clock.now_ms(), context.groups.expired_ranges, group_of_rocketmq(group)
     careful_ms = context.messages.wall_time.careful_ms(now_ms, context.clock.mono_ms())
     if (
         queue.key not in context.messages.expiring_queues
@@ -109,7 +109,7 @@ def split_expired(
         if drops_expired(context, topic, raw):
             continue
         at = queue_offset_of(buffer)
-        if behind.has(name, queue.key, at):
+        if ranges.has(name, queue.key, at):
             reports = True
             continue
         if len(dead) == DEAD_AT_ONCE:

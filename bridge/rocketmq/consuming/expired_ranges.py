@@ -57,8 +57,8 @@ class ExpiredRanges:
     def _replay_expired(self, record: MessagesExpired, slot: EntrySlot) -> None:
         name = record.group, record.key
         position = None if record.is_restored else self._positions.fetch(*name)
-        behind = [(0, position.offset)] if position is not None and position.offset > 0 else []
-        ranges = merged([*self._ranges.get(name, ()), *behind, *((start, end) for start, end in record.ranges)])
+        consumed = [(0, position.offset)] if position is not None and position.offset > 0 else []
+        ranges = merged([*self._ranges.get(name, ()), *consumed, *((start, end) for start, end in record.ranges)])
         surplus = len(ranges) - RANGES_MAX
         if surplus > 0:
             ranges[: surplus + 1] = [(ranges[0][0], ranges[surplus][1])]

@@ -3,7 +3,7 @@
     offset 12, metadata "redriven 15-17 20-20"      0 to 11, 15 to 17, and 20
 
 A redrive of some letters leaves gaps, for which an offset has no room. The first RANGES_MAX ranges are kept; a redrive
-of all sends letters behind them once more. If a client of the group commits an offset in the dead-letter topic, or an
+of all sends the later letters once more. If a client of the group commits an offset in the dead-letter topic, or an
 operator resets it, the metadata is gone, and only the offset counts.
 """
 
@@ -24,7 +24,7 @@ _METADATA: Final = re.compile(rf"{_NAME}(?:{_RANGE.pattern})+")
 
 @dataclass(frozen=True, slots=True)
 class RedrivenLetters:
-    """The offsets of redriven letters: all before `position`, and `ranges` behind it, in order, with gaps between."""
+    """The offsets of redriven letters: all before `position`, and `ranges` after it, in order, with gaps between."""
 
     position: int
     ranges: tuple[range, ...] = ()

@@ -1,20 +1,22 @@
 """Takes over a stream: creates the next slot with a fence of a higher epoch.
 
-A fence is created behind the last object that this broker has read, so whoever wins the slot has read everything that
-counts. The previous owner's create of that slot fails, and it stops. A broker that loses the race goes on following.
+A fence is created after the last object that this broker has read, so the broker that wins the slot has read all units
+that count. The previous owner cannot create that slot any more, and stops. A broker that loses the race continues to
+follow.
 
-    1. the fence is created                                                                    one round trip
-    2. is there a manifest by which the fence lies in a deleted slot? At the same time, all    one round trip
-       slots are taken by objects without content in which deposed owners may still write
-    3. the first upload                                                                        one round trip
+    1. Create the fence.                                                                       one round trip
+    2. Check by the segment manifests that the slot of the fence was not deleted. At the       one round trip
+       same time, create objects without content in all slots in which deposed owners may
+       still write.
+    3. Begin the first upload.                                                                 one round trip
 
-A deposed owner has at most WINDOW uploads in flight, and the first one never counts for it, because the fence, or one
-before it, is in that slot or below. So after step 2 no deposed owner can create an object behind the slots that were
-taken, and the uploads of the new owner are in flight together from the first one on.
+A deposed owner has at most WINDOW uploads in flight, and the first one never counts for it, because the slot of this
+upload or an earlier one has a fence. So after step 2 no deposed owner can create an object after these slots, and the
+new owner may have several uploads in flight from the beginning.
 
-Where the fence turns out to be in a deleted slot, what was created in step 2 does no harm: these slots are below the
-last slot of the owner, because a compaction leaves WINDOW slots (`segments/compactor.py`), and nobody takes an object
-without content for anything.
+If the slot of the fence had been deleted, the objects of step 2 have no effect: their slots are below the last slot of
+the owner, because a compaction leaves WINDOW slots (`segments/compactor.py`), and readers ignore objects without
+content.
 """
 
 import asyncio
@@ -47,7 +49,7 @@ async def take_over(
     claim: bytes,
     mono_ms: Callable[[], int],
 ) -> Won | None:
-    """Create a fence of the next epoch in the slot of the cursor, and take the slots behind it.
+    """Create a fence of the next epoch in the slot of the cursor, and take the slots after it.
 
     Return None if one of them has an object of another broker by now, which the cursor must read next, or if the slot
     was deleted after a compaction. The latter is looked up after the create: a fence in a slot that was empty for that

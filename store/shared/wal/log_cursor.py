@@ -35,20 +35,20 @@ class Fence(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """An object behind a fence, of a lower epoch or without content."""
+    """An object after a fence that has a lower epoch or no content."""
 
     epoch: int
 
 
 class LogCursor:
-    """A place in the log of one stream: everything before slot `sequence` was read."""
+    """How far one stream was read: all slots below `sequence`."""
 
     def __init__(self, owner: Identity, tail: Tail) -> None:
-        """Continue behind `tail`, whose epoch and writer are those of `owner`."""
+        """Continue after `tail`, whose epoch and writer are those of `owner`."""
         self._stream = owner.stream
         self.owner = owner
         self.tail = tail  # The last object that counts.
-        self.sequence = tail.sequence + 1  # The slot to be read next; objects between the tail and it were ignored.
+        self.sequence = tail.sequence + 1  # The next slot to read. Objects between it and the tail were ignored.
 
     @classmethod
     def at_start(cls, stream: bytes) -> "LogCursor":
@@ -78,7 +78,7 @@ class LogCursor:
         return Units(header.first, payload, bool(header.flags & ENDED_FLAG))
 
     def pass_over(self, header: WalHeader) -> bool:
-        """Move behind the object of slot `sequence`, which has this header; return whether it counts.
+        """Move past the object of slot `sequence`, which has this header; return whether it counts.
 
         Raises DamagedObject, and then the cursor has not moved.
         """

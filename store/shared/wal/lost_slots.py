@@ -1,11 +1,12 @@
-"""Notices that the object of a slot was removed by hand, or lost by the store.
+"""Detects that the object of a slot was deleted by hand or lost by the store.
 
-A start, or a standby that was away, reads slots up to the first empty one. That is the end of the log only if nobody
-has written behind it what can only follow an object there:
+A start, or a standby that was away, reads slots up to the first empty one. This slot is the end of the log unless a
+later slot has an object that can only exist after an object in this slot:
 
-    an object WINDOW slots further                    no upload begins before the slot WINDOW before it counts
-    a fence, or an object of a higher epoch           a fence is created behind all that its writer has read
-    an object that says that the owner has ended      it is created when all slots before it count
+    later object                                    why an object was in the empty slot
+    any object WINDOW or more slots later           an upload begins only when the slot WINDOW before it counts
+    a fence, or an object of a higher epoch         a fence is created after all objects that its writer has read
+    an object with ENDED_FLAG                       it is created when all slots before it count
 """
 
 import asyncio
@@ -31,9 +32,9 @@ async def check_end(requests: Requests, manifests: SegmentManifests, cursor: Log
     The caller has read all manifests. Nothing is raised if there is another one now, because the slot may have been
     compacted, or if the slot has an object now. Raises RequestsStopped.
     """
-    behind = range(cursor.sequence + 1, cursor.sequence + WINDOW + 1)
-    heads = await asyncio.gather(*(requests.get_range(key_of(each), 0, HEADER_SIZE) for each in behind))
-    found = [(each, decode_header(head, each)[0]) for each, head in zip(behind, heads, strict=True) if head is not None]
+    later = range(cursor.sequence + 1, cursor.sequence + WINDOW + 1)
+    heads = await asyncio.gather(*(requests.get_range(key_of(each), 0, HEADER_SIZE) for each in later))
+    found = [(each, decode_header(head, each)[0]) for each, head in zip(later, heads, strict=True) if head is not None]
     proof = next((each for each, header in found if _is_proof(cursor, header)), None)
     if proof is None or await requests.get_range(key_of(cursor.sequence), 0, 1) is not None:
         return

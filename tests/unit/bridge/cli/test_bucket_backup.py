@@ -281,4 +281,4 @@ def test_a_wrong_url_or_setting_is_named(tmp_path: Path, capsys: pytest.CaptureF
 def test_url_with_one_slash_is_no_directory(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run("backup s3:/bucket/monday", capsys)
     assert (status, out) == (2, "")
-    assert "s3:/bucket/monday: a URL has two slashes behind the colon" in err
+    assert "s3:/bucket/monday: a URL has two slashes after the colon" in err
