@@ -1,21 +1,22 @@
-"""A start: finds the stream, compares the local log with it, and cuts what the shared log does not have.
+"""The start of a broker that shares its log: finds the stream, compares the local log with it, and cuts the local log.
 
-    data directory                                     store                        what happens
-    empty                                              empty                        the stream begins
-    empty                                              has a stream                 everything is read from the store
-    a log without the file `shared`                    has a stream, or is empty    refused
-    a copy of another stream                           has a stream, or is empty    refused
-    a copy of the stream                               the stream                   see below
+    data directory                        store                        result
+    empty                                 empty                        a new stream begins
+    empty                                 has a stream                 the log is downloaded
+    a log without the file `shared`       has a stream, or is empty    the start is refused
+    a copy of another stream              has a stream, or is empty    the start is refused
+    a copy of the stream                  has this stream              see below
 
-The slots after those that the file `shared` names are read. While the local log has the same units, it is kept. Where
-the store has other units, or another broker has fenced the stream, the local log is cut: what it has more was never
-uploaded, so only topics with `flush.mode` `sync` or `async` lose it, and the loss is reported.
+The start reads the slots after the tail in the file `shared`. The local log is kept as far as it has the same units. It
+is cut at the position from which on the store has other units, or another broker has fenced the stream. The units
+beyond that position were never uploaded, so only topics with `flush.mode` `sync` or `async` lose messages, and the loss
+is reported.
 
 A local log that cannot be cut, or that ends where the shared log has gaps, is removed and downloaded again
 (`store/shared/segments/log_download.py`).
 
-Where the shared log ends with this broker's own objects, nobody has taken over since it stopped. Then it fences the
-stream at once and keeps the rest of its log, which it uploads.
+If the last object of the shared log is this broker's own, no other broker has taken over since it stopped. Then it
+fences the stream at once, keeps the rest of its log, and uploads it.
 """
 
 import asyncio
@@ -40,21 +41,21 @@ from duolog.store.shared.wal.slots import Tail
 from duolog.store.shared.wal.stream import WrongStream, find_stream
 from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalKind, decode, key_of
 
-AHEAD: Final = 16  # Slots that are asked for at a time.
+AHEAD: Final = 16  # The number of concurrent requests for slots.
 
 log = logging.getLogger("store")
 
 
 @dataclass(slots=True)
 class Joined:
-    """How a start goes on: `Store.open_copy(..., own_from)`, then `Follower` from `cursor` on, unless `won` is set."""
+    """The result of a start: `Store.open_copy(..., own_from)` follows, and then a Follower unless `won` is set."""
 
     cursor: LogCursor
     manifests: SegmentManifests
     state: CopyState  # The content of the file `shared`.
     own_from: int  # Units of the local log from this position on were appended by this broker.
-    lost: Surplus  # What the local log had beyond the shared log, and was cut.
-    won: Won | None = None  # The fence of this broker, if it goes on as the owner. Then the local log may be longer.
+    lost: Surplus  # The units that were cut from the local log.
+    won: Won | None = None  # The fence of this broker if it remains the owner. Then the local log may be longer.
 
 
 async def join(

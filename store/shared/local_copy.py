@@ -69,7 +69,7 @@ class LocalCopy:
         return position == end
 
     def surplus(self, position: int) -> Surplus:
-        """Return how many bytes, units and entries the log has from this position on."""
+        """Return the numbers of bytes, units and entries of the log from a position on."""
         first, units, entries = position, 0, 0
         for segment in self._between(position, 1 << 62):
             handle = self._files.open(segment.path)
@@ -80,13 +80,13 @@ class LocalCopy:
                     position = start + header.size
                     units, entries = units + 1, entries + header.entry_count
             except BadUnit:
-                break  # The end of what was written.
+                break  # This is the end of the written units.
             finally:
                 self._files.close(handle)
         return Surplus(position - first, units, entries)
 
     def cut(self, position: int) -> None:
-        """Remove everything from this position on, and checkpoints of a later state. Raises CannotCut, OSError."""
+        """Truncate the log at a position, and remove a later checkpoint. Raises CannotCut and OSError."""
         checkpoint = read_checkpoint(self._files)
         later = [found for found in snapshot_positions(self._files) if found > position]
         if later or any(segment.is_gap and segment.known_end > position for segment in self._chain):

@@ -1,12 +1,12 @@
-"""Reads a shared log in another process than a broker's, such as a Spark job: from the store, without a data directory.
+"""Reads a shared log from the object store in a process that is not a broker, such as a Spark job.
 
-    ranges = asyncio.run(find_ranges(objects, url, stream, wanted, wait_ms))    # which objects have these positions
+    ranges = asyncio.run(find_ranges(objects, url, stream, wanted, wait_ms))    # which objects contain these positions
     with SharedLogReader(objects, url) as reader:
         for unit in reader.units(ranges[0]): ...
 
-What was compacted is read from segment objects by range requests, and the rest from WAL objects, each as a whole. A WAL
-object may be compacted between the two steps: then its range is read from the segment object that has replaced it.
-Segment objects stay as long as a lease holds the segments of the broker.
+Compacted units are read from segment objects by range requests. All others are read from WAL objects, each as a whole.
+If a WAL object is compacted between the two steps, its range is read from the segment object that has replaced it. A
+reader lease on the broker's segments keeps the segment objects from removal.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from duolog.store.shared.wal.wal_object import (
     sequence_of,
 )
 
-AHEAD_MAX: Final = 16  # Headers of WAL objects that are asked for at a time.
-POLL_MS: Final = 100
+AHEAD_MAX: Final = 16  # The number of concurrent requests for headers of WAL objects.
+POLL_MS: Final = 100  # The pause between two searches for units that the owner has not uploaded yet.
 
 
 class Positions(NamedTuple):
-    """The positions of the log from `start` up to `end`; both are at ends of units."""
+    """A range of positions from `start` up to `end`. Both are ends of units."""
 
     start: int
     end: int
@@ -50,10 +50,10 @@ class Positions(NamedTuple):
 async def find_ranges(
     objects: ObjectStore, url: str, stream: bytes, wanted: Sequence[Positions], wait_ms: int
 ) -> list[LogRange]:
-    """Return which objects have the wanted positions, which are in order.
+    """Return the ranges of objects that contain the wanted positions, which must be in order.
 
-    Waits up to `wait_ms` for what the owner has not uploaded yet. Raises StoreError, also if the prefix has another
-    stream, ObjectStoreError and DamagedObject.
+    Waits up to `wait_ms` for units that the owner has not uploaded yet. Raises StoreError, also if the prefix has
+    another stream, and ObjectStoreError and DamagedObject.
     """
     requests = CommandRequests(objects)
     found = await requests.get(KEY)
@@ -129,15 +129,15 @@ class SharedLogReader:
         self._runner = asyncio.Runner()
         self._files = ObjectFiles(objects, self._runner)
         self._reader = LogReader(url, self._files)
-        self._compacted: list[LogRange] = []  # The segment objects, once a WAL object was missing.
+        self._compacted: list[LogRange] = []  # The ranges of all segment objects, read when a WAL object is missing.
 
     def units(self, range_: LogRange) -> Iterator[Unit]:
         """Yield the units of a range. Raises StoreError, ObjectStoreError and Corruption."""
-        for each in self._where_now(range_):
+        for each in self._existing(range_):
             yield from self._reader.units(each)
 
-    def _where_now(self, range_: LogRange) -> Sequence[LogRange]:
-        """Return the range, or what replaces it if it is of a WAL object that does not exist any more."""
+    def _existing(self, range_: LogRange) -> Sequence[LogRange]:
+        """Return the range, or the ranges of segment objects that replace it if its WAL object no longer exists."""
         if self._files.has(range_.path):
             return [range_]
         wanted = Positions(range_.start, range_.end)
@@ -171,7 +171,7 @@ class ObjectFiles:
         self._units: tuple[str, bytes] = ("", b"")  # The key and the units of the WAL object that was read last.
 
     def has(self, path: str) -> bool:
-        """Return whether the object exists, if it is a WAL object, which is then read. Raises ObjectStoreError."""
+        """Read a WAL object, and return whether it exists; True for other objects. Raises ObjectStoreError."""
         sequence = sequence_of(path)
         if sequence is None or self._units[0] == path:
             return True

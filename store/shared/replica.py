@@ -1,13 +1,14 @@
-"""The class Replica: one broker's part in a stream. It follows, takes over, and uploads.
+"""The class Replica: the local copy of a stream on one broker. It follows, takes over, and uploads.
 
-    replica = await Replica.join(...)             # the data directory is prepared
-    replica.open(options, replayer)               # the log is recovered, with the state of what follows
+    replica = await Replica.join(...)             # prepares the data directory
+    replica.open(options, replayer)               # recovers the local log and its state
     await replica.follow()                        # returns when this broker owns the stream
-    await replica.begin(now_ms)                   # a run begins; `begin_due_uploads` must follow each write
-    await replica.end()                           # the rest is uploaded; another broker may take over at once
+    await replica.begin(now_ms)                   # begins a run; `begin_due_uploads` must follow each write
+    await replica.end()                           # uploads the remaining units; another broker may take over at once
 
-The store's `Flusher` must run from `open` on, and `advance` must be called at `next_deadline_ms`. A deposed replica is
-of no further use: its state has what the shared log lacks. The broker makes a new one, from `join` on.
+The store's `Flusher` must run from `open` on, and `advance` must be called at `next_deadline_ms`. A deposed replica
+cannot be used again, because its state may contain units that the shared log lacks. The broker makes a new one, from
+`join` on.
 """
 
 import asyncio
@@ -85,11 +86,11 @@ class Replica:
         self._slots_max = options.kept_slots + 2 * options.compact_slots
         self._compacting: asyncio.Task[None] | None = None
         self._dropping: asyncio.Task[None] | None = None
-        self._cleanup_mono_ms = 0  # When the next search for orphans is due.
-        self._is_compaction_next = False  # A search for orphans was last.
-        self._upkeep_mono_ms = 0  # When the next upkeep is due: of the copy, or a compaction.
+        self._cleanup_mono_ms = 0  # The time of the next search for orphans.
+        self._is_compaction_next = False  # The last work was a search for orphans.
+        self._upkeep_mono_ms = 0  # The time of the next maintenance of the copy or the objects.
         self._dead_segments: Iterator[None] = iter(())
-        self._progress = asyncio.Event()  # An upload counts, or this owner was deposed.
+        self._progress = asyncio.Event()  # Set when an upload counts or this owner was deposed.
 
     @classmethod
     async def join(
@@ -108,11 +109,11 @@ class Replica:
     ) -> "Replica":
         """Find the stream and prepare the data directory.
 
-        `lock` is the handle from `lock_directory`, which must be taken before: this function changes the directory, and
-        may fence a stream whose owner was the process that has this directory. `open` hands the lock to the store.
-        `writer` and `new_stream` are 16 random bytes each: the id of this process, and that of a stream if none exists
-        yet. `claim` is what this broker says of itself when it takes over. `on_progress` is called in the loop when
-        promises were kept, or units were copied: the broker flushes its connections and wakes the flusher.
+        `lock` is the handle from `lock_directory`. The lock must be taken before, because this function changes the
+        directory, and may fence a stream whose owner is a process that still uses this directory. `open` passes the
+        lock to the store. `writer` and `new_stream` are 16 random bytes each: the id of this process, and the id of the
+        stream if none exists yet. `claim` is the claim of this broker's fences. `on_progress` is called in the loop
+        when promises were kept or units were copied, so that the broker flushes its connections and wakes the flusher.
 
         Raises WrongStream, DamagedObject, Corruption and OSError.
         """
@@ -178,19 +179,19 @@ class Replica:
 
     @property
     def is_owner(self) -> bool:
-        """Whether this broker may write: it has won a fence and is not deposed, as far as it knows."""
+        """Whether this broker has won a fence and does not know that it is deposed. Then it may write."""
         return self.uploader is not None and not self.uploader.slots.deposed
 
     def may_answer(self, mono_ms: int) -> bool:
-        """Return whether nobody else can be the owner at this time: answers may leave, and requests may be handled."""
+        """Return whether no other broker can be the owner at this time, so that requests may be answered."""
         uploader = self.uploader
         return uploader is not None and not uploader.slots.deposed and uploader.lease.is_valid(mono_ms)
 
     async def begin(self, now_ms: int) -> None:
         """Begin a run of the log, after `follow`; return once answers may leave. Raises StoreError, OSError.
 
-        The previous owner must have no lease any more. A restarted owner may have units that it had not uploaded:
-        readers must not see those of shared queues before the store has them.
+        It waits until the lease of the previous owner has ended. A restarted owner may have units that it had not
+        uploaded. It waits until the store has them, because readers must not see those of shared queues before.
         """
         won, store = self._won, self.store
         assert won is not None, "Replica.follow comes first"
@@ -244,7 +245,7 @@ class Replica:
             await self._next_progress()
 
     async def _sync(self) -> None:
-        """Wait until the copy is durable. Then the flusher has no task under way. Raises StoreError."""
+        """Wait until the copy is durable, after which the flusher runs no task. Raises StoreError."""
         outcome: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self.store.when(Promise(self.store.next_position, SYNCED), outcome.set_result)
         self._on_progress()
@@ -265,7 +266,7 @@ class Replica:
         self._on_progress()
 
     def begin_due_uploads(self, mono_ms: int) -> None:
-        """Begin the uploads for which it is time. To be called after each write of the log."""
+        """Begin the uploads that are due. Must be called after each write of the log."""
         if self.uploader is not None:
             self.uploader.begin_due_uploads(mono_ms)
 
@@ -278,7 +279,7 @@ class Replica:
         return min(each for each in deadlines if each is not None)
 
     def advance(self, mono_ms: int) -> None:
-        """Begin the uploads, and the write of the file `shared`, for which it is time."""
+        """Begin due work: uploads, writes of the file `shared`, drops, compactions and the search for orphans."""
         self.begin_due_uploads(mono_ms)
         self._copy_state_file.advance(mono_ms)
         if mono_ms >= self._upkeep_mono_ms:
@@ -291,7 +292,7 @@ class Replica:
                 self._compacting = asyncio.create_task(self._compact(work))
 
     def _next_work(self, mono_ms: int) -> Callable[[], Awaitable[None]] | None:
-        """Return what an owner does to its objects now; None if nothing is due.
+        """Return the work on its objects that an owner must begin now; None if nothing is due.
 
         A compaction and a search for orphans take turns if both are always due.
         """

@@ -1,16 +1,16 @@
 """The class SegmentDropper: removes the files of sealed segments that the object store has, beyond `cache_bytes`.
 
-A segment may be dropped when nothing but reads of old messages needs its file:
+A segment may be dropped if all of these conditions hold:
 
-    segment objects have all of it        a manifest names them, and each of them is there with its whole size
-    a start does not read it              it ends below `read_from` of the checkpoint, and below the file `shared`
-    no reader of files has a lease on it  `bridge/state/leases.py`
+    segment objects contain all of it     a manifest names them, and each object exists with its whole size
+    a start does not read it              it ends below `read_from` of the checkpoint, and below the tail in `shared`
+    no reader lease holds it              `bridge/state/leases.py`
 
-The oldest one is dropped first; one that is damaged, or that no objects have, stays, and the next one is dropped. The
-units are verified, and the CRC of each chunk is computed, a chunk at a time; then come the three steps of
-`cached_files.py`. A crash between them leaves the segment on the disk or in the store.
+The oldest segment is dropped first. A segment that is damaged, or that no objects contain, stays, and the next one is
+dropped. The dropper verifies the units and computes the CRC of each chunk, a chunk at a time; after that it takes the
+three steps of `cached_files.py`. A crash between them leaves the segment on the disk or in the store.
 
-A quarter of `cache_bytes` is left to ranges that were read back.
+A quarter of `cache_bytes` is for chunks of dropped segments that were read back.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from duolog.store.shared.wal.slots import Tail
 from duolog.store.shared.wal.wal_object import damaged
 from duolog.store.workers import Executors, Failure
 
-REFRESH_MS: Final = 10_000  # Between two looks for manifests.
-PAUSE_MS: Final = 10  # After each chunk that was measured, so that other threads get the processor.
-FAILED_MS: Final = 300_000  # A segment that could not be dropped is tried again after this time.
-RANGES_SHARE: Final = 4  # This part of `cache_bytes` is for ranges that were read back.
+REFRESH_MS: Final = 10_000  # The shortest time between two reads of new manifests.
+PAUSE_MS: Final = 10  # The pause after each measured chunk, in which other threads get the processor.
+FAILED_MS: Final = 300_000  # The time until the next attempt to drop a segment that could not be dropped.
+RANGES_SHARE: Final = 4  # A quarter of `cache_bytes` is for chunks that were read back.
 
 log = logging.getLogger("store")
 
@@ -56,24 +56,24 @@ class SegmentDropper:
         options: SharedOptions,
         mono_ms: Callable[[], int],
     ) -> None:
-        """`saved` returns the tail in the file `shared`, `end` the end of the log. Nobody else uses `manifests`."""
-        self.dropped = 0  # Segments; a metric.
+        """`saved` returns the tail in the file `shared`, `end` that of the log. The dropper alone uses `manifests`."""
+        self.dropped = 0  # A metric: the number of dropped segments.
         self._requests, self._files, self._local, self._executors = requests, files, local, executors
         self._manifests, self._saved, self._end = manifests, saved, end
         self._options, self._mono_ms = options, mono_ms
-        self._refresh_mono_ms = 0  # When the next look for manifests may come.
-        # Start of a segment that could not be dropped -> when it is tried again. At most one entry for each segment.
+        self._refresh_mono_ms = 0  # The earliest time of the next read of new manifests.
+        # The time of the next attempt, by the start of a segment that could not be dropped. Bounded by the segments.
         self._failed: dict[int, int] = {}
-        self._has_warned = False  # About a segment that no objects have.
+        self._has_warned = False  # The log has a warning of a segment that no objects contain.
 
     @property
     def bytes_on_disk(self) -> int:
-        """Bytes of the log on the disk, without those that were read back."""
+        """The size of the log on the disk, without chunks that were read back."""
         return self._local.bytes_on_disk(self._end(), self._files.is_remote)
 
     @property
     def is_due(self) -> bool:
-        """Whether a segment should be dropped, and may be as far as this broker knows."""
+        """Whether the log is too large on the disk, and a segment may be dropped according to the known manifests."""
         cache_bytes = self._options.cache_bytes
         if not cache_bytes or self.bytes_on_disk <= cache_bytes - cache_bytes // RANGES_SHARE:
             return False
@@ -82,14 +82,14 @@ class SegmentDropper:
         return self._next_covered() is not None
 
     def _candidates(self) -> Iterator[Segment]:
-        """Yield the segments that may be dropped and have not failed lately."""
+        """Yield the segments that may be dropped, except those whose last attempt failed within FAILED_MS."""
         mono_ms = self._mono_ms()
         for each in self._local.droppable(self._saved().position, self._files.is_remote):
             if self._failed.get(each.start, mono_ms) <= mono_ms:
                 yield each
 
     def _next_covered(self) -> tuple[Segment, Sequence[SegmentObject]] | None:
-        """Return the first candidate that segment objects have, and these objects."""
+        """Return the first candidate that segment objects contain, and these objects."""
         for each in self._candidates():
             objects = covering(self._manifests.segments, each.start, each.known_end)
             if objects is not None:
@@ -97,7 +97,7 @@ class SegmentDropper:
         return None
 
     async def run(self) -> None:
-        """Drop one segment, if one may be dropped. Raises StoreError, OSError, RequestsStopped."""
+        """Drop the first segment that may be dropped, if any. Raises StoreError, OSError, RequestsStopped."""
         if self._mono_ms() >= self._refresh_mono_ms and self._is_uncovered(next(self._candidates(), None)):
             self._refresh_mono_ms = self._mono_ms() + REFRESH_MS
             await self._manifests.refresh()

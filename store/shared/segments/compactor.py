@@ -1,16 +1,16 @@
 """The class WalCompactor: replaces the WAL objects of an owner's log by segment objects, and deletes them.
 
-    1. the units between the floor and a slot that counts are stored as segment objects, read from the local log
-    2. a manifest names them and moves the floor to that slot
-    3. the WAL objects up to the floor are deleted, except fences
+    1. Store the units between the floor and a slot that counts as segment objects. They are read from the local log.
+    2. Create a manifest that names these objects and moves the floor to that slot.
+    3. Delete the WAL objects up to the floor, except fences.
 
-Ranges that retention has removed from the local log are left out, and segment objects within them are deleted. The
-manifest then names a snapshot with their state (`store/shared/segments/log_download.py`).
+A compaction leaves out ranges that retention has removed from the local log, and deletes segment objects within them.
+The manifest then names a snapshot with the state of these ranges (`store/shared/segments/log_download.py`).
 
-A crash after step 1 leaves segment objects without a name: the next compaction creates the same object again, or
-another one under another name. A crash after step 2 leaves WAL objects below the floor, which nobody reads. Both are
-deleted later (`orphans.py`). Fences stay for ever: an owner that was paused must find the fence in its
-next slot, whenever it wakes up.
+A crash after step 1 leaves segment objects that no manifest names. The next compaction creates the same object again,
+or another one under another key. A crash after step 2 leaves WAL objects below the floor, which no broker reads. Both
+are deleted later (`orphans.py`). Fences are never deleted, because an owner that was paused must find the fence in its
+next slot, however long the pause was.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from duolog.store.shared.segments.manifest import Floor, SegmentManifest, Segmen
 from duolog.store.shared.wal.slots import WINDOW, Tail
 from duolog.store.shared.wal.wal_object import Identity, key_of
 
-DELETED_AT_ONCE: Final = 1_000  # Keys in one request.
+DELETED_AT_ONCE: Final = 1_000  # The number of keys in one request.
 
 
 class CountedSlot(NamedTuple):
@@ -41,7 +41,7 @@ class CountedSlot(NamedTuple):
 
 
 class SlotsSeen:
-    """The slots above the floor, in order, as far as this process has seen them."""
+    """The slots above the floor that this process has read or written, in order."""
 
     def __init__(self) -> None:
         self._seen: deque[CountedSlot] = deque()
@@ -50,7 +50,7 @@ class SlotsSeen:
         return len(self._seen)
 
     def note(self, slot: CountedSlot, limit: int) -> None:
-        """Add the next slot; at most `limit` slots are kept."""
+        """Add the next slot, and remove the first one if there are more than `limit`."""
         self._seen.append(slot)
         if len(self._seen) > limit:
             self._seen.popleft()
@@ -99,20 +99,20 @@ class WalCompactor:
         saved: Callable[[], Tail],
         options: SharedOptions,
     ) -> None:
-        # A broker that creates a fence in a deleted slot takes the next slots before it can notice that. They must not
-        # be those that the owner writes next.
+        # A broker that creates a fence in a deleted slot also takes the slots after it, before it finds out that the
+        # slot was deleted. These slots must not be the next ones of the owner.
         assert options.kept_slots >= WINDOW, f"{options.kept_slots} slots are kept, fewer than {WINDOW}"
         self._requests, self._manifests, self._seen = requests, manifests, seen
         self._local, self._saved, self._options = local, saved, options
 
     @property
     def _newest(self) -> CountedSlot | None:
-        """The slot that the floor may move to."""
+        """The newest slot to which the floor may move; None if there is none."""
         return self._seen.newest_but(self._options.kept_slots, self._saved().sequence)
 
     @property
     def is_due(self) -> bool:
-        """Whether enough slots or bytes lie above the floor."""
+        """Whether the number of slots or bytes above the floor requires a compaction."""
         newest, floor = self._newest, self._manifests.floor
         if newest is None:
             return False
@@ -200,7 +200,7 @@ def _is_within(start: int, end: int, ranges: Sequence[tuple[int, int]]) -> bool:
 
 
 def _without(start: int, end: int, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range that are in none of the others, which are in order."""
+    """Yield the parts of a range that are outside the other ranges, which must be in order."""
     for first, last in ranges:
         if first >= end:
             break

@@ -1,21 +1,21 @@
 """Segment manifests: which ranges of the log are in segment objects, and from which slot on the WAL objects count.
 
-    seg/<start in 20 digits>-<end>     the units from position `start` up to `end`, as they lie in a segment
+    seg/<start in 20 digits>-<end>     the units from position `start` up to `end`, as they are in a segment
     snapshot/<position>                the state at this position, as in `log/<position>.snapshot` of a data directory
-    manifest/<number in 20 digits>     JSON, after the CRC-32C of it: what changed since the manifest before
+    manifest/<number in 20 digits>     the CRC-32C of the JSON, and the JSON: the changes since the previous manifest
 
         {"format": 1, "stream": "...", "floor": {"sequence", "position", "crc", "epoch", "writer"},
          "segments": [{"start", "end", "crc"}, ...], "removed": [start, ...], "snapshot": position or -1}
 
-The *floor* is a slot. The segment objects contain everything up to it, and the WAL objects up to it are deleted, except
-fences. A manifest is created once, and only after its segment objects, and it is never deleted: whoever asks for the
-number after the last one that he knows learns reliably whether something was deleted meanwhile.
+The *floor* is a slot. The segment objects contain all units up to it, and the WAL objects up to it are deleted, except
+fences. A manifest is created once, after its segment objects, and is never deleted. So a broker that reads the number
+after its last known manifest reliably finds out whether objects were deleted meanwhile.
 
-Segment objects without a live entry are removed, as local segments are: a manifest names them and a snapshot whose
-position is above them and not above the floor, and then they are deleted.
+Segment objects without a live entry are removed, as local segments are: a manifest lists them as removed and names a
+snapshot whose position is above them and not above the floor; after that they are deleted.
 
-A manifest is written by the owner, about slots that count. It stays true when that owner is deposed, so it needs no
-fence. If two brokers create the same number, the one that is second reads the other's and begins again.
+Only an owner creates manifests, about slots that count. A manifest remains valid when that owner is deposed, so it
+needs no fence. If two brokers create the same number, the second one reads the manifest of the first and starts again.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from duolog.store.shared.wal.wal_object import DamagedObject, Identity, damaged
 FORMAT: Final = 1
 SEGMENT_FOLDER: Final = "seg/"
 SNAPSHOT_FOLDER: Final = "snapshot/"
-AT_ONCE: Final = 16  # Manifests that are asked for at a time while all of them exist.
+AT_ONCE: Final = 16  # The number of concurrent requests for manifests while all of them exist.
 
 
 class SegmentObject(NamedTuple):
@@ -39,7 +39,7 @@ class SegmentObject(NamedTuple):
 
     start: int
     end: int
-    crc: int  # CRC-32C of the whole object.
+    crc: int  # The CRC-32C of the whole object.
 
     @property
     def key(self) -> str:
@@ -55,9 +55,9 @@ class Floor(NamedTuple):
 
 class SegmentManifest(NamedTuple):
     floor: Floor
-    segments: tuple[SegmentObject, ...]  # Those that are new.
-    removed: tuple[int, ...] = ()  # The starts of those that were removed.
-    snapshot: int = -1  # The position of the snapshot that replaces what was removed; -1 if none is needed.
+    segments: tuple[SegmentObject, ...]  # The new segment objects.
+    removed: tuple[int, ...] = ()  # The starts of the removed segment objects.
+    snapshot: int = -1  # The position of the snapshot that replaces the removed ones; -1 if none is needed.
 
 
 def manifest_key(number: int) -> str:
@@ -112,17 +112,17 @@ def decode_manifest(data: bytes, number: int) -> SegmentManifest:
 
 
 class SegmentManifests:
-    """All manifests of a stream, as far as they were read."""
+    """The content of the manifests of a stream that were read."""
 
     def __init__(self, requests: Requests) -> None:
-        self.floor: Floor | None = None  # None as long as nothing was compacted.
-        self.segments: list[SegmentObject] = []  # In the order of their positions. Those that were removed are missing.
+        self.floor: Floor | None = None  # None before the first compaction.
+        self.segments: list[SegmentObject] = []  # In the order of their positions, without the removed ones.
         self.snapshot = -1  # The position of the newest snapshot; -1 if no segment was removed.
         self.number = 0  # The number of the next manifest.
         self._requests = requests
 
     def copy(self, requests: Requests) -> "SegmentManifests":
-        """Return the same manifests for another reader, which goes on by itself."""
+        """Return a copy for another reader, which then reads new manifests itself."""
         copied = SegmentManifests(requests)
         copied.floor, copied.snapshot, copied.number = self.floor, self.snapshot, self.number
         copied.segments = [*self.segments]
@@ -144,7 +144,7 @@ class SegmentManifests:
         return position
 
     async def refresh(self) -> None:
-        """Read the manifests that were created since. Raises DamagedObject, RequestsStopped."""
+        """Read the manifests that were created meanwhile. Raises DamagedObject, RequestsStopped."""
         ahead = 1
         while True:
             asked = [self._requests.get(manifest_key(self.number + each)) for each in range(ahead)]

@@ -1,21 +1,23 @@
-"""The class Orphans: deletes the objects that nobody will ever read, in the background, for the owner of a stream.
+"""The class Orphans: deletes objects that no broker will ever read. The owner of a stream runs it in the background.
 
-    wal/<sequence>        a slot up to the floor, unless it is a fence
-    seg/<start>-<end>     begins below the floor, and no manifest names it, or a manifest has removed it
-    snapshot/<position>   of a lower position than the newest one that a manifest names
-    self-test/...         of a test of the store that was interrupted: it was there TEST_MS ago
+    object                is an orphan if
+    wal/<sequence>        its slot is at or below the floor, and it is no fence
+    seg/<start>-<end>     it begins below the floor, and no manifest names it, or a manifest has removed it
+    snapshot/<position>   a manifest names a snapshot of a higher position
+    self-test/...         it has existed for TEST_MS, so the test of the store that created it was interrupted
 
-A process that ended between an upload and its manifest has left them, or between a manifest and its deletions, or an
-owner that was deposed has created them after they were deleted once.
+Orphans are left by a process that ended between an upload and its manifest, or between a manifest and its deletions.
+An owner that was deposed may also create objects again that were already deleted.
 
-An object that an upload under way is about to name is never deleted, whoever is uploading. A manifest names segment
-objects that begin at the floor of the manifest before it, or above. Each manifest has its number once, so whoever
-creates a later one than those that were read here has read these, too. For the same reason, the newest snapshot stays
-the newest. So it does not matter if this owner was deposed meanwhile. A list may be stale: the next pass finds more.
+The class never deletes an object that a later manifest will name, even if another broker creates that manifest. A new
+manifest names new segment objects only from the floor of the previous manifest on. Each number has one manifest, so a
+broker that creates a manifest later than those read here has read these, too. For the same reason, the newest snapshot
+read here remains the newest one or is replaced by a newer one. So it has no effect if this owner was deposed meanwhile.
+A list of objects may be stale; the next pass deletes what is missing in it.
 
-How long an object of a test was there is said by the monotonic clock of this owner alone. A broker that was paused for
-so long in its test finds that its object is gone, and takes the store for one that cannot be relied on: it ends with
-that error, and may be started again.
+The age of an object of a test is measured by the monotonic clock of this owner alone. A broker that was paused for
+TEST_MS during its test finds that its object was deleted, and ends with the error that the store is unreliable. It can
+be started again.
 """
 
 import logging
@@ -33,20 +35,24 @@ from duolog.store.shared.segments.manifest import (
 )
 from duolog.store.shared.wal.wal_object import FOLDER, HEADER_SIZE, DamagedObject, WalKind, decode_header, sequence_of
 
-PAGE: Final = 200  # Objects in one list, and in one request that deletes.
-PAUSE_MS: Final = 100  # Between two lists.
-TEST_MS: Final = 1_800_000  # No test of a store takes as long.
+PAGE: Final = 200  # The number of objects in one list, and in one deletion.
+PAUSE_MS: Final = 100  # The pause between two lists.
+TEST_MS: Final = 1_800_000  # The age of an object of a test after which the test must have ended.
 
 log = logging.getLogger("store")
 
 
 class Orphans:
-    """The passes of one owner."""
+    """Deletes the orphans of one stream, pass by pass."""
 
     def __init__(self, requests: Requests, manifests: SegmentManifests, mono_ms: Callable[[], int]) -> None:
         self._requests, self._manifests, self._mono_ms = requests, manifests, mono_ms
-        self._kept: set[str] = set()  # Slots below the floor that were read once: fences, and what is no slot.
-        self._tests: dict[str, int] = {}  # Objects of tests in the last pass, and when they were found first.
+        self._kept: set[str] = (
+            set()
+        )  # The keys below the floor that were read and are kept: fences and damaged objects.
+        self._tests: dict[
+            str, int
+        ] = {}  # The objects of tests in the last pass, and the time when each was first found.
 
     async def delete(self) -> None:
         """Make one pass. Raises RequestsStopped and DamagedObject."""
@@ -72,14 +78,14 @@ class Orphans:
             log.info("objects deleted that nobody reads any more: count=%d", count)
 
     async def _delete_tests(self) -> int:
-        """Delete the objects of tests that were interrupted; return how many."""
+        """Delete the objects of interrupted tests; return their number."""
         found = {key async for keys in self._pages(TEST_FOLDER) for key in keys}
         mono_ms = self._mono_ms()
         self._tests = {key: self._tests.get(key, mono_ms) for key in found}
         return await self._delete(key for key, since_ms in self._tests.items() if mono_ms - since_ms >= TEST_MS)
 
     async def _pages(self, folder: str) -> AsyncIterator[list[str]]:
-        """Yield the keys of a folder in their order, some at a time."""
+        """Yield the keys of a folder in order, up to PAGE at a time."""
         after = ""
         while True:
             listed = await self._requests.list(folder, after, PAGE)
@@ -100,7 +106,7 @@ class Orphans:
         try:
             is_fence = decode_header(head, sequence)[0].kind == WalKind.FENCE
         except DamagedObject:
-            is_fence = True  # It may have been one.
+            is_fence = True  # The damaged object may have been a fence.
         if is_fence:
             self._kept.add(key)
         return not is_fence
