@@ -139,7 +139,7 @@ class Core(StateOwners):
     def _origins(self, group: str) -> Iterator[str]:
         """Yield the topics, in Kafka's spelling, whose messages may be in the retry and dead-letter topic of a group.
 
-        These are the topics whose messages were put there, and those that the group consumes, for the next ones.
+        These are the topics whose messages are there, and those that the group consumes, whose messages may follow.
         """
         for prefix in (RETRY, DLQ):
             failed = self.topics.by_kafka_name(prefix + group)

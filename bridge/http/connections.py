@@ -1,4 +1,4 @@
-"""Connections of the HTTP port: aiohttp's, with limits on their number, their silence and the memory that they use.
+"""Connections of the HTTP port: those of aiohttp with limits on their number, their idle time and their memory.
 
     accepted ──whole head within limits.first_request_ms──> in work ──answer taken──> idle, closed after KEEPALIVE_S
        │                                                      │
@@ -8,8 +8,8 @@
                                                               └ bytes held over all connections (received while in work,
                                                                 answers that are being made): http.held_bytes_max
 
-The requests of a connection are served one after the other, so a connection holds one body and one answer. What it
-receives in the meantime (pipelined requests) is limited by AHEAD_BYTES_MAX.
+The requests of a connection are served one after the other, so a connection holds one body and one answer.
+AHEAD_BYTES_MAX limits the bytes of pipelined requests that it receives meanwhile.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ WINDOW_S = 10.0
 INDENT = "  "  # Before each line of a traceback.
 KINDS_MAX = 1000  # Kinds that are counted. At this number, one line has the sum of what was left out.
 
-LIBRARY: Final = "library"  # The event of all lines that are not of a component.
+LIBRARY: Final = "library"  # The event of all lines that no component writes.
 RESERVED: Final = frozenset({"time", "level", "component", "event", "message", "left_out", "traceback", "stack"})
 
 _VALUE: Final = re.compile(r"(?:([\w.]+)=)?%[-+ #0]*\d*(?:\.\d+)?([a-zA-Z%])")
@@ -62,7 +62,7 @@ def event_of(template: str) -> str:
     if words and words[0] in ("a", "an", "the"):
         words = words[1:]
     if template[found.end() : found.end() + 1] == "=":
-        words = words[:-1]  # The last one is the name of a field.
+        words = words[:-1]  # The last word is the name of a field.
     return re.sub(r"\W+", "_", " ".join(words).lower()).strip("_")
 
 

@@ -1,10 +1,10 @@
-"""The class SealedDataCheck: reads data that never changes again, slowly, to find damage before a client does.
+"""The class SealedDataCheck: slowly reads data that never changes again, to find damage before a client reads it.
 
-    pass      sealed segments, full index files, sorted tables of delayed messages; then it begins again
-    round     each second: a worker reads pieces of the pass until `store.verify_bytes_per_s` are read
+    pass      all sealed segments, full index files, and sorted tables of delayed messages; then the next pass begins
+    round     once a second, a worker reads up to `store.verify_bytes_per_s` of the pass
 
-The segments of a pass begin with a random one, so that a broker that is often restarted also checks the later ones.
-Damage is logged and counted, and the broker goes on; `duolog log verify` says more, and `duolog log repair` repairs.
+A pass begins with a random segment, so that a broker that is often restarted also checks later segments. Damage is
+logged and counted, and the broker continues. `duolog log verify` shows details, and `duolog log repair` repairs.
 """
 
 import logging
@@ -19,14 +19,14 @@ from duolog.store.recovery.sealed_files import CheckedPiece, check_index_file, c
 from duolog.store.workers import Executor, Failure
 
 ROUND_MS: Final = 1_000
-PASS_MS: Final = 60_000  # The shortest time between the beginnings of two passes.
-REPORTED_MAX: Final = 100  # Damaged places with a log line of their own, in one pass. All are counted.
+PASS_MS: Final = 60_000  # The shortest time from the beginning of one pass to that of the next one.
+REPORTED_MAX: Final = 100  # The damaged places of one pass that are logged. Further ones are only counted.
 
 log = logging.getLogger("store")
 
 
 class _Round(NamedTuple):
-    """What a worker has read."""
+    """The result of one round."""
 
     read_bytes: int
     damage: list[str]
@@ -34,7 +34,7 @@ class _Round(NamedTuple):
 
 
 class SealedDataCheck:
-    """Checks sealed data in the background. `executor` returns where a round runs."""
+    """Checks sealed data in the background. `executor` returns the executor of the next round."""
 
     def __init__(
         self,
@@ -44,20 +44,20 @@ class SealedDataCheck:
         executor: Callable[[], Executor],
         bytes_per_s: int,
     ) -> None:
-        self.read_bytes = 0  # Since the start.
+        self.read_bytes = 0  # The bytes read since the start.
         self.passes = 0
-        self.damaged_places = 0  # Found in the last complete pass, and in the one that is under way.
+        self.damaged_places = 0  # The damaged places found in the last complete pass and in the present one.
         self._files, self._segments, self._view, self._executor = files, segments, view, executor
         self._budget_bytes = bytes_per_s * ROUND_MS // 1_000
-        self._pieces: Iterator[CheckedPiece] | None = None  # The rest of the pass that is under way.
+        self._pieces: Iterator[CheckedPiece] | None = None  # The rest of the present pass.
         self._pass_view: TablesView | None = None
-        self._found = self._pass_bytes = 0  # In the pass that is under way.
+        self._found = self._pass_bytes = 0  # The damaged places and the read bytes of the present pass.
         self._last_found = 0
         self._begun_mono_ms = 0
         self._next_mono_ms: int | None = 0 if bytes_per_s else None
 
     def next_deadline_mono_ms(self) -> int | None:
-        """Return when the next round begins; None while one runs, and if nothing is to be checked."""
+        """Return the time of the next round; None during a round, and if the check is off."""
         return self._next_mono_ms
 
     def advance(self, mono_ms: int) -> None:
@@ -72,7 +72,7 @@ class SealedDataCheck:
         self._executor().submit(lambda: self._read(pieces), lambda found: self._took(found, mono_ms))
 
     def _begin(self, mono_ms: int) -> None:
-        """Begin a pass over what is sealed now."""
+        """Begin a pass over the data that is sealed now."""
         sealed = [(each.start, each.known_end) for each in self._segments() if each.is_sealed and not each.is_gap]
         first = random.randrange(len(sealed)) if sealed else 0
         self._pass_view = self._view()

@@ -12,12 +12,12 @@ WILDCARDS: Final = ("", "0.0.0.0", "::")  # Values of `server.host` with which a
 
 
 class StartError(Exception):
-    """The broker cannot start, or cannot go on, for a reason that its user can remove; the message is one line."""
+    """The broker cannot start, or cannot go on, for a reason that an operator can correct. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """`listening` has the address of each port: kafka, rocketmq, namesrv, http."""
+    """The advertised host, and the address that each port listens on, by the names of the ports."""
 
     advertised_host: str  # The host in answers to clients.
     listening: Mapping[str, tuple[str, int]]
@@ -34,7 +34,7 @@ class Addresses:
 
 
 NO_PORTS: Final = Addresses("127.0.0.1", dict.fromkeys(("kafka", "rocketmq", "namesrv", "http"), ("127.0.0.1", 0)))
-"""For commands that open a log and serve nobody."""
+"""The addresses for commands that open a log without ports."""
 
 
 def advertised_host(host: str, advertise: str) -> str:

@@ -1,4 +1,4 @@
-"""The open connections of all ports: their number, the bytes that they hold in all, and the limits on both.
+"""The open connections of all ports, and the limits on their number and on the bytes that they hold together.
 
     admit ──> open ──┬── closed by its client or by an error
                      ├── closed by `sweep`: a time limit is exceeded
@@ -19,8 +19,8 @@ from duolog.bridge.monitoring.repeated_lines import RepeatedLines
 log = logging.getLogger("net")
 
 SWEEP_INTERVAL_MS = 250
-STALL_MS = 2_000  # With more time between two sweeps, the broker was stalled and has not read what clients have sent.
-SWEEP_CONNECTIONS_MAX = 1000  # Connections in one sweep, so that a sweep stays below a millisecond.
+STALL_MS = 2_000  # A longer time between two sweeps means that the broker was stalled and has not read from clients.
+SWEEP_CONNECTIONS_MAX = 1000  # The number of connections that one sweep checks, in less than a millisecond.
 
 
 class Bounds(NamedTuple):
@@ -32,12 +32,12 @@ class Bounds(NamedTuple):
 
 
 class PendingAnswers(Protocol):
-    """The answers of a connection that are finished and not sent."""
+    """The encoded answers of a connection that are not sent yet."""
 
     @property
     def pending_bytes(self) -> int: ...
 
-    progress_mono_ms: int  # The client has taken none of them since this time.
+    progress_mono_ms: int  # The time since which the client has taken none of them.
 
 
 class OpenConnection(Protocol):
@@ -64,7 +64,7 @@ class OpenConnection(Protocol):
 
 
 class Connections:
-    """The open connections, counters and sums over them, and what happens at the limits of all connections."""
+    """The open connections, with counters and sums, and the enforcement of the limits of all connections."""
 
     def __init__(self, limits: LimitsOptions, clock: Clock) -> None:
         self.limits = limits
@@ -90,7 +90,7 @@ class Connections:
         return iter(self._open)
 
     def admit(self, connection: OpenConnection, *, is_counted: bool = True) -> bool:
-        """Add a new connection. False: there are `limits.connections_max` already, and the caller must close it.
+        """Add a new connection. Returns False at `limits.connections_max`; then the caller must close it.
 
         A TLS handshake is not counted as accepted, because the connection after it is.
         """

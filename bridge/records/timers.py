@@ -6,7 +6,7 @@ from duolog.bridge.records.layout import StateRecordBody
 
 
 class DelayedBatch(StateRecordBody, frozen=True, tag=40):
-    """A batch of an idempotent producer with delayed records, which is answered, not appended, if it is repeated."""
+    """A batch of an idempotent producer with delayed records. A repetition of it is answered and not appended."""
 
     key: int
     producer_id: int
@@ -31,7 +31,7 @@ class TimersCancelled(StateRecordBody, frozen=True, tag=42):
 
 
 class TimerMoved(StateRecordBody, frozen=True, tag=43):
-    """A pending message has another due time from now on; its id stays the same."""
+    """A pending message gets another due time; its id stays the same."""
 
     given_ms: int
     address: int
@@ -66,15 +66,15 @@ class TimerNames(StateRecordBody, frozen=True, tag=47):
 
 
 class TimersCredited(StateRecordBody, frozen=True, tag=84):
-    """Messages that this unit delivers or cancels do not count for their quota entities any more."""
+    """Messages that this unit delivers or cancels no longer count for their quota entities."""
 
-    credits: Sequence[tuple[int, int, int]]  # (topic number, number of the entity, count).
+    credits: Sequence[tuple[int, int, int]]  # (topic number, number of the quota entity, count) of each credit.
 
 
 class QuotaEntityKnown(StateRecordBody, frozen=True, tag=85):
-    """A quota entity has this number, until it has none any more; the unit has its first message.
+    """The number of a quota entity, valid until the entity has no pending message. The unit has its first message.
 
-    None: the user, or the client id, does not matter.
+    The user or the client id is None if the quota does not depend on it.
     """
 
     number: int
@@ -86,8 +86,8 @@ class QuotaEntityKnown(StateRecordBody, frozen=True, tag=85):
 class TimerRequested(StateRecordBody, frozen=True, tag=82):
     """The delayed message in the entry before this one belongs to a request with an `Idempotency-Key`."""
 
-    request: bytes  # BLAKE2 of the key.
-    body: bytes  # BLAKE2 of the body of the request.
+    request: bytes  # The BLAKE2 hash of the key.
+    body: bytes  # The BLAKE2 hash of the body of the request.
     due_ms: int
     key: int  # The key of the destination queue.
     behind: int  # The position of this entry minus the position of the message's entry.
@@ -101,7 +101,7 @@ class TimerRequestsKnown(StateRecordBody, frozen=True, tag=83):
 
 
 class TimerTablesChanged(StateRecordBody, frozen=True, tag=80):
-    """The manifest of sorted tables from now on; also in snapshots, there with the manifest only."""
+    """A new table manifest. In snapshots, only the manifest is set."""
 
     manifest: Sequence[Sequence[int]]  # The fields of `delay.table_format.TableEntry`.
     flushed: bytes  # Keys (due time u64 | address u64) of pending messages that moved from the memtable to a new table.

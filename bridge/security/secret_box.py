@@ -1,10 +1,10 @@
 """Encryption of RocketMQ's secret keys: AES-256-GCM, with the key of `security.secret_key_file`.
 
-    key file    64 hexadecimal digits, mode 0600; made at first use
+    key file    64 hexadecimal digits, mode 0600; created at the first use
     sealed      nonce (12 bytes) | ciphertext with its tag; the user's name is authenticated with it
 
-A RocketMQ client signs with its secret key itself, so the broker must know the key and cannot store only a hash of it.
-Who has the log and the key file has the secret keys; who has the log alone has none of them.
+A RocketMQ client signs requests with its secret key, so the broker must know the key and cannot store only a hash of
+it. The log together with the key file reveals the secret keys; the log alone reveals none of them.
 """
 
 import hmac
@@ -33,7 +33,7 @@ class SecretBox:
 
     @classmethod
     def load(cls, path: Path) -> "SecretBox":
-        """Load the key file, which is made if there is none. Raises ConfigError."""
+        """Load the key file, which is created if it does not exist. Raises ConfigError."""
         try:
             _make(path)
             text = path.read_text(encoding="ascii").strip()

@@ -51,7 +51,7 @@ _PRODUCER_AT: Final = 43
 
 
 class ProducerError(Exception):
-    """A batch does not continue what its producer sent before."""
+    """A batch does not follow the previous batches of its producer."""
 
 
 class OutOfOrderSequence(ProducerError):
@@ -98,8 +98,8 @@ class Producers:
         self._state_log = state_log
         self._windows_max, self._expiration_ms = options.producers_max, options.producer_id_expiration_ms
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()  # By producer id and queue key.
-        self._reserved = 0  # Ids below this one may have been handed out, in this run or before.
-        self._next_id = self._granted = 0  # The ids from `_next_id` to `_granted` are left of this run's block.
+        self._reserved = 0  # Lower ids may have been assigned, in this run or an earlier one.
+        self._next_id = self._granted = 0  # The free ids of this run's block: from `_next_id` to `_granted`.
         state_log.own(ProducerIdsReserved, self._replay_reserved)
         state_log.own(ProducerWindows, self._replay_windows)
         state_log.own(DelayedBatch, self._replay_delayed)

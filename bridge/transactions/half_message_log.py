@@ -1,4 +1,4 @@
-"""Half messages in the log: appends half messages, their verdicts, and what becomes of them.
+"""Half messages in the log: appends half messages, their verdicts, and the messages that result from verdicts.
 
     event       queue                           entries of the unit
     send        RMQ_SYS_TRANS_HALF_TOPIC/0      the message, with its destination in REAL_TOPIC and REAL_QID
@@ -10,7 +10,7 @@
 The state of half messages (`txn.half`) follows from these frames (`half_replay.py`). Only check-backs have a state
 record of their own, HalvesChecked. Retention keeps open half messages: see `first_kept`.
 
-A half message may be read before it is durable, because what is appended as a result comes after it in the log.
+A half message may be read before it is durable, because all entries that depend on it follow it in the log.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,10 +45,10 @@ from duolog.txn.half import Half, HalfMessages, UnknownHalf
 from duolog.txn.half_ids import HalfIds
 from duolog.txn.half_verdicts import HalfVerdict
 
-GATHERED_MAX: Final = 128  # Verdicts in one unit. An op message of Apache RocketMQ has 4096 characters at most.
+GATHERED_MAX: Final = 128  # The verdicts in one unit. An op message of Apache RocketMQ has 4096 characters at most.
 GATHERED_BYTES_MAX: Final = 1 << 20  # The bytes of the messages in one unit.
 VERDICT_BYTES_MAX: Final = 24_000  # The bytes of TRAN_VERDICTS in one op message, which must fit into its properties.
-_VERDICT_BYTES: Final = 64  # For one verdict, in addition to the names.
+_VERDICT_BYTES: Final = 64  # The size of one verdict in a unit, without its names.
 
 
 class TooManyHalves(Exception):

@@ -243,7 +243,7 @@ def _given(context: HttpContext, name: str, value_of: Callable[[Total], int]) ->
 
 
 def _read_labels(node: str, group: str, topic: Topic) -> str:
-    """Return the labels READ_LABELS as they stand between braces; `group` is a RocketMQ name."""
+    """Return the text of the labels READ_LABELS between the braces; `group` is a RocketMQ name."""
     is_retry, is_system = topic.rocketmq_name.startswith(RETRY_PREFIX), not topic.is_listed
     read = labelled(
         consumer_group=group, topic=topic.rocketmq_name, is_retry=_truth(is_retry), is_system=_truth(is_system)

@@ -1,4 +1,4 @@
-"""What a TLS handshake says about the client: the class TlsPeer, and the rules of `tls.principal_rule`.
+"""The class TlsPeer: the client of a TLS connection; and the rules of `tls.principal_rule`, which name its user.
 
     CN                            the common name, if the subject has exactly one
     DN, DEFAULT                   the whole subject, as in RFC 4514: CN=orders,OU=shop,O=Example
@@ -14,23 +14,25 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-SUBJECT_CHARACTERS_MAX: Final = 1024  # A longer subject gives no user, because patterns may take long for long texts.
+SUBJECT_CHARACTERS_MAX: Final = (
+    1024  # A longer subject is not matched, because a pattern may take long for a long text.
+)
 NAME_CHARACTERS_MAX: Final = 255
 
 _RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
 
 
 class BadPrincipalRule(ValueError):
-    """A rule cannot be read; the message is one line."""
+    """A rule is invalid. The message is one line."""
 
 
 class TlsPeer(NamedTuple):
     """The client's side of a connection with TLS. `principal` is None if the client sent no certificate."""
 
-    version: str  # TLSv1.2 or TLSv1.3
+    version: str  # "TLSv1.2" or "TLSv1.3".
     cipher: str
     principal: str | None  # The user that `tls.principal_rule` gives for the subject, without `User:`.
-    subject: str  # As in RFC 4514; empty without a certificate.
+    subject: str  # The subject in the format of RFC 4514; empty without a certificate.
 
 
 class _Pattern(NamedTuple):
@@ -53,7 +55,7 @@ class PrincipalRules:
             raise BadPrincipalRule("expected CN, DN or RULE:pattern/replacement/, got an empty text")
 
     def principal_of(self, subject: str, common_names: Sequence[str]) -> str | None:
-        """Return the user of a certificate; None: no rule matches, or the name cannot be one."""
+        """Return the user of a certificate; None if no rule matches or the result is no valid name."""
         if len(subject) > SUBJECT_CHARACTERS_MAX:
             return None
         for rule in self._rules:

@@ -8,10 +8,11 @@ A reset writes the group's committed offsets, and sets a mark on each queue if t
     a member pulls the queue from another offset           PULL_OFFSET_MOVED with the new offset; the mark is removed
     a member pulls the queue from the new offset           the mark is removed
 
-A push consumer older than 5.0 takes PULL_OFFSET_MOVED for an error, and pauses for up to half a minute. It gets
-RESET_CONSUMER_CLIENT_OFFSET (220) instead, and goes to the new offset within ten seconds. Marks are lost when the
-broker restarts: members then go on at their old offsets, and a tool may reset them again. A reset also forgets messages
-that were popped in order and not acknowledged, because their acknowledgements would move the offset again.
+A push consumer older than 5.0 treats PULL_OFFSET_MOVED as an error, and pauses for up to half a minute. It gets
+RESET_CONSUMER_CLIENT_OFFSET (220) instead, and moves to the new offset within ten seconds. Marks are lost when the
+broker restarts: members then continue at their old offsets, and a tool may reset them again. A reset also removes the
+checkpoints of messages that were popped in order and not acknowledged, because an acknowledgement would move the
+offset again.
 
 For 223 the broker sends GET_CONSUMER_STATUS_FROM_CLIENT (221) to the members.
 Source: AdminBrokerProcessor.java#resetOffset, Broker2Client.java, MQClientInstance.java#resetOffset.
@@ -45,8 +46,8 @@ from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 
-QUEUES_AT_ONCE: Final = 500  # Queues in one turn of the loop, at some 15 us each.
-ASKED_AT_ONCE: Final = 512  # Members that were asked and have not answered, at some 20 us each.
+QUEUES_AT_ONCE: Final = 500  # The queues that one turn of the loop resets, in about 15 us each.
+ASKED_AT_ONCE: Final = 512  # The concurrent requests to members, which take about 20 us each.
 STATUS_BYTES_MAX: Final = 4 << 20  # The size of all answers together; further answers are left out.
 TOLD_BY_PULL_VERSION: Final = 413  # `MQVersion.V5_0_0`
 

@@ -157,7 +157,7 @@ def _retry(
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not retried")
     origins = _claimed_origins(context, connection, raw)
     changes = _failure(context, connection, request, raw)
-    if _has_level(request):  # It is the delay of the retry, and a dead letter has none.
+    if _has_level(request):  # The level is the delay of the retry; a dead letter has none.
         changes |= _NO_OTHER_DELAY
     raw = properties.set_many(raw, changes)
     dead = retry_sends.redirect_dead_letter(context, command, request, raw, origins)
@@ -175,15 +175,16 @@ def _retry(
 def _failure(
     context: RocketMQContext, connection: RocketMQConnection, request: SendRequest, raw: bytes
 ) -> dict[str, str | None]:
-    """Return the change of properties for the attempt that failed before a consumer sent the message."""
+    """Return the changed properties that record the failed attempt after which the consumer sends the message."""
     number, now_ms = request.reconsume_times, context.clock.now_ms()
     return failed_attempts.changes(request.topic, raw, number, now_ms, connection.packed_peer)
 
 
 def _claimed_origins(context: RocketMQContext, connection: RocketMQConnection, raw: bytes) -> Collection[str]:
-    """Return the topics that a consumer's message came from, as the message says.
+    """Return the topics from which a consumer's message came, according to its properties.
 
-    Raises RequestRefused if the consumer may not read them: nobody may keep the group from its retry topic by a lie.
+    Raises RequestRefused if the consumer may not read them, because an origin that the members of the group may not
+    read would deny them their retry topic.
     """
     origin = context.topics.by_rocketmq_name(properties.get(raw, properties.RETRY_TOPIC) or "")
     if origin is None:

@@ -1,10 +1,11 @@
-"""The keys of an identity provider: a JWKS document (RFC 7517) in a file or behind a URL.
+"""The keys of an identity provider: a JWKS document (RFC 7517) in a file or at a URL.
 
-A document is read again after REFRESH_MS, and for an unknown key id, at most once in AGAIN_MS, because whoever sends
-tokens chooses their key ids. If it cannot be read, the keys of the last document stay in use. Threads call this class.
+The document is read again after REFRESH_MS. For an unknown key id it is read again at most once in AGAIN_MS, because a
+client can send tokens with any key id. If the document cannot be read, the keys of the last one remain in use. Threads
+call this class.
 
 Whoever can change the document can make tokens of super users. So `bridge/config/checks.py` refuses a URL without TLS,
-but on this machine or if a setting allows it, and no redirection leads from a URL with TLS to one without.
+unless it is one of this machine or a setting allows it, and no redirection leads from a URL with TLS to one without.
 """
 
 import logging
