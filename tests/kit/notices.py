@@ -1,7 +1,7 @@
-"""Writes THIRD_PARTY.md: the licences of the files of others in the wheel, and of the packages that it needs.
+"""Writes THIRD_PARTY.md: the licences of third-party files in the wheel, and of the packages that the wheel needs.
 
-Files of others stand beside `NAME.LICENSE`, and begin with the same name: `uPlot.LICENSE` is for `uPlot.min.js`. The
-packages are those of requirements.lock; their licences are read from the metadata of what is installed.
+`NAME.LICENSE` is the licence of the files in its folder whose names begin with NAME: `uPlot.LICENSE` is for
+`uPlot.min.js`. The packages are those of requirements.lock; their licences are read from their installed metadata.
 """
 
 import re
@@ -28,7 +28,7 @@ The image contains them in `/opt/duolog`, in these versions, and Debian's packag
 """
 _PINNED = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
 _VERSION = re.compile(r"(?<![\d.])\d+\.\d+\.\d+")
-_LICENSE_MAX = 60  # Longer texts in the field License are whole licences, not names.
+_LICENSE_MAX = 60  # A longer text in the field License is a whole licence, not a name.
 
 
 def third_party() -> str:
@@ -36,7 +36,7 @@ def third_party() -> str:
     rows = (
         f"| {name} | {version} | {_licence(about)} |\n"
         for name, version in _PINNED.findall((ROOT / "requirements.lock").read_text())
-        if name != "setuptools"  # It builds the C extension, and is not needed to run.
+        if name != "setuptools"  # Setuptools builds the C extension and is not needed at run time.
         for about in [metadata(name)]
     )
     return "\n".join([INTRODUCTION, *_vendored(), PACKAGES]) + "".join(rows)

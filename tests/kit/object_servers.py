@@ -1,10 +1,10 @@
-"""Real object stores as child processes on loopback: moto's S3 server, and versitygw, twice over one directory.
+"""Real object stores as child processes on loopback: moto's S3 server, and two processes of versitygw on one directory.
 
     with moto() as store:
         store.make_bucket("bucket")
         open_objects(ObjectStoreOptions("s3://bucket/prefix", endpoint=store.endpoint), store.environment)
 
-Both keep their objects until they end.
+Objects exist until the processes end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REGION = "us-east-1"
 
 
 class ObjectServer:
-    """Processes that serve the same objects, one endpoint each. A context manager."""
+    """Processes that serve the same objects, each at its own endpoint. A context manager."""
 
     def __init__(self, commands: list[list[str]], endpoints: list[str], folder: Path) -> None:
         self.endpoints = endpoints
