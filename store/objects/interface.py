@@ -80,7 +80,7 @@ class FileStore(ObjectStore, Protocol):
     """An object store that also takes files of any size. Backups use it; the log of a stream never does."""
 
     async def put(self, key: str, blocks: Iterable[bytes]) -> None:
-        """Store an object, in the place of any other with its key. Nobody ever sees a part of it.
+        """Store an object, replacing any other one with its key. Readers never see a part of it.
 
         A large object is sent in parts, so it is never in memory as a whole. What `blocks` raises is passed on.
         Raises StoreRetry and StoreRefused.

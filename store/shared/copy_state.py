@@ -141,7 +141,7 @@ class CopyStateFile:
 
     async def begin_ownership(self, identity: Identity, fence: Tail) -> None:
         """Write durably that units from the fence on are this broker's own. Blocks; raises OSError."""
-        # A write of the background thread would put the state of a follower in the place of this one.
+        # A later write of the background thread would replace this state by that of a follower.
         await self._idle.wait()
         self._state = CopyState(identity, fence, fence.position, identity.writer)
         self._newest = None

@@ -105,7 +105,7 @@ def _nothing(stream: bytes, writer: bytes) -> CopyState:
 async def _download(
     requests: Requests, files: Files, manifests: SegmentManifests, stream: bytes, writer: bytes
 ) -> CopyState:
-    """Remove the local log. If the shared log has gaps, write its segment objects in its place. Return its state."""
+    """Remove the local log. If the shared log has gaps, download its segment objects instead. Return its state."""
     # The file comes first: a start that is interrupted after it begins again here.
     write_copy_state(files, _nothing(stream, writer))
     while manifests.first_whole:

@@ -1,4 +1,4 @@
-"""The segments of a log, as the local cache sees them. Every broker loads this module, so it imports no request."""
+"""The segments of a log for the local cache. Every broker loads this module, so it imports no code for requests."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -8,17 +8,17 @@ from duolog.store.retention.dead_segments import DeadSegments
 
 
 class CacheCounts(NamedTuple):
-    """What a broker has on its disk, and what it has dropped and read back since its start; metrics."""
+    """Metrics of the local cache: sizes on the disk, and counts since the start."""
 
     disk_bytes: int = 0  # The size of the segment files.
     cached_bytes: int = 0  # The size of the cached chunks of dropped segments.
     dropped_segments: int = 0
-    hits: int = 0  # Reads of dropped segments whose range was on the disk.
+    hits: int = 0  # Reads of dropped segments whose chunk was on the disk.
     misses: int = 0
 
 
 class LocalSegments:
-    """The segments of one log: how many bytes of them are on the disk, and which may be dropped."""
+    """Knows the size of one log on the disk, and which of its segments may be dropped."""
 
     def __init__(self, segments: Segments, dead_segments: DeadSegments, needed_from: Callable[[], int]) -> None:
         """`needed_from` returns the position from which on a start reads the log."""
@@ -35,7 +35,7 @@ class LocalSegments:
     def droppable(self, end: int, is_remote: Callable[[str], bool]) -> Iterator[Segment]:
         """Yield the segments on the disk that end below `end` and may be dropped, the oldest one first.
 
-        One that ends at `end` stays: a start that cuts the log there makes it the active one.
+        A segment that ends at `end` stays, because a start that cuts the log there makes it the active one.
         """
         for each in self._segments:
             if each.known_end >= end:
@@ -44,10 +44,10 @@ class LocalSegments:
                 yield each
 
     def may_drop(self, segment: Segment) -> bool:
-        """Return whether a start and readers of files need no file of the segment, which may have been removed."""
+        """Return whether the segment still exists, and neither a start nor a reader lease needs its file."""
         is_free = segment.known_end <= self._needed_from() and bool(self._dead_segments.not_held([segment]))
         return is_free and not segment.is_dead and segment in self._segments.between(segment.start, segment.known_end)
 
     def close_file(self, segment: Segment) -> None:
-        """Close the file of a segment, so that its blocks are freed with its name."""
+        """Close the file of a segment, so that its removal frees its disk space."""
         self._segments.close_file(segment)

@@ -1,4 +1,4 @@
-"""The class RemoteFiles: the files of a data directory for a program beside the broker, with the dropped segments."""
+"""The class RemoteFiles: a data directory, with its dropped segments, for programs other than the broker."""
 
 from collections.abc import Callable
 from itertools import count
@@ -12,9 +12,9 @@ from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment,
 
 
 class RemoteFiles(ReadOnlyFiles):
-    """ReadableFiles in which a dropped segment reads like any other one. Its handles are negative.
+    """ReadableFiles in which a dropped segment is read like any other one. Its handles are negative.
 
-    The chunk that was read last is kept in memory, so a reader that goes on makes one request for each chunk.
+    The last chunk is kept in memory, so a sequential reader sends one request for each chunk.
     """
 
     def __init__(self, root: str, objects: Callable[[], ObjectStore | None]) -> None:
@@ -27,7 +27,7 @@ class RemoteFiles(ReadOnlyFiles):
         self._last: tuple[RemoteChunk, bytes] | None = None
 
     def open(self, path: str) -> int:
-        """Raises StoreError if the segment was dropped and the object store is not known, Corruption and OSError."""
+        """Open a file. Raises Corruption, OSError, and StoreError for a dropped segment without an object store."""
         try:
             return super().open(path)
         except FileNotFoundError:
@@ -57,14 +57,14 @@ class RemoteFiles(ReadOnlyFiles):
         return segment.end - segment.start
 
     def read(self, file: int, size: int, at: int) -> bytes:
-        """Raises StoreError and OSError."""
+        """Read from a file. Raises StoreError and OSError."""
         if file >= 0:
             return super().read(file, size, at)
         return self._segments[file].read(at, size, self._read_chunk)
 
     @property
     def _objects(self) -> ObjectStore | None:
-        """The object store, which is opened once, when it is first needed."""
+        """The object store, which is opened at the first use."""
         if self._opened_objects is None:
             self._opened_objects = self._open_objects()
         return self._opened_objects

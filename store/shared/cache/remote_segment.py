@@ -1,15 +1,15 @@
-"""A dropped segment: a sealed segment of the log whose bytes are in the object store only.
+"""A dropped segment: a sealed segment of the log whose bytes are only in the object store. Its drop marker:
 
     log/<start>-<end>.remote
 
     magic u32 "DLR1" | crc u32 | start u64 | size u32 | crc u32 | object_start u64 | object_end u64 | start u64 | ...
 
     crc of the file          CRC-32C of all bytes after this field
-    start, size, crc         a chunk: a range of positions, and the CRC-32C of its bytes, as the local file had them
-    object_start, _end       the positions of the segment object that has the chunk
+    start, size, crc         a chunk: a range of positions, and the CRC-32C of its bytes in the local file
+    object_start, _end       the positions of the segment object that contains the chunk
 
-The chunks follow each other without a gap. None crosses the end of an object, so the loss of one object affects its own
-positions only.
+The chunks follow each other without a gap. No chunk crosses the end of an object, so the loss of one object affects
+only the positions of this object.
 """
 
 from bisect import bisect_right
@@ -43,7 +43,7 @@ class RemoteChunk(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of the segment object that has the range."""
+        """The key of the segment object that contains the range."""
         return SegmentObject(self.object_start, self.object_end, 0).key
 
 
@@ -56,16 +56,16 @@ class RemoteSegment:
 
     @property
     def path(self) -> str:
-        """The path that the segment had, and that the store uses."""
+        """The path of the segment file before the drop, which the store still uses."""
         return Segment(self.start).path
 
     @property
     def drop_marker_path(self) -> str:
-        """The path of the file that says where the bytes are."""
+        """The path of the drop marker."""
         return f"{LOG_DIRECTORY}/{self.start:020}-{self.end:020}{REMOTE_SUFFIX}"
 
     def between(self, start: int, end: int) -> Sequence[RemoteChunk]:
-        """Return the chunks that have the positions from `start` up to `end`, which must be in the segment."""
+        """Return the chunks that contain the positions from `start` up to `end`, which must be in the segment."""
         first = bisect_right(self.chunks, start, key=_START) - 1
         last = bisect_right(self.chunks, end - 1, key=_START)
         return self.chunks[first:last]
@@ -73,7 +73,7 @@ class RemoteSegment:
     def read(self, at: int, size: int, read: Callable[[RemoteChunk, int, int], bytes]) -> bytes:
         """Return `size` bytes from byte `at` of the segment on, fewer only at its end.
 
-        `read` returns the bytes of a chunk: how many, and from which of its bytes on.
+        `read(chunk, size, at)` returns `size` bytes of a chunk from its byte `at` on.
         """
         first = self.start + at
         end = min(first + size, self.end)
@@ -103,7 +103,7 @@ def encode_drop_marker(segment: RemoteSegment) -> bytes:
 
 
 def decode_drop_marker(path: str, data: bytes) -> RemoteSegment:
-    """Raises Corruption."""
+    """Decode a drop marker. Raises Corruption."""
     try:
         magic, crc = _HEAD.unpack_from(data)
         chunks = [RemoteChunk._make(each) for each in _CHUNK.iter_unpack(data[8:])]
@@ -121,7 +121,7 @@ _REMEDY: Final = "remove the data directory, and the start downloads the log aga
 
 
 def covering(objects: Sequence[SegmentObject], start: int, end: int) -> Sequence[SegmentObject] | None:
-    """Return the objects, which are in order, that have all positions of a range; None if a position is in none."""
+    """Return those of the objects, which are in order, that contain a range; None if they do not contain all of it."""
     found, position = list[SegmentObject](), start
     for each in objects:
         if each.end > position and each.start < end:

@@ -1,12 +1,12 @@
-"""The class NamedFiles: files of the data directory that the log names, as objects of the stream.
+"""The class NamedFiles: stores files of the data directory that the log names as objects of the stream.
 
-    <path of the file>/<byte in 20 digits>      a piece of the file, of PIECE_BYTES but for the last one
+    <path of the file>/<byte in 20 digits>      a piece of the file; all but the last one have PIECE_BYTES
 
-The owner uploads a file before the log names it, and deletes its objects only after the store has a log that names it
-no more. A path is used once in a stream: a file is never changed, and no other file ever gets its path. So an object
-that exists is right whoever has created it, and what a deposed owner has uploaded is never named.
+The owner uploads a file before the log names it, and deletes its objects only after the store has a log that no longer
+names it. A path is used once in a stream: a file never changes, and no other file ever gets its path. So an existing
+object has the right content, whichever broker has created it, and the log never names the uploads of a deposed owner.
 
-This module knows no content of these files. The caller verifies what was downloaded.
+This module does not know the content of these files. The caller verifies downloaded files.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from duolog.store.objects.transfers import read_ahead
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.wal.wal_object import damaged
 
-PIECE_BYTES: Final = 16 << 20  # A part of the format: keys of pieces follow from the size of a file.
-DELETED_AT_ONCE: Final = 1_000  # Keys in one request.
-_PARTIAL: Final = "download-"  # Begins the name of a file that is not downloaded completely.
+PIECE_BYTES: Final = 16 << 20  # A part of the format, because the keys of pieces follow from the size of a file.
+DELETED_AT_ONCE: Final = 1_000  # The number of keys in one request.
+_PARTIAL: Final = "download-"  # The prefix of the name of an incomplete download.
 
 
 class FilePiece(NamedTuple):
@@ -51,7 +51,7 @@ def read_piece(files: ReadableFiles, path: str, piece: FilePiece) -> bytes:
 
 
 class NamedFiles:
-    """The files of one data directory, and their objects. `name` is one that no other process has."""
+    """Uploads and downloads files of one data directory. `name` must differ from that of any other process."""
 
     def __init__(self, requests: Requests, files: Files, name: str) -> None:
         self._requests, self._files, self._name = requests, files, name
@@ -68,11 +68,10 @@ class NamedFiles:
                     raise damaged(piece.key, "it has another content than the file of this name")
 
     async def download(self, path: str, size: int) -> FilePiece | None:
-        """Write a file, in the place of one with its path. Return a piece that is missing or too short, if any.
+        """Write a file, replacing one with its path. Return the first missing or short piece; None if there is none.
 
-        Some pieces are read ahead (`read_ahead`), because a takeover may wait for the file.
-
-        The file has its path only when it is complete and durable. Raises RequestsStopped and OSError.
+        Some pieces are read ahead (`read_ahead`), because a takeover may wait for the file. The file gets its path when
+        it is complete and durable. Raises RequestsStopped and OSError.
         """
         folder = path.rpartition("/")[0]
         partial = f"{folder}/{_PARTIAL}{self._name}"
@@ -101,7 +100,7 @@ class NamedFiles:
     async def delete_others(self, folder: str, is_needed: Callable[[str], bool]) -> None:
         """Delete the objects of the files in a folder whose paths are not needed. Raises RequestsStopped.
 
-        A list may be stale. Then objects stay until the next time.
+        A list may be stale. Then some objects remain until the next call.
         """
         last = ""
         while listed := await self._requests.list(f"{folder}/", last):
@@ -115,7 +114,7 @@ class NamedFiles:
             await self._requests.delete(keys[first : first + DELETED_AT_ONCE])
 
     def remove_partial(self, folder: str) -> None:
-        """Remove what interrupted downloads have left. Raises OSError."""
+        """Remove the files of interrupted downloads. Raises OSError."""
         for name in self._files.list(folder):
             if name.startswith(_PARTIAL):
                 self._remove(f"{folder}/{name}")

@@ -1,16 +1,16 @@
-"""Makes the log of a data directory the stream of an empty prefix.
+"""Moves the log of a data directory to an empty prefix of an object store, as a new stream.
 
-    1. `seg/...`         the units of the log, in objects of at most PIECE_BYTES, the files that the log names, and if
-                         segments were removed, the newest snapshot. Nobody reads them yet
-    2. all of them are read again, and their checksums compared
-    3. `stream`          the id of the stream
-    4. `wal/0`           a fence at the end of the log
-    5. `manifest/0`      names the segment objects, and slot 0 as the floor
-    6. the file `shared` of the data directory, which is now a copy of the stream
+    1. Create `seg/...` with the units of the log, in objects of at most PIECE_BYTES; the files that the log names; and,
+       if segments were removed, the newest snapshot. No broker reads them yet.
+    2. Read all these objects again, and compare their checksums.
+    3. Create `stream` with the id of the stream.
+    4. Create `wal/0`, a fence at the end of the log.
+    5. Create `manifest/0`, which names the segment objects, and slot 0 as the floor.
+    6. Write the file `shared` of the data directory, which is now a copy of the stream.
 
 A broker that is started with the same prefix meanwhile may find `stream`, but begins to write only if its own fence has
-slot 0. Then step 4 fails, and no object of this move is ever read. A move that was interrupted before step 3 is
-repeated: objects with the right content are kept.
+slot 0. Then step 4 fails, and no object of this move is ever read. A move that was interrupted before step 3 may be
+repeated; it keeps objects with the right content.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,20 +44,20 @@ from duolog.store.shared.wal.stream import KEY as STREAM_KEY
 from duolog.store.shared.wal.stream import encode_stream
 from duolog.store.shared.wal.wal_object import Identity, WalHeader, WalKind, encode, key_of
 
-PIECE_BYTES: Final = 64 << 20  # One piece is in memory while it is uploaded.
+PIECE_BYTES: Final = 64 << 20  # The size of a piece, which is in memory during its upload.
 SMALL_BYTES_MAX: Final = 1 << 20  # The size of `stream`, `wal/0` and `manifest/0`, which are compared as a whole.
-_LEFT_OVER: Final = ("seg/", "snapshot/", "timers/")  # Folders that an interrupted move has left.
-_IGNORED: Final = ("nodes/", SELF_TEST_FOLDER)  # A broker that was refused has left them.
+_LEFT_OVER: Final = ("seg/", "snapshot/", "timers/")  # The folders of an interrupted move.
+_IGNORED: Final = ("nodes/", SELF_TEST_FOLDER)  # The folders that a broker creates before its start is refused.
 
 NoteBytes = Callable[[int], None]
 
 
 class MoveFailed(StoreError):
-    """A move cannot be done; the message says why, and what to do."""
+    """A move is impossible. The message says why, and what to do."""
 
 
 class LocalLog(NamedTuple):
-    """The log of a data directory, whose lock the caller holds, and which was verified."""
+    """The verified log of a data directory, whose lock the caller holds."""
 
     files: Files
     end: int  # The end of the last whole unit.
@@ -70,7 +70,7 @@ class LocalLog(NamedTuple):
 
 
 class StoredPiece(NamedTuple):
-    """A piece of a file, as it was stored."""
+    """A stored piece of a file."""
 
     key: str
     size: int
@@ -87,10 +87,10 @@ def check_is_no_copy(files: Files) -> None:
 
 
 class MoveToStore:
-    """One move into the prefix of an object store."""
+    """One move of a log to a prefix of an object store."""
 
     def __init__(self, objects: ObjectStore, url: str, local: LocalLog, note_bytes: NoteBytes) -> None:
-        """`note_bytes` is called for each block that was stored or compared: twice for all of `local.total_bytes`."""
+        """`note_bytes` gets the size of each stored or compared block, in all twice `local.total_bytes`."""
         self._objects, self._url, self._local, self._note_bytes = objects, url, local, note_bytes
 
     async def run(self, identity: Identity, test_name: str) -> None:
@@ -153,7 +153,7 @@ class MoveToStore:
         return found.position
 
     async def _store(self, key: str, content: bytes, left_over: Mapping[str, int]) -> None:
-        """Store an object, in the place of one with other content that an interrupted move has left."""
+        """Store an object, replacing one of an interrupted move that has another content."""
         if key in left_over and not await self._has(key, len(content), crc32c(content)):
             await persist(lambda: self._objects.delete([key]))
         await persist(lambda: self._objects.create(key, content))
@@ -175,7 +175,7 @@ class MoveToStore:
     # -- The stream
 
     async def _begin_stream(self, identity: Identity, segments: list[SegmentObject], snapshot: int) -> None:
-        """Create the objects by which a start finds the log, and write the file `shared`."""
+        """Create the objects from which a start finds the log, and write the file `shared`."""
         local, (stream, writer, epoch) = self._local, identity
         header = WalHeader(WalKind.FENCE, 0, epoch, 0, local.end, local.end, 0, stream, writer)
         fence, header = encode(header, [])

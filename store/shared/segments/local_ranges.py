@@ -1,4 +1,4 @@
-"""The class LocalRanges: what a compaction reads of the local log: ranges, removed ranges, the newest snapshot."""
+"""The class LocalRanges: reads ranges, removed ranges and the newest snapshot of the local log for a compaction."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class LocalSnapshot(NamedTuple):
 
 
 class LocalRanges:
-    """Reads the local log of an owner. `read` and `snapshot` block, so they are called in a thread."""
+    """Reads the local log of an owner. `read` and `snapshot` block, so they must be called in a thread."""
 
     def __init__(self, files: Files, segments: Segments, source: UnitSource) -> None:
         self._files, self._segments = files, segments

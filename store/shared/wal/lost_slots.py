@@ -27,10 +27,10 @@ from duolog.store.shared.wal.wal_object import (
 
 
 async def check_end(requests: Requests, manifests: SegmentManifests, cursor: LogCursor) -> None:
-    """Raise DamagedObject if the slot of the cursor, which was empty, must have had an object.
+    """Raise DamagedObject if the empty slot of the cursor must have had an object that was lost.
 
-    The caller has read all manifests. Nothing is raised if there is another one now, because the slot may have been
-    compacted, or if the slot has an object now. Raises RequestsStopped.
+    The caller must have read all manifests. The slot is not lost if there is a new manifest now, because the slot may
+    have been compacted, or if the slot has an object now. Raises RequestsStopped.
     """
     later = range(cursor.sequence + 1, cursor.sequence + WINDOW + 1)
     heads = await asyncio.gather(*(requests.get_range(key_of(each), 0, HEADER_SIZE) for each in later))
@@ -48,7 +48,7 @@ async def check_end(requests: Requests, manifests: SegmentManifests, cursor: Log
 
 
 def _is_proof(cursor: LogCursor, header: WalHeader) -> bool:
-    """Return whether this object can only be there if the slot of the cursor has had one."""
+    """Return whether this object proves that the slot of the cursor had an object."""
     epoch = cursor.owner.epoch
     if header.stream != cursor.owner.stream or header.epoch < epoch:
         return False
