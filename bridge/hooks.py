@@ -1,16 +1,16 @@
 """Hooks: Python code of the operator that the broker calls around the requests of RocketMQ clients.
 
     before_request ─> before_send ─> handler ─> answer sent ─> after_request ─> after_send or consumed
-       may refuse      may refuse,                               these only see what happened;
+       may refuse      may refuse,                               get the result;
                        may change                                no request waits for them
 
 A hook is a class derived from `Hook`. The broker finds hooks through the entry point group `duolog.hooks` of installed
 packages, creates one object of each class at its start, and calls the objects in worker threads. All before-hooks of a
 request together have `hooks.timeout_ms`; only that request waits for them. If a hook raises or the time is over, the
-request goes on as if there were no hook: its changes are dropped, and the failure is logged and counted. If no hook is
-installed, requests take no detour.
+request continues without the hook: its changes are dropped, and the failure is logged and counted. If no hook is
+installed, requests need no further time.
 
-RocketMQ's brokers have RPCHook, SendMessageHook and ConsumeMessageHook for this.
+Apache RocketMQ has RPCHook, SendMessageHook and ConsumeMessageHook for this purpose.
 """
 
 import logging
@@ -142,7 +142,7 @@ class Hooks:
 
         def done(outcome: T | Refuse | Failure) -> None:
             if not self._waiting.cancel(waiting):
-                return  # The time was over, and the request went on without this result.
+                return  # The time was over, and the request has continued without this result.
             if isinstance(outcome, StoreError | OSError):
                 self._skip("busy", then)
             else:

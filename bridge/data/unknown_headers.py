@@ -29,7 +29,8 @@ EXPIRE_PREFIX: Final = expiry.PREFIX
 HALF_PREFIX: Final = "TRAN_MSG_"
 PREFIXES: Final = (TIMER_PREFIX, AMQ_PREFIX, EXPIRE_PREFIX, HALF_PREFIX)
 
-# Written by Duolog or Apache RocketMQ into delayed messages; programs may send them on. Source: MessageConst.java.
+# Duolog and Apache RocketMQ set these properties of delayed messages, and programs may forward them. Source:
+# MessageConst.java.
 _WRITTEN: Final = (
     properties.TIMER_OUT_MS,
     properties.TIMER_ENQUEUE_MS,
@@ -41,7 +42,8 @@ _WRITTEN: Final = (
 MEANINGFUL: Final = (*TIMER_NAMES, TIMER_REPLACE, *AMQ_NAMES, *expiry.NAMES, half_frames.ID, half_frames.CHECK_URL)
 KNOWN: Final = frozenset((*MEANINGFUL, *_WRITTEN))
 
-# Triples of producer, topic and name. When it is reached, all are forgotten, and the log may warn of them again.
+# The number of (producer, topic, name) for which the log has a line. At the limit all are forgotten, and may be logged
+# again.
 WARNED_MAX: Final = 10_000
 NAME_CHARACTERS_MAX: Final = 100  # The length of a header name in a log line.
 

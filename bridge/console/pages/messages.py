@@ -23,7 +23,7 @@ FORMS: Final = ("text", "json", "hex", "schema")
 
 
 class _Place(NamedTuple):
-    """Where reading begins; with neither offset nor time, at the oldest message."""
+    """The start of a read: an offset, a time, or with neither, the oldest message."""
 
     queue: int
     offset: int | None
@@ -53,7 +53,7 @@ async def messages(api: PageApi) -> Page:
 
 
 def _place(query: Form, topic: dict[str, Any]) -> _Place:
-    """Return where to read: a tail begins SHOWN messages before the end of the queue."""
+    """Return the start of the read. A tail begins SHOWN messages before the end of the queue."""
     queue = query.number("queue") or 0
     row = next((row for row in topic["queues"] if row["queue"] == queue), None)
     if query.flag("tail") and row is not None:
@@ -62,7 +62,7 @@ def _place(query: Form, topic: dict[str, Any]) -> _Place:
 
 
 def _words(name: str, place: _Place, filters: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Return the command that shows the same."""
+    """Return the command that shows the same messages."""
     time = None if place.time_ms is None else moment(place.time_ms)
     start = option("--offset", place.offset) + option("--from-time", time)
     shown_filters = (word for field, text in filters.items() for word in option(f"--{field}", text))
@@ -75,7 +75,7 @@ def _words(name: str, place: _Place, filters: Mapping[str, str | None]) -> tuple
 async def _rows(
     api: PageApi, topic: str, queue: int, read: list[dict[str, Any]], shown_as: str
 ) -> list[dict[str, Any]]:
-    """Return what the page shows of messages: masked, with the body as text, and the command that shows one."""
+    """Return the rows of the page: masked messages with the body as text, and the command that shows each of them."""
     if shown_as == "schema":
         read = await asyncio.to_thread(_decoded, api.schemas_directory, topic, read)
     masked = [api.masking.masked(topic, row) for row in read]
@@ -90,7 +90,7 @@ async def send(api: PageApi) -> Page:
 
 
 def _decoded(directory: str, topic: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with their bodies decoded by the topic's schema; one that cannot be decoded has a `problem`."""
+    """Decode the bodies of the rows by the topic's schema. A row whose body cannot be decoded gets a `problem`."""
     try:
         schema = load(directory, topic)
     except UndecodableBody as error:

@@ -1,4 +1,4 @@
-"""What a page is made of, and the API as a page uses it."""
+"""The class Page, a template with its values; and the class PageApi, by which a page calls the HTTP API."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ ROWS: Final = 100  # The number of rows of a table on one page.
 
 
 class PageRefused(Exception):
-    """The API refused what a page asked for."""
+    """The API refused a request of a page."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -22,7 +22,7 @@ class PageRefused(Exception):
 
 
 class Display(NamedTuple):
-    """How messages are shown."""
+    """The settings of the display of messages."""
 
     masking: Masking
     schemas_directory: str
@@ -37,16 +37,16 @@ class Page(NamedTuple):
 
 
 def rows_from(rows: Sequence[Any], start: int | None) -> tuple[Sequence[Any], int | None]:
-    """Return the rows of one page, which begins at `start`, and the start of the next page; None: it is the last."""
+    """Return the rows of the page that begins at `start`, and the start of the next page; None after the last one."""
     start = start or 0
     end = start + ROWS
     return rows[start:end], end if len(rows) > end else None
 
 
 class PageApi:
-    """The API for one request of a browser. `now_ms` is the time at which the page is made.
+    """The API for one request of a browser. `now_ms` is the time of the request.
 
-    `labels` are those of the fields that the query has.
+    `labels` are the labels of the fields in the query.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class PageApi:
         self.query = Form(request.query, now_ms, labels)
         self.host = request.host
         self.origin = f"{request.scheme}://{request.host}"
-        self.commands: list[Commands] = []  # Those that show the same as the page.
+        self.commands: list[Commands] = []  # The commands that show the same as the page.
 
     def place(self, name: str) -> str:
         """Return a part of the page's path."""
         return self._request.match_info[name]
 
     async def get(self, path: str, *, words: tuple[str, ...] = (), **query: object) -> Any:
-        """Return the answer to a GET. Raises PageRefused. `words` are the same as a command, which the page shows."""
+        """Return the answer to a GET. Raises PageRefused. The page shows `words`, the equivalent command."""
         given = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in query.items()

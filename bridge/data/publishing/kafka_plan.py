@@ -1,4 +1,4 @@
-"""Plans what Kafka records become: the frames and state records of one unit, without appending anything.
+"""Plans the frames and state records of one unit for Kafka records, without appending anything.
 
     record                     frame                                              state record
     visible at once            in the partition, all of a batch in one frame
@@ -8,7 +8,7 @@
     half message               in RMQ_SYS_TRANS_HALF_TOPIC
     with an expiry             as above                                           QueuesExpire, once for each queue
 
-A batch in which all records are visible at once needs no plan: `Publisher` appends it as it came.
+A batch in which all records are visible at once needs no plan: `Publisher` appends the bytes that the producer sent.
 """
 
 from collections.abc import Generator, Sequence
@@ -45,7 +45,7 @@ from duolog.store.unit import Frame
 
 @dataclass(slots=True)
 class PlannedFrame:
-    """A frame of a plan. `half` is set if it is a half message, `is_visible` if it is a batch of the partition."""
+    """A frame of a plan. `half` is set for a half message; `is_visible` is set for a batch of the partition."""
 
     frame: Frame
     half: HalfRequest | None = None
@@ -54,7 +54,7 @@ class PlannedFrame:
 
 @dataclass(slots=True)
 class KafkaPlan:
-    """What Kafka records become in one unit; the order of `frames` is that in the log."""
+    """The frames and state records of one unit for Kafka records. The order of `frames` is their order in the log."""
 
     topic: Topic
     queue_id: int
@@ -66,7 +66,7 @@ class KafkaPlan:
 
     @property
     def half_requests(self) -> list[HalfRequest]:
-        """What the half messages of the plan ask for."""
+        """The requests of the half messages of the plan."""
         return [planned.half for planned in self.frames if planned.half is not None]
 
 

@@ -41,7 +41,7 @@ from duolog.store.entry import new_tuple
 
 _METRICS = {key: api.metric for key, api in TABLE.items()}
 _KINDS = {key: " ".join(api.metric) for key, api in TABLE.items()}
-_SASL_AUTHENTICATE = int(ApiKey.SASL_AUTHENTICATE)  # Comparing a member of the enum costs each request more.
+_SASL_AUTHENTICATE = int(ApiKey.SASL_AUTHENTICATE)  # An int, because comparing with a member of the enum is slower.
 
 
 class KafkaConnection(OrderedConnection):
@@ -57,7 +57,7 @@ class KafkaConnection(OrderedConnection):
         self.use(context, table)
 
     def use(self, context: Serving, table: Mapping[int, KafkaApi] = TABLE) -> None:
-        """Handle requests by the handlers of this table from now on, which get this context."""
+        """Handle further requests by the handlers of this table, with this context."""
         options = context.options
         self._context, self._table = context, table
         self._elements_max = options.kafka.elements_max
@@ -69,7 +69,7 @@ class KafkaConnection(OrderedConnection):
         if security.is_enabled:
             self.login = Login(security, self.peer[0], self.tls)
             self.await_login(security.options.login_bytes_max)
-            self.renew_session()  # A certificate of the client is a login.
+            self.renew_session()  # A client certificate counts as a login.
 
     def renew_session(self) -> None:
         super().renew_session()
@@ -117,7 +117,7 @@ class KafkaConnection(OrderedConnection):
         except ProtocolError:
             raise
         except TurnIsFull:
-            context.metrics.requests[_METRICS[key]] -= 1  # It is counted when it is received again.
+            context.metrics.requests[_METRICS[key]] -= 1  # The request is counted when it is received again.
             raise
         except Exception as error:  # noqa: BLE001 - contained
             self.report(request, error)
@@ -127,17 +127,19 @@ class KafkaConnection(OrderedConnection):
                 self.answer_fault(request, partial(self.outbox.fail, self.outbox.reserved))
 
     def _begin_measuring(self, quotas: Quotas, key: int, client_id: str) -> float | None:
-        """Return the time at which a request begins; None: it is not known yet who the client is."""
+        """Return the time at which a request begins; None if the client has not logged in yet."""
         if key == ApiKey.API_VERSIONS or (self.login is not None and self.session is None):
             return None
         self.measure(quotas, client_id, self.server.clock.mono_ms())
         return self.server.watchdog.seconds()
 
     def _handle(self, api: KafkaApi, request: KafkaRequest) -> Answer | OutboxSlot | Steps | None:
-        """Decide whether the session may have what the request needs, and handle what it may have."""
+        """Decide about the needs of the request, and handle its allowed part."""
         context, session = self._context, self.session
         if session is None:
-            return api.handler(context, self, request)  # A request of the login: `Login.check` lets no other pass.
+            return api.handler(
+                context, self, request
+            )  # This is a request of the login, because `Login.check` refuses all others.
         security, remembered = context.security, api.access.remembered
         if (
             remembered is not None
@@ -149,7 +151,7 @@ class KafkaConnection(OrderedConnection):
         return self._decide(api, request, session)
 
     def _decide(self, api: KafkaApi, request: KafkaRequest, session: Session) -> Answer | OutboxSlot | Steps | None:
-        """Ask the access rules, and handle what they allow."""
+        """Decide by the access rules, and handle the allowed part of the request."""
         context, security, body = self._context, self._context.security, request.body
         if not security.authorizer.is_valid(session):
             raise ProtocolError(session.end)

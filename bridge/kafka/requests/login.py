@@ -3,15 +3,16 @@
     state       request                                  next state
     ----------  ---------------------------------------  ---------------------------------------------------------
     unknown     ApiVersions                              unknown
-                SaslHandshake with a mechanism we have   handshaken
-                anything else                            the connection is closed
-    handshaken  SaslAuthenticate                         handshaken (SCRAM has two), known, or failed
+                SaslHandshake with an offered mechanism  handshaken
+                any other                                the connection is closed
+    handshaken  SaslAuthenticate                         handshaken (SCRAM has two steps), known, or failed
     known       SaslHandshake: login again               handshaken
                 any other, within `security.session_ms`  known
                 any other, later                         the connection is closed
     failed      any                                      the connection is closed; it closes anyway after the answer
 
-A login again must be by the same user. Until the first login, requests have at most `security.login_bytes_max` bytes.
+A repeated login must be by the same user. Until the first login, requests have at most `security.login_bytes_max`
+bytes.
 """
 
 from collections.abc import Generator
@@ -91,7 +92,7 @@ class Login:
             raise ProtocolError("the session has ended, security.session_ms; the client must log in again")
 
     def begin(self, mechanism: str) -> bool:
-        """Begin a login with a mechanism; False: it is not offered."""
+        """Begin a login with a mechanism; return False if it is not offered."""
         if mechanism not in self.mechanisms:
             return False
         self._mechanism, self.is_settled = mechanism, False
@@ -99,9 +100,9 @@ class Login:
         return True
 
     def steps(self, token: bytes, now_ms: int, mono_ms: int) -> Generator[Wait, Any, bytes]:
-        """Take a token of the client; return the server's. Raises LoginFailed, with which the login has failed.
+        """Process a token of the client, and return the answer.
 
-        Raises StoreError if too many logins wait for a thread.
+        Raises LoginFailed, which ends the login, and StoreError if too many logins wait for a thread.
         """
         try:
             if self._scram is not None:
