@@ -44,7 +44,7 @@ class Timer(NamedTuple):
 
 
 def marks_of(entity: int, name_size: int) -> int:
-    """Return the marks of a timer; entity 0: the timer counts for nobody."""
+    """Return the marks of a timer; entity 0 means that the timer counts for no quota."""
     return (entity & ~7) << 1 | entity & 7 | name_size
 
 

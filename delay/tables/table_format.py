@@ -57,7 +57,7 @@ class TableTimer(NamedTuple):
     form: int  # The frame format.
     name: bytes  # The hash of topic and sender's key (`delay/names.py`), NAME_SIZE bytes; empty: there is no key.
     frame: bytes  # The frame as it is in the log.
-    entity: int = 0  # The number of its entity (`delay/quota_entities.py`); 0: it counts for nobody.
+    entity: int = 0  # The number of its entity (`delay/quota_entities.py`); 0: the timer counts for no quota.
 
     @property
     def key(self) -> TimerKey:

@@ -40,7 +40,7 @@ class ObjectStore(Protocol):
     """
 
     async def create(self, key: str, content: Content) -> Creation:
-        """Store the object if no object has its key. Nobody ever sees a part of an object.
+        """Store the object if no object has its key. Readers never see a part of an object.
 
         The buffers must not change before the method returns or raises.
         """

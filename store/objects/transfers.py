@@ -78,6 +78,6 @@ async def read_ahead(
 
 
 def _retrieve(task: asyncio.Task[bytes | None]) -> None:
-    """Take note of an exception that nobody needs, because the reader stops."""
+    """Retrieve an exception that has no effect because the reader stops, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -265,7 +265,7 @@ class Follower:
 
 
 def _retrieve(task: asyncio.Task[bytes | None]) -> None:
-    """Take note of an exception that nobody needs, because the follower stops."""
+    """Retrieve an exception that has no effect because the follower stops, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 

@@ -316,7 +316,7 @@ class Replica:
             self._dead_segments = self.store.retention.remove_dead_segments()
 
     async def _compact(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Compact, or delete what nobody reads: one of them at a time, because they share the manifests."""
+        """Run a compaction or a search for orphans. One of them runs at a time, because they share the manifests."""
         try:
             await work()
         except (StoreError, OSError) as error:

@@ -18,7 +18,7 @@ TARGET_SHARE: Final = 6  # The longest time that an upload should take is this p
 
 
 class UploadWindow:
-    """The window of one owner. It begins small, because nobody knows yet what the store takes."""
+    """The window of one owner. It is small at first, because the rate of the store is not known yet."""
 
     def __init__(self, bytes_max: int, takeover_ms: int, took_ms: int = 0) -> None:
         """`took_ms` is how long requests take, as far as is known."""

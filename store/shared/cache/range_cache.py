@@ -82,7 +82,7 @@ class RangeCache:
             self._files.close(handle)
 
     def _forget_missing(self, start: int) -> None:
-        """Note that a chunk has no file: another thread has removed the file meanwhile, or somebody else has."""
+        """Note that a chunk has no file: another thread or another program has removed it."""
         with self._lock:
             self.total_bytes -= self._sizes.pop(start, 0)
 
@@ -140,7 +140,7 @@ class RangeCache:
     def _ended(self, chunk: RemoteChunk, task: "asyncio.Task[None]") -> None:
         del self._under_way[chunk.start]
         if not task.cancelled():
-            task.exception()  # Whoever waits for the chunk reports it; nobody waits for one that is read ahead.
+            task.exception()  # A read that waits for the chunk reports the error.
 
     async def _fetch_one(self, chunk: RemoteChunk) -> None:
         # The wait for a slot counts: while the store does not answer, all reads end at about the same time.

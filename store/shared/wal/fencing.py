@@ -65,7 +65,7 @@ async def take_over(
             break
         if found is not None:
             return None
-    # Nobody has written to a stream before its first epoch.
+    # No broker has written to a stream before its first epoch.
     first = sequence + (WINDOW if header.epoch > 1 else 1)
     voids_mono_ms = mono_ms()
     voids = [
@@ -76,7 +76,7 @@ async def take_over(
     if cursor.is_behind(manifests.floor_sequence) or None in writers:
         return None
     cursor.take(data)
-    # Whoever fences next has read an object that was created after this time.
+    # The next broker that fences has read an object that was created after this time.
     begun_mono_ms = voids_mono_ms if writer in writers else begun_mono_ms
     took_ms = mono_ms() - voids_mono_ms
     return Won(header.identity, Tail(sequence, position, header.crc), first, begun_mono_ms, took_ms)
