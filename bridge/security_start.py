@@ -46,7 +46,7 @@ def start_workers(post: Post) -> Workers:
 
 
 def check_users(security: Security) -> None:
-    """Raise StartError if nobody could log in. To be called when the whole state was replayed."""
+    """Raise StartError if no login is possible. Must be called after the whole state was replayed."""
     if security.lack:
         raise StartError(f"security.enabled: {security.lack}")
 

@@ -39,7 +39,7 @@ class Members:
                 return Node(number, own)
             found = await self._read(number)
             if found is not None and found.kafka == own.kafka:
-                if found != own:  # Another port has moved. Nobody else has this Kafka address.
+                if found != own:  # Another port has moved. No other broker has this Kafka address.
                     await self._objects.delete([key_of(number)])
                     await self._objects.create(key_of(number), data)
                 self.known[number] = own

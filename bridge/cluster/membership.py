@@ -173,12 +173,12 @@ class StreamMembership:
         identity = self.replica.joined.cursor.owner
         number = int.from_bytes(identity.writer[-NUMBER_BYTES:])
         if not identity.epoch or number == self.nodes.own.id:
-            return None  # Nobody has begun to write, or this broker has before it was started again.
+            return None  # No broker has written yet, or only this one before its restart.
         return self._members.known.get(number)
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else has written to the stream since this broker has: it has the whole state after `open`."""
+        """Whether this broker was the last one to write to the stream: it has the whole state after `open`."""
         joined = self.replica.joined
         return joined.won is not None or not joined.cursor.owner.epoch
 

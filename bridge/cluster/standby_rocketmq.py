@@ -68,7 +68,7 @@ class StandbyRocketMQConnection(Connection):
             self.answers.write(given.buffers)
 
     def _refuse_login(self, command: RemotingCommand, error: WrongSignature) -> None:
-        """Answer after `security.failed_login_delay_ms`, and close the connection, so that nobody guesses fast."""
+        """Answer after `security.failed_login_delay_ms`, and close the connection, which slows down guessing."""
         self._context.metrics.errors["rocketmq", error.code.name] += 1
         self._has_failed = self.is_busy = True
         self.hold()

@@ -61,7 +61,7 @@ def failure(text: str, status: int) -> web.Response:
 
 
 def array(rows: Iterable[Any | None]) -> Iterator[bytes | None]:
-    """Yield the parts of a JSON array of rows; None among the rows is passed on."""
+    """Yield the parts of a JSON array of rows, and None for each None among the rows."""
     yield b"["
     separator = b""
     for row in rows:

@@ -51,7 +51,7 @@ class Describing(Protocol):
 
 
 class Serving(Describing, Protocol):
-    """What a connection needs, whoever handles its requests, and a login. A standby has it, too."""
+    """The collaborators of a connection and of a login, on an owner and on a standby."""
 
     @property
     def clock(self) -> Clock: ...

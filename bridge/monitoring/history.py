@@ -1,4 +1,4 @@
-"""Figures of the last hour: samples of the counters, from which rates and lateness are computed when somebody asks.
+"""Figures of the last hour: samples of the counters, from which rates and lateness are computed on request.
 
 A sample is taken every INTERVAL_MS; SAMPLES_MAX of them are kept, which take less than 1 MiB.
 """

@@ -36,7 +36,7 @@ class Metrics:
         # Records that were read, by the protocol of their reader; of a batch that was read, all records.
         self.records_out = dict.fromkeys(WIRES, 0)
         self.bytes_out = dict.fromkeys(WIRES, 0)
-        # Records that were read in one client protocol and written in the other, by the reader's.
+        # Records that were read in another client protocol than that of their writer, by the protocol of the reader.
         self.converted_records = dict.fromkeys(CLIENT_PROTOCOLS, 0)
         # One-way commits that were dropped, because the group is active in the other client protocol.
         self.dropped_commits = dict.fromkeys(CLIENT_PROTOCOLS, 0)
@@ -44,7 +44,7 @@ class Metrics:
         self.refused_commits = dict.fromkeys(CLIENT_PROTOCOLS, 0)
         self.retries = 0  # Messages that a RocketMQ group failed to consume and gets again.
         self.dead_letters = 0  # Messages that a RocketMQ group failed to consume and that became dead letters.
-        # Delayed messages by what happened to them. Those that damage has lost are counted by `delay/tables/tables.py`.
+        # Delayed messages by event. `delay/tables/tables.py` counts those that were lost by damage.
         self.timers = dict.fromkeys(("accepted", "delivered", "cancelled", "dropped", "recurred"), 0)
         # Seconds from the time at which a delayed message was due to its append to its queue.
         self.timer_lateness_s = Histogram(LATENESS_BOUNDS_S)

@@ -1,6 +1,6 @@
 """Calls that are due at a time: connections that are read from again, requests that wait for a quota, and refusals.
 
-Whoever adds calls bounds their number: a connection has one for its quota, one for its login, and one for each of its
+The callers bound the number of calls: a connection has one for its quota, one for its login, and one for each of its
 unanswered requests that waits. Times are monotonic.
 """
 

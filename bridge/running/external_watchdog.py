@@ -28,7 +28,7 @@ from duolog.bridge.net.server import Server
 PROGRAM: Final = Path(__file__).with_name("watchdog_child.py")
 MESSAGE_BYTES: Final = 256  # The longest message of the child.
 HEARTBEATS_PER_STALL: Final = 10  # The heartbeats that the broker sends within `stall_ms`.
-STALLS_MIN: Final = 3  # A stall of a third of `stall_ms` disconnects nobody, whatever is left of the lease.
+STALLS_MIN: Final = 3  # A stall of a third of `stall_ms` disconnects no client, however short the rest of the lease is.
 
 log = logging.getLogger("bridge")
 

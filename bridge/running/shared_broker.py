@@ -6,7 +6,7 @@
     deposed    all connections are aborted ── the process begins again as a standby (`OwnershipLost`)
     refused    an object is damaged, or the store lies about creates ── the process ends with one line (`StartError`)
 
-While this broker owns the stream, no answer leaves unless its lease says that nobody else can be the owner.
+While this broker owns the stream, no answer leaves unless its lease guarantees that no other broker is the owner.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ from duolog.store.store import lock_directory
 
 log = logging.getLogger("bridge")
 
-TABLES_MS = 1_000  # A takeover that waits for longer for tables of delayed messages is reported.
-LOCAL_ERRORS = (DataDirectoryInUse, UnknownFormat, WritingEnded)  # Of the data directory, not of the object store.
-ABORT_MS = 200  # Between two times at which connections are aborted while another broker may be the owner.
+TABLES_MS = 1_000  # The log reports a takeover that waits for longer for tables of delayed messages.
+LOCAL_ERRORS = (DataDirectoryInUse, UnknownFormat, WritingEnded)  # Errors of the data directory, not of the store.
+ABORT_MS = 200  # The time between two aborts of connections while another broker may be the owner.
 
 
 class SharedBroker(Broker):
@@ -60,8 +60,8 @@ class SharedBroker(Broker):
     _tables: StreamTables
     _standby_http: StandbyHttpPort
     _following: asyncio.Task[None]
-    _has_served = False  # It serves, or has served before it was deposed.
-    _aborted_mono_ms = 0  # When the lease was last checked; connections are not aborted before this time.
+    _has_served = False  # The broker serves as the owner, or did so before it was deposed.
+    _aborted_mono_ms = 0  # The time of the last check of the lease. Connections are not aborted before this time.
 
     # -- Starting
 
@@ -117,11 +117,12 @@ class SharedBroker(Broker):
             raise self._refusal(error) from error
 
     async def _join(self) -> None:
-        """Join the stream and recover the local log. Raises StartError, also if nobody could log in to this owner."""
+        """Join the stream and recover the local log. Raises StartError, also if no login is possible."""
         try:
             files = self._open_files()
             ensure_format(files)
-            lock = lock_directory(files)  # Before the store is asked: a mistaken second start must change nothing.
+            # The lock is taken before any request, so that a second broker by mistake changes nothing.
+            lock = lock_directory(files)
             await self.membership.join(files, lock, self._box)
             self.prepare_log(files, self.clock.now_ms(), self.server, self.addresses)
             self.nodes = self.membership.nodes
@@ -169,7 +170,7 @@ class SharedBroker(Broker):
     def _by_role(self, name: str, standby: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.BaseProtocol]:
         """Return a factory of the connections of a port: those of a standby until this broker serves.
 
-        A deposed broker makes those of an owner until the process begins again: nothing is answered on them.
+        A deposed broker makes those of an owner until the process starts again, and answers nothing on them.
         """
         return lambda: self.factories[name]() if self._has_served else standby()
 
@@ -222,7 +223,7 @@ class SharedBroker(Broker):
             self.ended.set_exception(error)
 
     async def _own(self) -> None:
-        """Make the parts that append, and serve clients. Raises StartError and StoreError."""
+        """Make the parts that append, and serve clients. Raises StartError, also if no login is possible, and StoreError."""
         begun_mono_ms = self.clock.mono_ms()
         # While the store is slow, the lease may end once before the first upload counts.
         self._aborted_mono_ms = begun_mono_ms + self.options.cluster.takeover_ms
@@ -259,7 +260,7 @@ class SharedBroker(Broker):
             log.warning("tables of delayed messages were downloaded in_ms=%d", took_ms)
 
     async def _check_store(self) -> None:
-        """Test the store again, since it may have changed since this broker was started. Raises UnreliableStore."""
+        """Test the store again, because it may have changed since the start of this broker. Raises UnreliableStore."""
         try:
             await self.membership.check_store()
         except UnreliableStore:
@@ -268,7 +269,7 @@ class SharedBroker(Broker):
             log.warning("object store not tested: %s", error)
 
     def may_answer(self) -> bool:
-        """Whether nobody else can be the owner at this moment."""
+        """Whether no other broker can be the owner at this moment."""
         return self.membership.replica.may_answer(self.clock.mono_ms())
 
     def not_ready_reason(self) -> str:
@@ -278,7 +279,7 @@ class SharedBroker(Broker):
         return super().not_ready_reason()
 
     def external_watchdog(self) -> ExternalWatchdog:
-        """Return what disconnects clients while the event loop stands still; it has not begun."""
+        """Return the watchdog that disconnects clients while the event loop does not run. It is not started yet."""
         ports = [port for _, port in self.listening.values()]
         lease_ms = lease_length_ms(self.options.cluster.takeover_ms)
         return ExternalWatchdog(self.loop, self.server, ports, lease_ms, self._lease_until_mono_ms)
@@ -289,12 +290,12 @@ class SharedBroker(Broker):
         return uploader.lease.until_mono_ms if self._is_serving and uploader is not None else None
 
     def _next_abort_mono_ms(self) -> int | None:
-        """Return when the lease ends, and from then on every ABORT_MS."""
+        """Return the time at which the lease ends, and after that every ABORT_MS."""
         until_mono_ms = self._lease_until_mono_ms()
         return None if until_mono_ms is None else max(until_mono_ms, self._aborted_mono_ms + ABORT_MS)
 
     def _abort_without_lease(self, mono_ms: int) -> None:
-        """Abort all connections, since clients would wait for answers that cannot leave instead of asking others."""
+        """Abort all connections, because their clients would wait for answers that may not leave."""
         self._aborted_mono_ms = mono_ms
         if not self.may_answer():
             self.server.abort_all()
@@ -317,12 +318,12 @@ class SharedBroker(Broker):
             self.ticker.arm(self.clock.mono_ms())
 
     def _write(self, mono_ms: int) -> None:
-        """Write what this turn appended, and begin its upload if it is time."""
+        """Write the units of this turn, and begin the uploads that are due."""
         super()._write(mono_ms)
         self.membership.replica.begin_due_uploads(mono_ms)
 
     def _on_progress(self) -> None:
-        """Slots count, or were copied: promises may be kept, and the copy may be synced."""
+        """React to slots that count or were copied: promises may be kept, and the copy may be synced."""
         if not self._is_open:
             self.wall_time.copied(self.store.appender.stored_ms, self.clock.mono_ms())
         if not self.store.write_state.is_closed:
@@ -332,7 +333,7 @@ class SharedBroker(Broker):
     # -- Stopping
 
     async def stop(self) -> None:
-        """Stop in order; an owner uploads the rest of its log first, so that a standby takes over at once."""
+        """Stop in order. An owner first uploads the rest of its log, so that a standby takes over at once."""
         self._following.cancel()
         self._tables.stop()
         if self._is_open:

@@ -72,7 +72,7 @@ class SecretBox:
 
 
 def _make(path: Path) -> None:
-    """Make the key file unless it exists; nobody else may read it, and it is whole or not there."""
+    """Create the key file, as a whole and readable only by its owner, unless it exists."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)

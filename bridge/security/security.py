@@ -89,7 +89,7 @@ class Security:
         return self._logins
 
     def open_to(self, listening: Iterable[tuple[str, int]]) -> str:
-        """Return an address beyond loopback on which anybody may do everything; empty: there is none."""
+        """Return an address other than loopback on which no login is needed; empty if there is none."""
         if self.is_enabled:
             return ""
         hosts = {host: address_of(host) for host, _ in listening}
@@ -102,7 +102,7 @@ class Security:
 
     @property
     def lack(self) -> str:
-        """Say what nobody can log in without; empty if there is a user, or security is off."""
+        """Return what a login needs and is missing; empty if there is a user or a key of tokens, or if security is off."""
         is_lacking = self.is_enabled and not len(self.users) and not self.options.oauth_keys
         stream = f" --shared {self._stream}" if self._stream else ""
         return NO_USER.format(directory=self._directory, stream=stream) if is_lacking else ""

@@ -1,11 +1,11 @@
-"""Who a connection belongs to: the principal, its groups and its address, with the decisions that were made for it."""
+"""The class Session: the principal of a connection, its groups and its address, and the decisions made for it."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from duolog.bridge.security.rules import GROUP_OF_PRINCIPALS, USER, Address, address_of
 
-DECISIONS_MAX: Final = 1024  # Decisions that one session remembers; beyond, all are forgotten.
+DECISIONS_MAX: Final = 1024  # The number of decisions that one session keeps. At the limit, all are dropped.
 
 
 class Session:
@@ -40,19 +40,21 @@ class Session:
         self.host = host
         self.address: Address | None = address_of(host)
         self.login = login
-        self.is_broker = is_broker  # Another broker of the stream, which sends on what a client of it may do.
+        self.is_broker = (
+            is_broker  # The principal is another broker of the stream, which forwards requests of its clients.
+        )
         self.principals: frozenset[str] = frozenset()
         self.take_groups(groups)
-        self.generation = -1  # That of the following fields.
+        self.generation = -1  # The generation of the authorizer for which the following fields are valid.
         self.is_valid = False  # The user exists, with the password of the login.
         self.is_super = False
         self.decisions: dict[tuple[int, str, int], bool] = {}
-        # By `any` or `all`: decisions about all names of a resource type.
+        # Decisions about all names of a resource type, by the quantifier `any` or `all`.
         self.over_names: dict[tuple[Callable[[Iterable[bool]], bool], int, int], bool] = {}
-        # Topics that the session may read or write, without any condition but the generation; for Produce and Fetch.
+        # Topics that the session may read or write, valid for the generation; for Produce and Fetch.
         self.readable: set[str] = set()
         self.writable: set[str] = set()
-        # What RocketMQ's sends were allowed, by code and the topic's number: the object for requests that wait.
+        # Allowed sends of RocketMQ by code and topic number: the `Granted` of requests that wait.
         self.sends: dict[tuple[int, int], Any] = {}
 
     def take_groups(self, groups: Iterable[str]) -> None:
@@ -61,13 +63,13 @@ class Session:
         self.principals = frozenset({self.principal, f"{USER}*", *of_groups})
 
     def forget(self) -> None:
-        """Forget all decisions."""
+        """Drop all decisions."""
         for decisions in (self.decisions, self.over_names, self.readable, self.writable, self.sends):
             decisions.clear()
 
     @property
     def end(self) -> str:
-        """Why the session is no longer valid."""
+        """The reason why the session is no longer valid."""
         return f"the user {self.name} was removed, or has another password now"
 
     @property

@@ -34,16 +34,18 @@ from duolog.store.entry import EntrySlot
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
 
-STEP_MS: Final = 60_000  # NTP steps a clock by less, or slews it. A laptop that wakes up is further off.
+STEP_MS: Final = (
+    60_000  # NTP corrects a clock by less, or slews it. The clock of a laptop after a sleep differs by more.
+)
 DRIFT_MS_MIN: Final = 100  # The shortest time between two corrections of the trusted time towards the wall clock.
-# A correction is at most the hundredth part of the time since the last one. Quartz clocks drift less than that.
+# A correction is at most a hundredth of the time since the last one. Quartz clocks drift less than that.
 DRIFT_SHARE: Final = 100
 
 log = logging.getLogger("state")
 
 
 class TimedStore(Protocol):
-    """What WallTime uses of the store."""
+    """The members of the store that WallTime uses."""
 
     recovered_ms: int
 
@@ -59,7 +61,9 @@ class WallTime:
     """Compares the wall clock with the monotonic clock. Call `begin` after the recovery, then `observe` regularly."""
 
     def __init__(self, state_log: StateLog, options: RetentionOptions) -> None:
-        self.ahead_ms = 0  # How far the wall clock is ahead of the trusted time; 0: it is trusted, or behind.
+        self.ahead_ms = (
+            0  # The time by which the wall clock is ahead of the trusted time; 0 if it is trusted or behind.
+        )
         self.jumps = 0  # The number of jumps since the start.
         self.on_step: Callable[[int], None] = _ignore  # Called with the difference in ms after the wall clock jumped.
         # Called with `now_ms` after a wall clock that was ahead was set back.
@@ -70,22 +74,25 @@ class WallTime:
         self._recorded_ms = 0  # The value of `ahead_ms` in the log.
         self._offset_ms = 0  # Trusted time minus monotonic time.
         self._seen_ms = 0  # Wall time minus monotonic time at the last call of `observe`.
-        self._steady_mono_ms = 0  # The monotonic time of the last jump, or at which the clock was seen first.
-        self._copied: tuple[int, int] | None = None  # The last store time that a standby has copied, and when.
+        self._steady_mono_ms = 0  # The monotonic time of the last jump, or of the first call.
+        self._copied: tuple[int, int] | None = (
+            None  # The last store time that a standby has copied, and the monotonic time of the copy.
+        )
         self._confirm_ms = 0
         self._drift_mono_ms = 0
         state_log.own(ClockDoubted, self._replay)
         state_log.on_snapshot(lambda: [ClockDoubted(self._recorded_ms)] if self._recorded_ms else [])
 
     def copied(self, stored_ms: int, mono_ms: int) -> None:
-        """Note the store time of the last unit that a standby has copied: the clock of the owner."""
+        """Note the store time of the last unit that a standby has copied, which shows the clock of the owner."""
         if stored_ms and (self._copied is None or stored_ms != self._copied[0]):
             self._copied = stored_ms, mono_ms
 
     def begin(self, store: TimedStore, now_ms: int, mono_ms: int) -> None:
         """Compare the wall clock with the last unit of the log.
 
-        A standby has compared its two clocks before. For it, the time goes on from when it has copied that unit.
+        A standby has already compared its two clocks. Its trusted time continues from the time at which it copied the
+        last unit.
         """
         self._store = store
         was_doubted = self._recorded_ms > STEP_MS
@@ -104,7 +111,7 @@ class WallTime:
             )  # fmt: skip
 
     def observe(self, now_ms: int, mono_ms: int) -> None:
-        """Detect a jump. To be called at least before anything is decided by the wall clock."""
+        """Detect a jump. Must be called before any decision that depends on the wall clock."""
         store = self._store
         if store is None:
             self._follow_steps(now_ms, mono_ms)

@@ -145,7 +145,7 @@ class HttpGate:
         await self._delay()
 
     async def _logged_in(self, login: Awaitable[Session]) -> Session:
-        """Return the session of a login. Raises NotLoggedIn, after a delay so that nobody guesses passwords fast."""
+        """Return the session of a login. Raises NotLoggedIn, after a delay that slows down guessing of passwords."""
         try:
             return await login
         except LoginFailed as failure:

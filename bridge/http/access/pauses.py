@@ -32,7 +32,7 @@ class Pauses:
     def end(self) -> None:
         """End all pauses, because the port stops: no timed call is made any more, and the stop waits for answers.
 
-        Nobody guesses passwords faster by that: a stopping port closes each connection after the request in work.
+        This does not speed up guessing of passwords, because a stopping port closes each connection after its request.
         """
         self._has_ended = True
         for over in self._waiting:

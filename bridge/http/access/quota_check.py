@@ -89,7 +89,7 @@ class QuotaCheck:
     async def pending_refusal(self, request: web.Request, error: PendingQuotaReached) -> web.Response:
         """Return the answer to a request above the quota of pending messages, after its pause.
 
-        The answer has no Retry-After, because nobody knows when there is room again.
+        The answer has no Retry-After, because the time at which there is room again is not known.
         """
         mono_ms = self._clock.mono_ms()
         await self._pauses.wait(self._quotas.refused(DELAYED, _user_of(request), _NO_CLIENT_ID, mono_ms) - mono_ms)

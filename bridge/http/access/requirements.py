@@ -1,7 +1,7 @@
-"""What each route of the HTTP API needs, by method and path. A route without a row does not start the broker.
+"""The needs of each route of the HTTP API, by method and path. A route without a row prevents the start of the broker.
 
-A function gets the context and the request, whose body was read if `reads_body` is set. The operations are those of
-Kafka's requests for the same thing.
+A function gets the context, the request, and its body if `reads_body` is set. The operations are those that Kafka's
+requests for the same purpose need.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,18 +27,20 @@ NeedsOf = Callable[[Any, web.Request, bytes], Iterable[AnyOf]]  # It gets the `H
 
 
 class RouteAccess(NamedTuple):
-    """What a route needs."""
+    """The access rules of one route."""
 
     needs: NeedsOf
     reads_body: bool = False  # The needs depend on the body.
-    is_open: bool = False  # The route answers everybody.
+    is_open: bool = False  # The route needs no login.
     has_readers: bool = False  # A token of `http.readers_file` is enough; the handler checks it.
     quota: str = ""  # The key of the quota in which its messages count: PRODUCED or FETCHED.
-    is_data: bool = False  # Not administrative, though it is neither GET nor HEAD: a client's own messages or reads.
+    is_data: bool = (
+        False  # The route sends or reads messages, so it is not administrative although it is neither GET nor HEAD.
+    )
 
 
 class _Named(msgspec.Struct):
-    """The fields of bodies that name what a request is about."""
+    """The fields of a body with the names of the resources of a request."""
 
     name: str = ""
     topic: str = ""
@@ -46,7 +48,7 @@ class _Named(msgspec.Struct):
 
 
 def topic_needs(context: HttpContext, name: str, operation: Operation) -> Iterable[AnyOf]:
-    """Return what an operation on a topic needs; the name is in either spelling."""
+    """Return the needs of an operation on a topic, whose name is in either spelling."""
     known = context.topics.get(name)
     return context.security.resources.topic(names.kafka_name(name) if known is None else known.kafka_name, operation)
 

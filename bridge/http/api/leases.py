@@ -80,7 +80,7 @@ class LeaseApi(ApiPart):
         ]
 
     def _readers_of(self, request: web.Request) -> Readers:
-        """Return the table that holds for a request. Whoever has logged in has the right to read all files."""
+        """Return the table of readers for a request. A principal that has logged in may read all files."""
         return Readers(None) if SESSION in request else self._readers()
 
     async def _lease(self, request: web.Request) -> web.StreamResponse:

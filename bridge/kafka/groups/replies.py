@@ -1,4 +1,4 @@
-"""The JoinGroup and SyncGroup requests of a group that wait, and the replies to those that wait no longer."""
+"""The waiting JoinGroup and SyncGroup requests of a group, and the replies that are ready."""
 
 from typing import Generic, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ class Reply(NamedTuple, Generic[Ticket]):
 
 
 class Replies(Generic[Ticket]):
-    """Keeps tickets until there are responses for them. Invariant: a ticket waits in one place, and is replied to once.
+    """Keeps tickets until their responses are ready. Invariant: a ticket is in one table, and gets one reply.
 
     A member has at most one waiting JoinGroup request and at most one waiting SyncGroup request.
     """
@@ -41,12 +41,12 @@ class Replies(Generic[Ticket]):
             self.add(self.syncs.pop(member_id), SyncResponse(error))
 
     def take_joins(self) -> dict[str, Ticket]:
-        """Return the waiting JoinGroup requests, which wait no longer: the caller replies to each."""
+        """Remove and return the waiting JoinGroup requests; the caller must reply to each."""
         joins, self.joins = self.joins, {}
         return joins
 
     def take_syncs(self) -> dict[str, Ticket]:
-        """Return the waiting SyncGroup requests, which wait no longer: the caller replies to each."""
+        """Remove and return the waiting SyncGroup requests; the caller must reply to each."""
         syncs, self.syncs = self.syncs, {}
         return syncs
 

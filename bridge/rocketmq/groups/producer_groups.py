@@ -36,7 +36,7 @@ class ProducerGroups(Generic[Channel]):
     def note_client(self, channel: Channel, client: Client) -> None:
         """Note the client id of a connection, unless it is that of an open connection of another user.
 
-        Replies go to a client by its id alone, so nobody may take over the id of somebody else.
+        Replies go to a client by its id alone, so no client may take over the id of another one.
         """
         client_id, user = client.client_id, client.user
         self.forget_client(channel)

@@ -205,7 +205,7 @@ class NameServerRegistration:
 
 
 class _Channel:
-    """A connection to a name server, on which one request at a time waits for its answer."""
+    """A connection to a name server. At most one request waits for its answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

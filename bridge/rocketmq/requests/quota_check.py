@@ -1,27 +1,27 @@
-"""Quotas of RocketMQ clients: sends wait for a moment, and are refused with SYSTEM_BUSY if that is not enough.
+"""Quotas of RocketMQ clients: sends above a quota are delayed, or refused with SYSTEM_BUSY.
 
-    a send is ahead of its quota by   what happens
-    less than DELAY_MS_MIN            it is handled, so that those that come together are handled together
-    DELAY_MS_MAX at most              it is counted at once, and handled when its time has come
-    more than DELAY_MS_MAX            it is refused; so are all pulls above a quota, of which nobody knows the size
+    a send exceeds its quota by   result
+    less than DELAY_MS_MIN        it is handled at once, so that sends of one read are handled together
+    up to DELAY_MS_MAX            it is counted at once, and handled after that time
+    more than DELAY_MS_MAX        it is refused
 
-A client above its request time is not read from either, for DELAY_MS_MAX at most after each read; if it is ahead by
-more than that, its sends and pulls are refused, too. Time is counted when a request was handled: that of its first
-step, as for Kafka.
+A pull above a quota is always refused, because the size of its answer is not known yet. A client above its request time
+is not read from either, for at most DELAY_MS_MAX after each read; beyond that, its sends and pulls are refused, too.
+Time is counted when a request was handled: the time of its first step, as for Kafka.
 
-Java's client sends again at once when it is refused, and makes an exception each time, which costs both sides more than
-a send. While sends wait, the connection is not read, so that a client whose threads wait for their answers is slowed
-down by that, and is not refused at all. Each send has a time of its own, because each is counted. DELAY_MS_MAX holds
-for all sends of one read; with the time before the read, a send waits for at most twice as long. Clients give a send up
-after 3 seconds (`sendMsgTimeout`), and would send it again although it is stored later.
+Java's client repeats a refused send at once and creates an exception each time, which costs both sides more than a
+send. While sends are delayed, the connection is not read, so a client whose threads wait for answers slows down without
+a refusal. Each send is counted and has its own time. DELAY_MS_MAX is the limit for all sends of one read; with the time
+before the read, a send is delayed for at most twice as long. The limit is this low because clients abandon a send after
+3 seconds (`sendMsgTimeout`), and would repeat it although it is stored later.
 
-After a refusal the connection is not read until the client is within its quota again, for PAUSE_MS at most, and until
-the time of its refusals is over (`Rate.refused`). Requests that came with a refused or waiting one are handled before
-the pause, so heartbeats and acknowledgements wait for DELAY_MS_MAX at most.
+After a refusal the connection is not read until the client is below its quota, for at most PAUSE_MS, and until the time
+of its refusals is over (`Rate.refused`). Requests of the same read as a refused or delayed one are handled before the
+pause, so heartbeats and acknowledgements are delayed for at most DELAY_MS_MAX.
 
-A RocketMQ request names no client id, so only the quotas of users hold, and those of any client id for the empty one.
-What is pulled is counted when it is sent, so a pull is refused because of the pulls before it. Pending delayed messages
-are counted where they are appended (`bridge/data/publishing/pending_quota.py`); after a refusal of them the connection
+A RocketMQ request contains no client id, so only quotas of users apply, and quotas for any client id with an empty one.
+Pulled messages are counted when they are sent, so a pull is refused because of earlier pulls. Pending delayed messages
+are counted when they are appended (`bridge/data/publishing/pending_quota.py`); after a refusal of them, the connection
 is not read until the time of its refusals is over.
 """
 
@@ -58,7 +58,7 @@ class Delayed(Exception):
 
 
 class ReadPause:
-    """Until when a connection is not read because of a quota, from the end of the read whose requests ask for it."""
+    """The end of a pause in which a connection is not read because of a quota; it begins after the present read."""
 
     __slots__ = ("until_mono_ms",)
 
@@ -66,7 +66,7 @@ class ReadPause:
         self.until_mono_ms = 0  # 0: the connection is read.
 
     def extend(self, until_mono_ms: int) -> None:
-        """Ask for a pause until this time at least."""
+        """Extend the pause to this time if it would end earlier."""
         self.until_mono_ms = max(self.until_mono_ms, until_mono_ms)
 
     def begin(self, connection: Connection) -> None:
@@ -76,7 +76,7 @@ class ReadPause:
 
 
 def check_quotas(quotas: Quotas, connection: Any, command: RemotingCommand, kind: Kind) -> None:
-    """Count what a request sends. Raises Delayed or Busy if its client is above a quota."""
+    """Count the messages of a request. Raises Delayed or Busy if its client is above a quota."""
     mono_ms = command.received_mono_ms
     user = ANONYMOUS if connection.session is None else connection.session.name
     if connection.meter is None:
@@ -129,7 +129,7 @@ def pause_refused(quotas: Quotas, connection: Any, mono_ms: int) -> None:
 
 
 def quota_client(connection: Any) -> QuotaClient | None:
-    """Return whose quota the delayed messages of a request count in; None: no quota is set."""
+    """Return the client in whose quota the delayed messages of a request count; None if no quota is set."""
     quotas: Quotas = connection.context.quotas
     return quotas.client(connection.wire, connection.session)
 
