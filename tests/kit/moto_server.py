@@ -1,7 +1,7 @@
-"""moto's S3 server with one request in work at a time: `python -m tests.kit.moto_server PORT`.
+"""moto's S3 server, which handles one request at a time: `python -m tests.kit.moto_server PORT`.
 
-By itself moto compares If-None-Match and stores the object in two steps, in several threads: two of eight creates that
-race can win, which the self-test of a store notices. Under a lock it is a store that can be relied on.
+Without this lock, several threads of moto check If-None-Match and store the object in two steps, so that two of eight
+concurrent creates can succeed. The self-test of a store detects this and refuses the store.
 """
 
 import sys
