@@ -86,7 +86,7 @@ class StandbyRocketMQConnection(Connection):
         if handle is None:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_OWNER)
         if self._gate is not None:
-            session = self._gate.identify(self, command)
+            session = self._gate.authenticator.session_of(self, command)
             self._gate.admit(session, command, TABLE[command.code], self._context)
         return handle(self, command, self._broker())
 

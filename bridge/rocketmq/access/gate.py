@@ -38,7 +38,8 @@ class Authenticator(Protocol):
     def session_of(self, connection: Any, command: RemotingCommand) -> Session:
         """Return the session of a request. Raises RequestRefused if it does not prove who has sent it.
 
-        The connection keeps it in `session`, as that of its last request.
+        The connection keeps it in `session`, as that of its last request. The first request that proves it is the login
+        of the connection (`Connection.await_login`).
         """
 
 
@@ -68,16 +69,6 @@ class Gate:
         self.resources = security.resources
         self.authenticator = authenticator
         self.failed_login_delay_ms = security.options.failed_login_delay_ms
-
-    def identify(self, connection: Any, command: RemotingCommand) -> Session:
-        """Return who has sent a request, before it waits for anything. Raises RequestRefused.
-
-        The first request that proves it is the login of the connection (`Connection.await_login`).
-        """
-        session = self.authenticator.session_of(connection, command)
-        if connection.is_before_login:
-            connection.logged_in()
-        return session
 
     def admit(self, session: Session, command: RemotingCommand, row: Row, context: Any) -> Granted:
         """Decide about a request. Raises RequestRefused, and ProtocolError if its fields cannot be read.

@@ -52,6 +52,7 @@ class SignedRequests:
         session = connection.session
         if session is None or session.name != name or session.login != user.login:
             session = connection.session = session_of(user, connection.peer[0])
+            connection.logged_in()
             self._security.audit.login("rocketmq", ACCESS_KEY_LOGIN, name, connection.peer[0])
         return session
 

@@ -175,7 +175,7 @@ class RocketMQConnection(Connection):
     def _is_identified(self, gate: Gate, command: RemotingCommand) -> bool:
         """Whether the request proves who has sent it; if not, it is refused."""
         try:
-            gate.identify(self, command)
+            gate.authenticator.session_of(self, command)
         except WrongSignature as error:
             self._failed_logins.refuse(command, error)
         except RequestRefused as error:

@@ -1,7 +1,7 @@
 """The paths around the rules, over RocketMQ: messages named by their place, retries, held and one-way requests.
 
 The user `mallory` may use the topic `own` and the group `crew`; the secret messages are in the topic `orders`. An
-authenticator of the test says who has sent a request; `test_signed_requests.py` is about signatures.
+authenticator of the test says who has sent a request; `test_acl_signature.py` is about signatures.
 """
 
 from typing import Any
