@@ -1,18 +1,17 @@
-"""Figures of the last hour: samples of the counters, from which rates and lateness are computed on request.
+"""Figures of the last hour: rates and lateness between each two samples of the counters, taken every INTERVAL_MS.
 
-A sample is taken every INTERVAL_MS; SAMPLES_MAX of them are kept, which take less than 1 MiB.
+INTERVALS_MAX intervals are kept, which take less than 1 MiB.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from duolog.bridge.monitoring.metrics import WIRES, Metrics
 from duolog.bridge.monitoring.watchdog import Watchdog
 
 INTERVAL_MS: Final = 10_000
-SAMPLES_MAX: Final = 361  # One hour has as many ends of intervals.
+INTERVALS_MAX: Final = 360  # One hour.
 
 
 class Sample(NamedTuple):
@@ -52,41 +51,45 @@ class Interval(NamedTuple):
 
 
 class History:
-    """The samples of the last hour."""
+    """The intervals of the last hour, the oldest first."""
 
     def __init__(self, metrics: Metrics, watchdog: Watchdog) -> None:
         self._metrics, self._watchdog = metrics, watchdog
-        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+        self._last: Sample | None = None
+        self._intervals: deque[Interval] = deque(maxlen=INTERVALS_MAX)
 
     def next_deadline_ms(self) -> int:
         """Return the monotonic time of the next sample."""
-        return self._samples[-1].mono_ms + INTERVAL_MS if self._samples else 0
+        return 0 if self._last is None else self._last.mono_ms + INTERVAL_MS
 
     def sample(self, mono_ms: int, now_ms: int) -> None:
-        """Take a sample."""
+        """Take a sample, and keep what happened since the last one."""
+        before, self._last = self._last, self._counters(mono_ms, now_ms)
+        if before is not None:
+            self._intervals.append(_between(before, self._last))
+
+    def _counters(self, mono_ms: int, now_ms: int) -> Sample:
         metrics = self._metrics
         late, fsyncs = metrics.timer_lateness_s.buckets(), metrics.fsync_s
-        self._samples.append(
-            Sample(
-                at_ms=now_ms,
-                mono_ms=mono_ms,
-                records_in=_of_wires(metrics.records_in),
-                bytes_in=_of_wires(metrics.bytes_in),
-                records_out=_of_wires(metrics.records_out),
-                bytes_out=_of_wires(metrics.bytes_out),
-                lateness=tuple(count for _, count in late),
-                lateness_bounds=tuple(bound for bound, _ in late),
-                fsync_count=fsyncs.buckets()[-1][1],
-                fsync_s=fsyncs.total,
-                long_turns=sum(self._watchdog.long.values()),
-                dead_letters=metrics.dead_letters,
-                given_up=metrics.check_backs.given_up,
-            )
+        return Sample(
+            at_ms=now_ms,
+            mono_ms=mono_ms,
+            records_in=_of_wires(metrics.records_in),
+            bytes_in=_of_wires(metrics.bytes_in),
+            records_out=_of_wires(metrics.records_out),
+            bytes_out=_of_wires(metrics.bytes_out),
+            lateness=tuple(count for _, count in late),
+            lateness_bounds=tuple(bound for bound, _ in late),
+            fsync_count=fsyncs.buckets()[-1][1],
+            fsync_s=fsyncs.total,
+            long_turns=sum(self._watchdog.long.values()),
+            dead_letters=metrics.dead_letters,
+            given_up=metrics.check_backs.given_up,
         )
 
-    def intervals(self) -> Iterator[Interval]:
-        """Yield what happened between the samples, the oldest first."""
-        return (_between(before, after) for before, after in pairwise(list(self._samples)))
+    def intervals(self) -> Sequence[Interval]:
+        """Return the intervals of the last hour, the oldest first. Later samples do not change the answer."""
+        return list(self._intervals)
 
 
 def _of_wires(counts: Mapping[str, int]) -> tuple[int, ...]:
@@ -97,7 +100,7 @@ def _between(before: Sample, after: Sample) -> Interval:
     seconds = max(1, after.mono_ms - before.mono_ms) / 1000
 
     def rates(one: tuple[int, ...], other: tuple[int, ...]) -> dict[str, float]:
-        return {wire: round((end - start) / seconds, 3) for wire, start, end in zip(WIRES, one, other, strict=True)}
+        return {wire: round((end - start) / seconds, 1) for wire, start, end in zip(WIRES, one, other, strict=True)}
 
     late = [end - start for start, end in zip(before.lateness, after.lateness, strict=True)]
     fsyncs = after.fsync_count - before.fsync_count

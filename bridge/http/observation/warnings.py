@@ -59,7 +59,7 @@ def warnings(context: HttpContext) -> Iterator[tuple[str, str]]:
 
 
 def _of_the_last_hour(context: HttpContext) -> Iterator[tuple[str, str]]:
-    intervals = list(context.monitoring.history.intervals())
+    intervals = context.monitoring.history.intervals()
     worst_ms = max((each.late_p99_ms or 0 for each in intervals), default=0)
     if worst_ms > LATE_MS:
         yield "late", f"delayed messages were delivered up to {worst_ms / 1000:g} s late within the last hour"
