@@ -182,14 +182,3 @@ def page_processor_s(session: CDPSession) -> float:
     """Return the processor time since the navigation of the thread that parses, runs and lays out the page."""
     metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
     return float(metrics["ThreadTime"])
-
-
-def test_a_live_part_shows_what_is_new_and_keeps_the_rest(page: Page, broker: Broker) -> None:
-    page.clock.install()
-    page.goto("/console/messages?topic=audit&tail=true")
-    ask(broker, "POST", "/api/topics/audit/messages", {"value": "just now"})
-    expect(page.locator(".messages")).to_contain_text("just now")
-    page.get_by_label("Live", exact=True).uncheck()
-    ask(broker, "POST", "/api/topics/audit/messages", {"value": "not shown"})
-    page.clock.run_for(5000)  # Longer than the time between two refreshes.
-    expect(page.locator(".messages")).not_to_contain_text("not shown")

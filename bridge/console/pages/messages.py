@@ -14,7 +14,9 @@ from duolog.bridge.console.forms import Form, moment
 from duolog.bridge.console.pages.page import Page, PageApi
 from duolog.bridge.http.local_api import path_of
 
-SHOWN: Final = 50  # The number of messages on one page.
+SHOWN: Final = 50  # The number of messages on one page, and of the first ones of a tail.
+TAIL_ROWS: Final = 500  # The number of new messages that one refresh of a tail shows.
+TAIL_BEHIND_MAX: Final = 10_000  # A tail that has more messages to look at leaves them out.
 SHOWN_BYTES: Final = 4096  # The part of a body that a list shows.
 SHOWN_CHARACTERS: Final = 16_384  # The length of the indented JSON of a message.
 PARSED_BYTES_MAX: Final = 16_384  # A longer body is shown as text.
@@ -28,6 +30,13 @@ class _Place(NamedTuple):
     queue: int
     offset: int | None
     time_ms: int | None
+    limit: int = SHOWN
+    left_out: int = 0  # The messages between the last refresh of a tail and this place.
+
+    @property
+    def query(self) -> dict[str, int | None]:
+        """The place as the API's parameters."""
+        return {"queue": self.queue, "offset": self.offset, "time_ms": self.time_ms, "limit": self.limit}
 
 
 async def messages(api: PageApi) -> Page:
@@ -36,7 +45,7 @@ async def messages(api: PageApi) -> Page:
     filters = {field: query.optional(field) for field in FILTERS}
     values: dict[str, Any] = {
         "topic": name, "found": None, "rows": [], "previous": None, "queue": query.number("queue") or 0,
-        "is_tail": query.flag("tail"), "shown_as": shown_as, "forms": FORMS,
+        "is_tail": query.flag("tail"), "left_out": 0, "shown_as": shown_as, "forms": FORMS,
         "filters": {field: text or "" for field, text in filters.items()},
     }  # fmt: skip
     if name is None:
@@ -44,21 +53,28 @@ async def messages(api: PageApi) -> Page:
     topic = await api.get(path_of("/api/topics/{}", name))
     place = _place(query, topic)
     path, words = path_of("/api/topics/{}/messages", name), _words(name, place, filters)
-    found = await api.get(path, words=words, **place._asdict(), limit=SHOWN, **filters)
+    found = await api.get(path, words=words, **place.query, **filters)
     rows = await _rows(api, topic["name"], place.queue, found["messages"], shown_as)
     if rows and rows[0]["offset"] > found["start"]:
         values["previous"] = max(found["start"], rows[0]["offset"] - SHOWN)
-    values |= {"queues": len(topic["queues"]), "found": found, "rows": rows}
+    if values["is_tail"]:
+        rows = rows[::-1]
+    values |= {"queues": len(topic["queues"]), "found": found, "rows": rows, "left_out": place.left_out}
     return Page("messages.html", f"Messages of {topic['name']}", values)
 
 
 def _place(query: Form, topic: dict[str, Any]) -> _Place:
-    """Return the start of the read. A tail begins SHOWN messages before the end of the queue."""
+    """Return the start of the read. A tail begins SHOWN messages before the end of the queue; later, where it ended."""
     queue = query.number("queue") or 0
     row = next((row for row in topic["queues"] if row["queue"] == queue), None)
-    if query.flag("tail") and row is not None:
-        return _Place(queue, max(row["start"], row["end"] - SHOWN), None)
-    return _Place(queue, query.number("offset"), query.moment_ms("time"))
+    if not query.flag("tail") or row is None:
+        return _Place(queue, query.number("offset"), query.moment_ms("time"))
+    begin, end, next_offset = max(row["start"], row["end"] - SHOWN), row["end"], query.number("next")
+    if next_offset is None or next_offset > end:  # The topic was deleted and created again.
+        return _Place(queue, begin, None)
+    if next_offset < max(row["start"], end - TAIL_BEHIND_MAX):
+        return _Place(queue, begin, None, left_out=begin - next_offset)
+    return _Place(queue, next_offset, None, TAIL_ROWS)
 
 
 def _words(name: str, place: _Place, filters: Mapping[str, str | None]) -> tuple[str, ...]:
@@ -67,8 +83,8 @@ def _words(name: str, place: _Place, filters: Mapping[str, str | None]) -> tuple
     start = option("--offset", place.offset) + option("--from-time", time)
     shown_filters = (word for field, text in filters.items() for word in option(f"--{field}", text))
     return duolog(
-        "consume", name, "--queue", place.queue, *(start or ("--from-beginning",)), *shown_filters, "--count", SHOWN,
-        "--timeout", "1s",
+        "consume", name, "--queue", place.queue, *(start or ("--from-beginning",)), *shown_filters,
+        "--count", place.limit, "--timeout", "1s",
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ async def overview(api: PageApi) -> Page:
             "set_aside": [row for row in set_aside["records"] if not row["is_acknowledged"]],
             "pending": pending["count"],
             "last": intervals[-1] if intervals else None,
+            "times_s": [row["at_ms"] // 1000 for row in intervals],
             "charts": _charts(intervals),
             "wires": WIRES,
             "slow_turns": sum(row["long_turns"] for row in intervals),
@@ -40,11 +41,11 @@ async def overview(api: PageApi) -> Page:
 
 
 def _charts(intervals: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    times_s = [row["at_ms"] // 1000 for row in intervals]
+    """Return the charts, all of which have the same times."""
 
     def chart(label: str, **series: list[Any]) -> dict[str, Any]:
         named = [{"label": name.replace("_", " "), "values": values} for name, values in series.items()]
-        return {"kind": "lines", "label": label, "x": times_s, "series": named}
+        return {"kind": "lines", "label": label, "series": named}
 
     def by_wire(field: str) -> dict[str, list[Any]]:
         return {name: [row[field][wire] for row in intervals] for wire, name in WIRES.items()}

@@ -44,9 +44,34 @@ live.addEventListener("change", () => {
 function isAtWorkIn(part) {
   const selection = document.getSelection();
   if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return true;
-  if ([...part.querySelectorAll("details")].some((each) => each.open)) return true;
   return part.contains(document.activeElement) && !document.activeElement.id;
 }
+
+// Details stay open, and scrolled regions where they are: those of the same summary and the same label. A tail gets
+// only new messages, the newest first; those before stay behind them.
+const TAIL_ROWS = 500;
+let shown = { open: [], scrolled: [], rows: [] };
+document.body.addEventListener("htmx:beforeSwap", (event) => {
+  const part = event.detail.target;
+  shown = {
+    open: [...part.querySelectorAll("details[open] > summary[id]")].map((each) => each.id),
+    scrolled: [...part.querySelectorAll(".scroll")].map((each) => [each.ariaLabel, each.scrollLeft, each.scrollTop]),
+    rows: [...part.querySelectorAll(".tail > li")],
+  };
+});
+document.body.addEventListener("htmx:afterSwap", () => {
+  const tail = document.querySelector("#live-part .tail");
+  tail?.append(...shown.rows.slice(0, Math.max(0, TAIL_ROWS - tail.children.length)));
+  for (const id of shown.open) {
+    const details = document.getElementById(id)?.parentElement;
+    if (!details) continue;
+    details.open = true;
+    if (details.matches(".figures")) writeFigures(details);
+  }
+  for (const [label, left, top] of shown.scrolled) {
+    document.querySelector(`#live-part .scroll[aria-label="${CSS.escape(label)}"]`)?.scrollTo(left, top);
+  }
+});
 
 document.body.addEventListener("htmx:beforeRequest", (event) => {
   const part = event.detail.elt;
@@ -144,8 +169,14 @@ function timeRange(plot, low, high) {
   return low === high && low !== null ? [low - 60, high + 60] : [low, high];
 }
 
-function draw(place) {
+function chartOf(place) {
   const found = JSON.parse(place.dataset.chart);
+  found.x ??= JSON.parse(place.closest("[data-x]").dataset.x);
+  return found;
+}
+
+function draw(place) {
+  const found = chartOf(place);
   const axis = { stroke: colour("--text"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
   const series = found.series.map((each, at) => ({
     label: each.label,
@@ -179,6 +210,37 @@ function drawAll() {
   }
   for (const place of document.querySelectorAll(".chart")) if (!drawn.has(place)) draw(place);
 }
+
+// Figures are written when they are opened, because a chart has hundreds: every n-th, so that there are few.
+
+const FIGURES_MAX = 60;
+
+function element(name, text, className = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  made.className = className;
+  return made;
+}
+
+function writeFigures(details) {
+  const found = chartOf(details.previousElementSibling);
+  const step = Math.ceil(found.x.length / FIGURES_MAX);
+  const table = document.createElement("table");
+  const head = table.createTHead().insertRow();
+  head.append(element("th", "time (UTC)"), ...found.series.map((each) => element("th", each.label, "n")));
+  for (const cell of head.cells) cell.scope = "col";
+  const body = table.createTBody();
+  for (let at = found.x.length - 1; at >= 0; at -= step) {
+    const time = new Date(found.x[at] * 1000).toISOString().slice(0, 19);
+    body.insertRow().append(
+      element("td", time), ...found.series.map((each) => element("td", each.values[at] ?? "-", "n")));
+  }
+  const note = step > 1 ? [element("p", `One of ${step} figures is shown, the newest first.`, "dim")] : [];
+  details.querySelector(".scroll").replaceChildren(...note, table);
+}
+document.body.addEventListener("toggle", (event) => {
+  if (event.target.matches("details.figures[open]")) writeFigures(event.target);
+}, true);
 
 function drawAgain() {
   for (const [place, plot] of drawn) {

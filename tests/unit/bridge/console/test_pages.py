@@ -1,6 +1,7 @@
 """Each page is rendered from real answers of the API, shows its commands, and escapes what clients chose; each action
 becomes a request of the API, and the command that it shows is one that `duolog` has."""
 
+import json
 import re
 import shlex
 from html import unescape
@@ -16,8 +17,11 @@ from duolog.bridge.console.console import PATHS
 from duolog.bridge.console.forms import Form, FormError, moment
 from duolog.bridge.console.pages import PAGES
 from duolog.bridge.console.pages.delayed import DAY_MS
+from duolog.bridge.console.pages.messages import TAIL_BEHIND_MAX
 from duolog.bridge.http import local_api
 from duolog.bridge.http.observation.warnings import HANGING_MS
+from duolog.bridge.monitoring.history import INTERVAL_MS, INTERVALS_MAX
+from duolog.bridge.monitoring.metrics import WIRES
 from duolog.bridge.records.groups import CommittedOffset
 from tests.kit.http import HEADERS, HttpBench, encoded
 
@@ -158,6 +162,44 @@ def is_understood(words: list[str]) -> None:
     assert context.params, "the command takes these words"
 
 
+def tail(bench: HttpBench, path: str) -> tuple[list[int], str, str]:
+    """Return the offsets on a page of a tail, the path from which it goes on, and its text."""
+    status, text = page(bench, path)
+    assert status == 200
+    (following,) = re.findall(r'hx-get="([^"]*)"', text)
+    return [int(offset) for offset in re.findall(r"<header><b>(\d+)</b>", text)], unescape(following), text
+
+
+def test_a_tail_looks_at_each_message_once_and_says_how_many_it_leaves_out() -> None:
+    bench = HttpBench()
+    bench.ask("POST", "/api/topics", {"name": "orders", "queues": 1})
+
+    def send(*tags: str) -> None:
+        messages = {"messages": [{"value": "v", "tag": tag} for tag in tags]}
+        assert bench.ask("POST", "/api/topics/orders/messages", messages)[0] == 201
+
+    send(*["old"] * 60)
+    offsets, following, _ = tail(bench, "/console/messages?topic=orders&tail=true")
+    assert offsets == [*range(59, 9, -1)], "the newest first"
+    send(*["new"] * 70)
+    offsets, following, _ = tail(bench, following)
+    assert offsets == [*range(129, 59, -1)], "also more than the first page has"
+    assert tail(bench, following)[:2] == ([], following)
+    offsets, following, _ = tail(bench, "/console/messages?topic=orders&tail=true&tag=paid")
+    assert offsets == []
+    send("paid", *["open"] * 200, "paid")
+    offsets, following, _ = tail(bench, following)
+    assert offsets == [331, 130]
+    for _ in range(TAIL_BEHIND_MAX // 1000):
+        send(*["open"] * 1000)
+    assert "left out" not in tail(bench, following)[2]
+    send(*["paid"] * 60)
+    offsets, following, text = tail(bench, following)
+    end = 332 + TAIL_BEHIND_MAX + 60
+    assert offsets == [*range(end - 1, end - 51, -1)]
+    assert f"{TAIL_BEHIND_MAX + 10:,} messages came faster than they were looked at" in text
+
+
 def test_texts_of_clients_are_escaped(bench: HttpBench) -> None:
     for path in ("/console/messages?topic=orders", "/console/delayed", "/console/schedules"):
         _, text = page(bench, path)
@@ -263,3 +305,19 @@ def test_fields_of_forms(method: str, value: str, found: Any) -> None:
             read("field")
     else:
         assert read("field") == found
+
+
+def test_the_overview_of_a_full_hour_is_small() -> None:
+    bench = HttpBench()
+    metrics = bench.core.metrics
+    for number in range(INTERVALS_MAX + 1):
+        for wire in WIRES:
+            metrics.records_in[wire] += 123_457
+            metrics.records_out[wire] += 123_457
+        metrics.timer_lateness_s.add_all([0.001, 0.2])
+        metrics.fsync_s.add(0.0024)
+        bench.core.history.sample(number * INTERVAL_MS, bench.core.clock.now_ms() + number * INTERVAL_MS)
+    status, text = page(bench, "/")
+    assert (status, text.count("data-chart=")) == (200, 4)
+    assert len(json.loads(unescape(re.findall(r'data-x="([^"]*)"', text)[0]))) == INTERVALS_MAX
+    assert len(text) < 40_000, "a refresh every ten seconds sends as much"
