@@ -33,6 +33,7 @@ def check_together(options: Options) -> None:
         _check_urls(options.txn.check_urls)
     _check_tls(options.tls)
     _check_token_keys(options.security)
+    _check_ports(options)
     level_delays_ms(options.delay.levels)
     mask_rules(options.http.masks)
     _check_zone(options.delay.time_zone)
@@ -51,6 +52,21 @@ def check_together(options: Options) -> None:
     ):
         if low > high:
             raise ConfigError(f"{low_name}: {low} is above {high_name}, {high}")
+
+
+def _check_ports(options: Options) -> None:
+    """Each protocol needs a port of its own; 0 is another free port each time."""
+    rocketmq, taken = options.rocketmq, dict[int, str]()
+    for name, port in (
+        ("kafka.port", options.kafka.port),
+        ("rocketmq.port", rocketmq.port),
+        ("rocketmq.namesrv_port", rocketmq.namesrv_port),
+        ("http.port", options.http.port),
+    ):
+        if port in taken:
+            raise ConfigError(f"{name}: {port} is {taken[port]}, too; each needs a port of its own")
+        if port:
+            taken[port] = name
 
 
 def _check_shared(shared: SharedSection, flush: str) -> None:

@@ -34,6 +34,7 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.config import LimitsOptions
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
+from duolog.bridge.net.addresses import StartError, endpoint
 from duolog.bridge.net.before_login import BeforeLogin
 from duolog.bridge.net.connections import Bounds, Connections
 from duolog.bridge.net.timed_calls import TimedCalls
@@ -88,7 +89,13 @@ class Server:
         self.may_answer: Callable[[], bool] | None = None
 
     async def listen(self, name: str, bound: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Accept connections on a socket from `addresses.bind`, which is the port of this name."""
+        """Accept connections on a socket from `addresses.bind`, which is the port of this name. Raises StartError."""
+        try:
+            bound.listen(BACKLOG)  # uvloop does not report that another process listens since the socket was bound.
+        except OSError as error:
+            raise StartError(
+                f"{name}: cannot listen on {endpoint(*bound.getsockname()[:2])}: {error.strerror}"
+            ) from error
         self._listeners[name] = await self.loop.create_server(factory, sock=bound, backlog=BACKLOG)
         self._bound[name] = bound
 

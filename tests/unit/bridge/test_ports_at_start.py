@@ -19,6 +19,7 @@ from duolog.store.entry import Buffer
 from duolog.store.files import RealFiles
 from duolog.store.recovery.format_version import write_format
 from tests.kit.clock import ManualClock
+from tests.kit.core import ManualCore
 
 
 def test_bound_port_refuses_connections_until_it_listens_and_then_another_broker() -> None:
@@ -31,6 +32,22 @@ def test_bound_port_refuses_connections_until_it_listens_and_then_another_broker
     with pytest.raises(StartError, match=r"http\.port: cannot listen on .*: Address already in use"):
         bind(*address, "http.port")
     bound.close()
+
+
+def test_two_brokers_that_have_bound_a_port_do_not_both_listen_on_it() -> None:
+    """Linux lets both bind it as long as none listens, which is so while they recover their logs."""
+    core = ManualCore()
+    first = bind("127.0.0.1", 0, "http.port")
+    second = bind(*first.getsockname(), "http.port")
+
+    async def listen_on_both() -> None:
+        first.listen()
+        with pytest.raises(StartError, match=r"http: cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
+            await core.server.listen("http", second, asyncio.Protocol)
+
+    asyncio.run(listen_on_both())
+    first.close()
+    second.close()
 
 
 def test_address_of_another_machine_is_a_wrong_host() -> None:
