@@ -46,7 +46,7 @@ from duolog.bridge.ticker import Ticker
 from duolog.bridge.tracing.export import start_export
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.protocol.rocketmq.messages.message_id import pack_host
-from duolog.store.errors import StoreError
+from duolog.store.errors import Corruption, StoreError
 from duolog.store.files import RealFiles
 from duolog.store.flusher import Flusher
 from duolog.store.recovery.format_version import ensure_format
@@ -223,6 +223,11 @@ class Broker(Core):
                 server=self.server,
                 addresses=self.addresses,
             )
+        except Corruption as error:
+            raise StartError(
+                f"store.directory: {directory}: {error}; `duolog log verify` lists all damage: restore a backup, or "
+                "see what `duolog log repair --dry-run` would leave out"
+            ) from error
         except StoreError as error:
             raise StartError(f"store.directory: {directory}: {error}") from error
         except OSError as error:

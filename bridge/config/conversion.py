@@ -2,7 +2,7 @@
 
 from_file("retention.ms", "7d")         604800000
 from_text("topics.queues", "8")         8: a text of the command line or environment
-from_file("kafka.port", "9092")         raises ConfigError: kafka.port: expected `int`, got '9092'
+from_file("kafka.port", "9092")         raises ConfigError: kafka.port: expected a whole number, got '9092'
 """
 
 from difflib import get_close_matches
@@ -76,6 +76,10 @@ def _lasts(names: list[str]) -> list[str]:
     return [name.partition(".")[2] for name in names]
 
 
+# Of msgspec's texts.
+_KINDS: Final = {"`int`": "a whole number", "`float`": "a number", "`str`": "a text in quotes"}
+
+
 def _problem(key: str, problem: str, field_type: Any) -> str:
     if get_args(field_type)[:1] == (bool,):
         return "expected true or false"
@@ -84,4 +88,6 @@ def _problem(key: str, problem: str, field_type: Any) -> str:
         return f"expected one of {', '.join(choices)}"
     expected = problem.partition(", got")[0]
     unit = expected_of(key) if "`int`" in expected and "=" not in expected else ""
+    for name, words in _KINDS.items():
+        expected = expected.replace(name, words)
     return expected[:1].lower() + expected[1:] + (f" or {unit}" if unit else "")

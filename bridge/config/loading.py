@@ -151,4 +151,5 @@ def _read(file: Path) -> tuple[str, dict[str, Any]]:
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: {error}") from error
+        hint = '; a text needs quotes: name = "value"' if str(error).startswith("Invalid value") else ""
+        raise ConfigError(f"{file}: {error}{hint}") from error

@@ -21,6 +21,7 @@ from duolog.bridge.cli.common import (
     BadOption,
     ConfigFile,
     DataDirectory,
+    Overrides,
     local_time,
     show_json,
     show_table,
@@ -58,16 +59,18 @@ class Finding(NamedTuple):
 def doctor(
     config: ConfigFile = None,
     data: DataDirectory = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> int:
     """Look at disk, limits, clock, ports and addresses for a broker with these settings; say what to change.
 
     Writes a file of 32 MiB into the data directory, and removes it. Exit status 1 if there is a problem.
     """
-    from duolog.bridge.config import ConfigError, load
+    from duolog.bridge.config import ConfigError, load, parse_override
 
     try:
-        options = load(config, {} if data is None else {"store.directory": data}, os.environ)
+        given = dict(map(parse_override, overrides or [])) | ({} if data is None else {"store.directory": data})
+        options = load(config, given, os.environ)
     except ConfigError as error:
         raise BadOption(str(error)) from error
     findings = [*_findings(options)]
@@ -80,7 +83,10 @@ def doctor(
 
 def _findings(options: "Options") -> Iterator[Finding]:
     directory, is_served = _existing(Path(options.store.directory)), _is_served(options.store.directory)
-    yield from _disk(directory, options)
+    if directory.is_dir():
+        yield from _disk(directory, options)
+    else:
+        yield Finding("disk", PROBLEM, f"{directory} is a file", "name a directory with --data or store.directory")
     yield judge_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1], options.limits.connections_max)
     yield judge_clock(SystemClock().now_ms(), is_synchronized())
     yield from _ports(options, is_served=is_served)
@@ -88,9 +94,9 @@ def _findings(options: "Options") -> Iterator[Finding]:
 
 
 def _existing(directory: Path) -> Path:
-    """Return the directory, or the nearest one above it that exists."""
+    """Return the path, or the nearest one above it that exists."""
     directory = directory.absolute()
-    return next(each for each in (directory, *directory.parents) if each.is_dir())
+    return next(each for each in (directory, *directory.parents) if each.exists())
 
 
 def _is_served(directory: str) -> bool:

@@ -94,14 +94,16 @@ def as_answer(report: "LogReport") -> dict[str, Any]:
 
 def _show(found: dict[str, Any], report: "LogReport") -> None:
     lists = ("damage", "damaged_tables", "missing_state")
-    show_tree({name.replace("_", " "): value for name, value in found.items() if name not in lists})
+    shown = found | ({"checkpoint_position": "none"} if found["checkpoint_position"] < 0 else {})
+    show_tree({name.replace("_", " "): value for name, value in shown.items() if name not in lists})
     show_damage(report.damage)
     for table in found["damaged_tables"]:
         typer.echo(f"damage: {table['path']} ({table['damaged_places']} places): {table['reason']}")
     if report.missing_state:
         typer.echo(f"missing: {report.missing_state}")
     if found["is_served"]:
-        typer.echo("A broker is using the directory: the newest segment was not read.")
+        others = "" if report.segments else ", and there is no other one"
+        typer.echo(f"A broker is using the directory: the newest segment was not read{others}.")
     elif report.torn_bytes:
         typer.echo("The torn end was never acknowledged; the next start removes it.")
     if not report.is_intact:

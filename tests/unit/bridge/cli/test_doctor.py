@@ -117,6 +117,17 @@ def test_a_port_of_another_program_is_a_problem(
     assert [path.name for path in tmp_path.iterdir()] == ["duolog.toml"]  # Nothing is left behind.
 
 
+def test_a_file_in_place_of_the_data_directory_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for directory in ("file", "file/data"):
+        words = "--set kafka.port=0 --set rocketmq.port=0 --set rocketmq.namesrv_port=0 --set http.port=0 --json"
+        status, out, _ = run(f"doctor --data {tmp_path / directory} {words}", capsys)
+        found = {row["check"]: row for row in json.loads(out)}
+        assert (status, found["disk"]["result"]) == (1, PROBLEM)
+        assert found["disk"]["found"] == f"{tmp_path / 'file'} is a file"
+        assert found["http.port"]["found"] == "127.0.0.1:0 is free"
+
+
 def test_ports_of_a_running_broker_are_no_problem(
     taken: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,8 +42,8 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
     ("arguments", "line"),
     [
         ("serve --nonsense", "No such option: --nonsense"),
-        ("serve --kafka-port x", "kafka.port: expected `int`, got 'x'"),
-        ("serve --http-port 99999", "http.port: expected `int` <= 65535, got '99999'"),
+        ("serve --kafka-port x", "kafka.port: expected a whole number, got 'x'"),
+        ("serve --http-port 99999", "http.port: expected a whole number <= 65535, got '99999'"),
         ("serve --set store.flush=perhaps", "store.flush: expected one of sync, async, shared, got 'perhaps'"),
         ("serve --set no.such=1", "no.such: no such setting; `duolog settings` lists them"),
         ("serve --set store.flush", "--set store.flush: expected KEY=VALUE"),
@@ -61,7 +61,10 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
             "Invalid value: --http: expected HOST:PORT, or https://HOST:PORT for TLS, got 'nowhere'",
         ),
         ("serve --set flush=async", "flush: no such setting; did you mean store.flush? `duolog settings` lists them"),
-        ("serve --set retention.ms=7y", "retention.ms: expected `int` or a number with ms, s, m, h, d or w, got '7y'"),
+        (
+            "serve --set retention.ms=7y",
+            "retention.ms: expected a whole number or a number with ms, s, m, h, d or w, got '7y'",
+        ),
         ("timer now", "Invalid value: expected either an ID, or --topic and --key"),
         ("group reset g", "Invalid value: expected one of --to, --to-time, --to-offset"),
         ("group reset g --to middle", "Invalid value: --to: expected earliest or latest, got 'middle'"),

@@ -66,7 +66,7 @@ def test_each_value_has_the_source_that_wins(tmp_path: Path) -> None:
             "sync",
             "store.fluhs: no such setting; did you mean store.flush? `duolog settings` lists them",
         ),
-        ("DUOLOG_KAFKA__PORT", "x", "kafka.port: expected `int`, got 'x'"),
+        ("DUOLOG_KAFKA__PORT", "x", "kafka.port: expected a whole number, got 'x'"),
         (
             "DUOLOG_SERVER__ADVERTISE",
             "a:1",
@@ -96,7 +96,7 @@ def test_all_errors_of_a_file_are_found_with_their_lines(tmp_path: Path) -> None
     file.write_text("[topics]\nqueues = 8\n")
     assert errors_of(file) == []
     assert errors_of(file, {"DUOLOG_TOPICS__QUEUES": "x"}) == [
-        "topics.queues: expected `int`, got 'x' (DUOLOG_TOPICS__QUEUES)"
+        "topics.queues: expected a whole number, got 'x' (DUOLOG_TOPICS__QUEUES)"
     ]
 
 
@@ -146,7 +146,7 @@ def test_levels_of_components(text: str, levels: dict[str, str] | str) -> None:
         ("port = 1", "port:"),
         ("[kafak]\nport = 1", "kafak:"),
         ("[kafka]\nprot = 1", "kafka.prot:"),
-        ("[kafka]\nport = '9092'", "kafka.port: expected `int`, got '9092' (/"),
+        ("[kafka]\nport = '9092'", "kafka.port: expected a whole number, got '9092' (/"),
         ("[kafka]\nport = 65536", "kafka.port:"),
         ("[kafka]\nport = -1", "kafka.port:"),
         ("[kafka]\nport = true", "kafka.port:"),
@@ -154,7 +154,10 @@ def test_levels_of_components(text: str, levels: dict[str, str] | str) -> None:
         ("[store]\ndisk_full_ratio = 1.5", "store.disk_full_ratio:"),
         ("[store]\ndisk_full_ratio = 0.5", "store.disk_resume_ratio: 0.93 is above store.disk_full_ratio, 0.5"),
         ("[groups]\nsession_timeout_min_ms = 9999999999", "groups.session_timeout_min_ms:"),
+        ("[kafka]\nport = 7\n[http]\nport = 7", "http.port: 7 is kafka.port, too; each needs a port of its own"),
+        ("[rocketmq]\nport = 9876", "rocketmq.namesrv_port: 9876 is rocketmq.port, too"),
         ("[store", "/"),
+        ("[store]\nflush = async", "/"),
         ("\xff", "/"),
     ],
 )
@@ -165,14 +168,15 @@ def test_bad_file_is_one_line_that_names_the_setting(tmp_path: Path, toml: str, 
         load(file, {})
     assert str(caught.value).startswith(names)
     assert "\n" not in str(caught.value)
+    assert ("a text needs quotes" in str(caught.value)) is (toml == "[store]\nflush = async")
 
 
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        ("kafka.port", "x", "kafka.port: expected `int`, got 'x'"),
-        ("kafka.port", "", "kafka.port: expected `int`, got ''"),
-        ("kafka.port", "70000", "kafka.port: expected `int` <= 65535, got '70000'"),
+        ("kafka.port", "x", "kafka.port: expected a whole number, got 'x'"),
+        ("kafka.port", "", "kafka.port: expected a whole number, got ''"),
+        ("kafka.port", "70000", "kafka.port: expected a whole number <= 65535, got '70000'"),
         ("store.flush", "no", "store.flush: expected one of sync, async, shared, got 'no'"),
         ("topics.auto_create", "perhaps", "topics.auto_create: expected true or false, got 'perhaps'"),
         ("no.such", "1", "no.such: no such setting; `duolog settings` lists them"),

@@ -46,13 +46,13 @@ def test_settings_take_units_in_the_file_and_on_the_command_line(tmp_path: Path)
     [
         (
             '[retention]\nms = "7 days"',
-            r"retention\.ms: expected `int` or a number with ms, s, m, h, d or w, got '7 days'",
+            r"retention\.ms: expected a whole number or a number with ms, s, m, h, d or w, got '7 days'",
         ),
         (
             '[store]\nsegment_bytes = "1PB"',
-            r"store\.segment_bytes: expected `int` or a number with B, kB, MB, GB or TB",
+            r"store\.segment_bytes: expected a whole number or a number with B, kB, MB, GB or TB",
         ),
-        ('[kafka]\nport = "9k"', r"kafka\.port: expected `int`, got '9k'"),
+        ('[kafka]\nport = "9k"', r"kafka\.port: expected a whole number, got '9k'"),
         ("flush = 1", r"flush: no such setting; did you mean store\.flush\?"),
         ("[store]\nflsh = 1", r"store\.flsh: no such setting; did you mean store\.flush\?"),
         ("[stor]\nflush = 1", r"stor: no such setting; did you mean store\?"),
