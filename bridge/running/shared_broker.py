@@ -223,7 +223,7 @@ class SharedBroker(Broker):
             self.ended.set_exception(error)
 
     async def _own(self) -> None:
-        """Make the parts that append, and serve clients. Raises StartError, also if no login is possible; StoreError."""
+        """Make the parts that append, and serve clients. Raises StartError and StoreError."""
         begun_mono_ms = self.clock.mono_ms()
         # While the store is slow, the lease may end once before the first upload counts.
         self._aborted_mono_ms = begun_mono_ms + self.options.cluster.takeover_ms

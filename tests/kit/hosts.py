@@ -1,7 +1,7 @@
 """Hosts in one event loop with virtual time: processes that are killed and paused, and a network between them.
 
     run_hosts(main(), clock)                       # like `tests/kit/loop.py`
-    broker = Process("10.0.0.1")
+    broker = Process("10.0.0.1", HostClock(clock))  # Timers of the process are due by the clock of its host.
     broker.start(serve())                          # what this coroutine starts belongs to the process, too
     broker.pause(5)                                # as SIGSTOP: nothing of it runs, and nothing is lost
     broker.kill()                                  # as SIGKILL: nothing of it ever runs again; its peers see it
@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar
 
-from tests.kit.clock import ManualClock
+from tests.kit.clock import HostClock, ManualClock
 from tests.kit.loop import Stuck, VirtualLoop
 
 T = TypeVar("T")
@@ -31,8 +31,8 @@ LATENCY_S: Final = (0.0001, 0.001)  # The range of the latency of a packet.
 class Process:
     """One process on a host of its own."""
 
-    def __init__(self, host: str) -> None:
-        self.host = host
+    def __init__(self, host: str, clock: HostClock) -> None:
+        self.host, self.clock = host, clock
         self.is_dead = False
         self.is_running = True  # Neither dead nor paused.
         self._paused_until_s = 0.0
@@ -46,13 +46,13 @@ class Process:
     def kill(self) -> None:
         self.is_dead, self.is_running = True, False
         self._held.clear()
-        _loop().network.drop(self)
+        running_loop().network.drop(self)
 
     def pause(self, seconds: float) -> None:
-        loop = _loop()
+        loop = running_loop()
         self.is_running = False
-        self._paused_until_s = loop.time() + seconds
-        loop.call_at(self._paused_until_s, self._resume)
+        self._paused_until_s = loop.true_s() + seconds
+        loop.call_at_true(self._paused_until_s, self._resume)
 
     def hold(self, handle: asyncio.Handle) -> None:
         """Keep a callback until the process runs again; a dead process never does."""
@@ -60,8 +60,8 @@ class Process:
             self._held.append(handle)
 
     def _resume(self) -> None:
-        loop = _loop()
-        if not self.is_dead and loop.time() >= self._paused_until_s:
+        loop = running_loop()
+        if not self.is_dead and loop.true_s() >= self._paused_until_s:
             self.is_running = True
             held, self._held = self._held, []
             loop.add_ready(held)
@@ -130,13 +130,27 @@ class HostLoop(VirtualLoop):
             self.add_ready((handle,))
         return handle
 
+    def time(self) -> float:
+        """Return the monotonic time of the calling process's host, or the true one."""
+        process = _PROCESS.get()
+        return (self._clock if process is None else process.clock).mono_us() / 1e6
+
+    def true_s(self) -> float:
+        return self._clock.mono_us() / 1e6
+
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        process = _PROCESS.get() if context is None else context.get(_PROCESS)
-        timer = (
-            asyncio.TimerHandle(when, callback, args, self, context)
-            if process is None
-            else _TimerHandle(process, when, callback, args, self, context)
-        )
+        caller = _PROCESS.get()
+        true_s = when if caller is None else caller.clock.true_s(when)
+        process = caller if context is None else context.get(_PROCESS)
+        if process is None:
+            return self._schedule(asyncio.TimerHandle(true_s, callback, args, self, context))
+        return self._schedule(_TimerHandle(process, true_s, callback, args, self, context))
+
+    def call_at_true(self, true_s: float, callback: Callable[[], object]) -> None:
+        """Call something that belongs to no process at a true time."""
+        self._schedule(asyncio.TimerHandle(true_s, callback, (), self, Context()))
+
+    def _schedule(self, timer: asyncio.TimerHandle) -> asyncio.TimerHandle:
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True
         return timer
@@ -149,8 +163,8 @@ class HostLoop(VirtualLoop):
         if not ready and not self._stopping:
             if not timers:
                 raise Stuck("all tasks wait, and no timer is set")
-            self._clock.pass_us(max(0, math.ceil((timers[0]._when - self.time()) * 1e6)))
-        now_s = self.time() + 1e-9
+            self._clock.pass_us(max(0, math.ceil((timers[0]._when - self.true_s()) * 1e6)))
+        now_s = self.true_s() + 1e-9
         while timers and timers[0]._when < now_s:
             timer = heapq.heappop(timers)
             timer._scheduled = False
@@ -180,7 +194,7 @@ def run_hosts(main: Coroutine[Any, Any, T], clock: ManualClock, seed: int) -> T:
         loop.close()
 
 
-def _loop() -> HostLoop:
+def running_loop() -> HostLoop:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, HostLoop)
     return loop
@@ -217,7 +231,7 @@ class Listener:
 class Network:
     """Listeners by address, and all connections. Bytes of one connection arrive in their order."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seed: int) -> None:
+    def __init__(self, loop: HostLoop, seed: int) -> None:
         self.loop, self.random = loop, random.Random(seed)
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._ends: dict[End, None] = {}  # In the order of their beginnings.
@@ -251,7 +265,7 @@ class Network:
             self.loop.call_soon(other.open, listener.factory, context=listener.context)
             connected.set_result(own)
 
-        self.send(address[0], self.loop.time() + self.latency_s(), arrive)
+        self.send(address[0], self.loop.true_s() + self.latency_s(), arrive)
         end = await connected
         return end, end.open(factory)
 
@@ -267,7 +281,7 @@ class Network:
             else:
                 arrive()
 
-        self.loop.call_at(at_s, arrived, context=Context())
+        self.loop.call_at_true(at_s, arrived)
 
     def cut(self, host: str) -> None:
         self._cut.add(host)
@@ -357,7 +371,7 @@ class End(asyncio.Transport):
 
     def _send(self, data: bytes | None) -> None:
         network = self._network
-        self._last_s = max(self._last_s + 1e-6, network.loop.time() + network.latency_s())
+        self._last_s = max(self._last_s + 1e-6, network.loop.true_s() + network.latency_s())
         network.send(self._host, self._last_s, lambda: self.peer._arrive(data))
 
     def _arrive(self, data: bytes | None) -> None:

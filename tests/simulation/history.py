@@ -1,25 +1,43 @@
 """What clients were promised and what readers saw, and whether both are true at the end.
 
     history.sending(value)                      before a send: the value may be stored, once
+    history.in_order(producer, values)          before a send: the values are stored in the order of these calls
     history.stored(value, place)                after its answer: it is there exactly once, at this place
+    history.delayed(value, partition, ...)      after its answer, too: it is there once it is due, and soon after
     history.never(value)                        a rollback was answered: committed readers never see it
     history.cancelling(value)                   before the request; then one of the next two, if it is answered
     history.cancelled(value)                    nobody ever sees it
     history.not_cancelled(value)                it is still there, or was delivered
-    history.saw(place, epoch, value, now_ms)    a committed reader got it
+    history.saw(reader, place, epoch, value, decided_ms)    a committed reader got it
     history.check()                             the violations
 
 A *place* is topic, partition and offset. Each value is sent under one name only: a client that sends it again after no
 answer either repeats the same request (idempotent) or makes a new value.
+
+Due times are wall times, and each broker's wall clock may be wrong. A message is early if no owner's wall clock has
+shown its due time yet. It is late if a reader does not find it LATE_MS after an owner had to deliver it (`owed`).
 """
 
 from collections import defaultdict
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 Place = tuple[str, int, int]
 
 SHARED: Final = "orders"  # Its `flush.mode` is `shared`: what was answered survives the loss of a machine.
 LOCAL: Final = "local"  # Its `flush.mode` is `sync`: a takeover may lose what was answered.
+KAFKA, ROCKETMQ = READERS = ("Kafka", "RocketMQ")  # Each sees all of SHARED.
+# The ticker compares the wall clock with due times every 100 ms; a unit is uploaded 100 ms after it was written, and
+# the store answers within 8 ms. Messages that are due when an owner begins are read and delivered in its first turns.
+LATE_MS: Final = 1_000
+
+
+class Delayed(NamedTuple):
+    """A delayed message that was answered."""
+
+    partition: int
+    due_ms: int
+    answered_mono_ms: int
 
 
 class History:
@@ -29,12 +47,16 @@ class History:
         self.violations: list[str] = []
         self.acknowledged = 0
         self._sent: set[bytes] = set()
+        self._turns: dict[bytes, tuple[str, int]] = {}  # The producer, and a number that rises with each value.
         self._stored: dict[bytes, Place | None] = {}  # None: the client did not learn the place.
+        self._answered_at: dict[Place, bytes] = {}
         self._never: set[bytes] = set()
         self._due_ms: dict[bytes, int] = {}
+        self._delayed: dict[bytes, Delayed] = {}  # What no reader has seen.
         self._maybe_cancelled: set[bytes] = set()  # The cancellation may have been stored, or not.
         self._seen: dict[tuple[Place, int], bytes] = {}
         self._places: dict[bytes, set[Place]] = defaultdict(set)
+        self._seen_by: dict[str, set[bytes]] = {reader: set() for reader in READERS}
         self._positions: dict[int, bytes] = {}
 
     # -- What clients were promised
@@ -43,9 +65,19 @@ class History:
         self._sent.add(value)
         self._due_ms[value] = due_ms
 
+    def in_order(self, producer: str, values: Iterable[bytes]) -> None:
+        for value in values:
+            self._turns[value] = producer, len(self._turns)
+
     def stored(self, value: bytes, place: Place | None) -> None:
+        """Note an answer. At most one record is acknowledged at any place, by whichever owner."""
         self.acknowledged += 1
         self._stored[value] = place
+        if place is not None:
+            self._answered(self._answered_at, place, value)
+
+    def delayed(self, value: bytes, partition: int, due_ms: int, mono_ms: int) -> None:
+        self._delayed[value] = Delayed(partition, due_ms, mono_ms)
 
     def never(self, value: bytes) -> None:
         self._never.add(value)
@@ -61,20 +93,42 @@ class History:
 
     def appended_at(self, position: int, value: bytes) -> None:
         """Note the position in the log of an answered send: at most one owner acknowledges at any position."""
-        other = self._positions.setdefault(position, value)
+        self._answered(self._positions, position, value)
+
+    def _answered(self, answers: dict[Any, bytes], at: Any, value: bytes) -> None:
+        other = answers.setdefault(at, value)
         if other != value:
-            self.violations.append(f"position {position} was answered for {value!r} and for {other!r}")
+            self.violations.append(f"{at} was answered for {value!r} and for {other!r}")
 
     # -- What readers saw
 
-    def saw(self, place: Place, epoch: int, value: bytes, now_ms: int) -> None:
+    def saw(self, reader: str, place: Place, epoch: int, value: bytes, decided_ms: int) -> None:
+        """Note what a reader got. `decided_ms` is the latest wall time at which an owner has decided something."""
         # A local topic may have another record at the same offset, but only with a higher leader epoch.
         other = self._seen.setdefault((place, epoch if place[0] == LOCAL else 0), value)
         if other != value:
             self.violations.append(f"{place} of epoch {epoch} had {other!r}, and has {value!r}")
-        if now_ms < self._due_ms.get(value, 0):
-            self.violations.append(f"{value!r} is early by {self._due_ms[value] - now_ms} ms")
+        if decided_ms < self._due_ms.get(value, 0):
+            self.violations.append(f"{value!r} is early by {self._due_ms[value] - decided_ms} ms")
         self._places[value].add(place)
+        self._seen_by[reader].add(value)
+        self._delayed.pop(value, None)
+
+    def owed(self, partition: int, wall_ms: int, mono_ms: int) -> list[bytes]:
+        """Return what an owner must have delivered that has served for LATE_MS, and whose wall clock shows this."""
+        return [
+            value
+            for value, each in self._delayed.items()
+            if each.partition == partition
+            and each.due_ms + LATE_MS <= wall_ms
+            and each.answered_mono_ms + LATE_MS <= mono_ms
+        ]
+
+    def read_to_the_end(self, owed: Iterable[bytes]) -> None:
+        """Note that a reader has read to the end of a partition what was there when these messages were `owed`."""
+        for value in owed:
+            if value in self._delayed and value not in self._maybe_cancelled and value not in self._never:
+                self.violations.append(f"{value!r} is late: {self._delayed[value]}")
 
     # -- The end
 
@@ -83,8 +137,9 @@ class History:
         return max(self._due_ms.values(), default=0)
 
     def unseen(self) -> list[bytes]:
-        """Return the values that must be there and that no reader has seen."""
-        return [value for value in self._stored if value not in self._places and value not in self._maybe_cancelled]
+        """Return the values that must be there and that some reader has not seen."""
+        seen = set.intersection(*self._seen_by.values())
+        return [value for value in self._stored if value not in seen and value not in self._maybe_cancelled]
 
     def check(self) -> list[str]:
         """Return all violations, also those of what the readers saw as a whole."""
@@ -101,4 +156,16 @@ class History:
         for value, place in self._stored.items():
             if place is not None and value in self._places and place not in self._places[value]:
                 found.append(f"{value!r} was acknowledged at {place}, and is at {self._places[value]}")
+        return found + self._out_of_order()
+
+    def _out_of_order(self) -> list[str]:
+        """Return where the values of a producer are not in their order within a partition."""
+        found, last = [], dict[tuple[str, int], bytes]()
+        for (topic, partition, _), value in sorted((place, value) for (place, _), value in self._seen.items()):
+            if topic == SHARED and value in self._turns:
+                producer, turn = self._turns[value]
+                before = last.get((producer, partition))
+                if before is not None and self._turns[before][1] > turn:
+                    found.append(f"{value!r} is behind {before!r} in partition {partition}")
+                last[producer, partition] = value
         return found

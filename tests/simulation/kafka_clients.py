@@ -8,15 +8,16 @@ import asyncio
 import random
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from duolog.protocol.kafka import record_batch
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.kafka.record_reader import records
 from tests.kit.clock import ManualClock
 from tests.kit.kafka_frames import answer_of, frame_of
-from tests.simulation.history import SHARED, History
+from tests.kit.machines import Machine
+from tests.simulation.history import KAFKA, LATE_MS, SHARED, History
 from tests.unit.bridge.batches import batch
 
 REQUEST_S: Final = 3.0
@@ -24,6 +25,8 @@ BACKOFF_S: Final = (0.02, 0.3)
 PORT: Final = 9092
 GROUP: Final = "readers"
 CONTROL_BIT, TRANSACTIONAL_BIT = 0x20, 0x10
+IN_FLIGHT: Final = 4  # Batches of an idempotent producer at a time; Kafka's brokers know repetitions of the last five.
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 TRY_AGAIN: Final = {
     ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available,
     ErrorCode.request_timed_out, ErrorCode.kafka_storage_error, ErrorCode.not_coordinator,
@@ -44,7 +47,23 @@ class Setting:
     clock: ManualClock
     history: History
     random: random.Random
+    machines: Sequence[Machine]
     is_over: bool = False  # Clients end what they do, and begin nothing.
+    calm_mono_ms: dict[str, float] = field(default_factory=dict)  # Host -> until when a disturbance has effects.
+
+    @property
+    def decided_ms(self) -> int:
+        """The latest wall time at which an owner has decided something."""
+        return max(each.decided_ms for each in self.machines)
+
+    def owed(self, partition: int) -> list[bytes]:
+        """Return the delayed messages that were delivered, if the owner was not disturbed since it serves."""
+        now_ms = self.clock.mono_ms()
+        for machine in self.machines:
+            undisturbed_ms = min(machine.served_ms, now_ms - self.calm_mono_ms.get(machine.host, 0))
+            if undisturbed_ms > LATE_MS:
+                return self.history.owed(partition, machine.clock.now_ms(), now_ms)
+        return []
 
 
 class Client:
@@ -52,7 +71,7 @@ class Client:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.history, self.random = setting, setting.history, setting.random
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._streams: Streams | None = None
         self._number = 0
 
     async def run(self) -> None:
@@ -69,6 +88,22 @@ class Client:
         except (OSError, EOFError, TimeoutError) as error:
             self.leave()
             raise Unanswered(str(error)) from error
+
+    async def ask_all(self, key: ApiKey, version: int, requests: Sequence[dict[str, Any]]) -> list[Any]:
+        """Send requests without waiting for their answers; return the answers that come, which are the first ones."""
+        answers: list[Any] = []
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                if self._streams is None:
+                    self._streams = await asyncio.open_connection(await self._leader(), PORT)
+                first = self._number + 1
+                for values in requests:
+                    self._write(self._streams, key, version, **values)
+                while len(answers) < len(requests):
+                    answers += (await self._read(self._streams, key, version, first + len(answers)),)
+        except (OSError, EOFError, TimeoutError):
+            self.leave()
+        return answers
 
     async def until(self, is_done: Callable[[Any], bool], key: ApiKey, version: int, **values: Any) -> Any:
         """Repeat a request until its answer says that it is done."""
@@ -104,14 +139,17 @@ class Client:
                 return str(broker.host)
         raise ConnectionError("no leader")
 
-    async def _exchange(
-        self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], key: ApiKey, version: int, **values: Any
-    ) -> Any:
+    async def _exchange(self, streams: Streams, key: ApiKey, version: int, **values: Any) -> Any:
+        self._write(streams, key, version, **values)
+        return await self._read(streams, key, version, self._number)
+
+    def _write(self, streams: Streams, key: ApiKey, version: int, **values: Any) -> None:
         self._number += 1
-        reader, writer = streams
-        writer.write(frame_of(key, version, self._number, **values))
-        (size,) = struct.unpack(">i", await reader.readexactly(4))
-        return answer_of(key, version, self._number, await reader.readexactly(size))
+        streams[1].write(frame_of(key, version, self._number, **values))
+
+    async def _read(self, streams: Streams, key: ApiKey, version: int, number: int) -> Any:
+        (size,) = struct.unpack(">i", await streams[0].readexactly(4))
+        return answer_of(key, version, number, await streams[0].readexactly(size))
 
 
 async def create_topics(setting: Setting, topics: dict[str, dict[str, str]]) -> None:
@@ -132,8 +170,16 @@ async def create_topics(setting: Setting, topics: dict[str, dict[str, str]]) -> 
     client.leave()
 
 
+class Batch(NamedTuple):
+    """Values that an idempotent producer sends, until they are stored."""
+
+    partition: int
+    values: list[bytes]
+    request: dict[str, Any]
+
+
 class Producer(Client):
-    """A producer with an id, whose batches are stored once, however often they are sent."""
+    """A producer with an id, whose batches are stored once and in their order, however often they are sent."""
 
     transactional_id: str | None = None
 
@@ -156,48 +202,57 @@ class Producer(Client):
     async def run(self) -> None:
         await self.initialize()
         while not self.setting.is_over:
-            partition, values = self.random.randrange(2), self.new_values()
-            answered = await self.produce(partition, values)
-            if answered is None:
+            count = self.random.randrange(1, IN_FLIGHT + 1)
+            offsets = await self.produce([self.new_batch(self.random.randrange(2)) for _ in range(count)])
+            if offsets is None:
                 await self.initialize()
-                continue
-            if self.topic == SHARED:
-                for delta, value in enumerate(values):
-                    place = None if answered < 0 else (self.topic, partition, answered + delta)
-                    self.history.stored(value, place)
             await asyncio.sleep(self.random.uniform(0, 0.2))
         self.leave()
 
-    def new_values(self) -> list[bytes]:
+    def new_batch(self, partition: int) -> Batch:
         values = []
         for _ in range(self.random.randrange(1, 4)):
             self._count += 1
             values.append(f"{self.name}-{self._count}".encode())
             self.history.sending(values[-1])
-        return values
-
-    async def produce(self, partition: int, values: list[bytes]) -> int | None:
-        """Send a batch until it is answered; return its base offset (-1: stored, not known), None: it was refused."""
+        self.history.in_order(self.name, values)
         frame = batch(
             values, timestamp_ms=self.setting.clock.now_ms(), is_transactional=self.transactional_id is not None,
             producer=(self.id, self.epoch, self.sequences[partition]),
         )  # fmt: skip
-        asked = [{"name": self.topic, "partition_data": [{"index": partition, "records": bytes(frame)}]}]
+        self.sequences[partition] += len(values)
+        topic_data = [{"name": self.topic, "partition_data": [{"index": partition, "records": bytes(frame)}]}]
+        request = {"transactional_id": self.transactional_id, "acks": -1, "timeout": 2_000, "topic_data": topic_data}
+        return Batch(partition, values, request)
 
-        def code_of(answer: Any) -> ErrorCode:
-            return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    async def produce(self, batches: Sequence[Batch]) -> list[int] | None:
+        """Send batches until they are answered; return their base offsets (-1: not known); None: one was refused."""
+        offsets = dict[int, int]()
+        while True:
+            left = [index for index in range(len(batches)) if index not in offsets]
+            if not left:
+                return [offsets[index] for index in range(len(batches))]
+            answers = await self.ask_all(ApiKey.PRODUCE, 8, [batches[index].request for index in left])
+            waiting = set[int]()  # Partitions of batches that are to be sent again.
+            for index, answer in zip(left, answers, strict=False):
+                found, (partition, values, _) = answer.responses[0].partition_responses[0], batches[index]
+                code = ErrorCode(found.error_code)
+                if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
+                    offsets[index] = int(found.base_offset) if code is ErrorCode.none else -1
+                    self._stored(batches[index], offsets[index])
+                elif code in TRY_AGAIN or (code is ErrorCode.out_of_order_sequence_number and partition in waiting):
+                    waiting.add(partition)
+                else:
+                    if self.topic == SHARED and self.transactional_id is None:
+                        self.history.violations.append(f"{values} of {self.name}: {code.name}")
+                    return None
+            if waiting or len(answers) < len(left):
+                await self.pause()
 
-        answer = await self.until(
-            lambda answer: code_of(answer) not in TRY_AGAIN,
-            ApiKey.PRODUCE, 8, transactional_id=self.transactional_id, acks=-1, timeout=2_000, topic_data=asked,
-        )  # fmt: skip
-        code = code_of(answer)
-        if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
-            self.sequences[partition] += len(values)
-            return int(answer.responses[0].partition_responses[0].base_offset) if code is ErrorCode.none else -1
-        if self.topic == SHARED and self.transactional_id is None:
-            self.history.violations.append(f"{values} of {self.name}: {code.name}")
-        return None
+    def _stored(self, done: Batch, offset: int) -> None:
+        if self.topic == SHARED:
+            for delta, value in enumerate(done.values):
+                self.history.stored(value, None if offset < 0 else (SHARED, done.partition, offset + delta))
 
 
 class TransactionalProducer(Producer):
@@ -226,13 +281,10 @@ class TransactionalProducer(Producer):
         )  # fmt: skip
         if _added(added) is not ErrorCode.none:
             return False
-        sent: list[tuple[bytes, tuple[str, int, int]]] = []
-        for partition in (0, 1):
-            values = self.new_values()
-            offset = await self.produce(partition, values)
-            if offset is None:
-                return False
-            sent += [(value, (self.topic, partition, offset + delta)) for delta, value in enumerate(values)]
+        batches = [self.new_batch(partition) for partition in (0, 1)]
+        offsets = await self.produce(batches)
+        if offsets is None:
+            return False
         is_commit = self.random.random() < 0.7
         answer = await self.until(
             lambda answer: answer.error_code not in TRY_AGAIN,
@@ -240,12 +292,15 @@ class TransactionalProducer(Producer):
         )  # fmt: skip
         if answer.error_code is not ErrorCode.none:
             return False
-        for value, place in sent:
+        for done, offset in zip(batches, offsets, strict=True):
             if is_commit:
-                self.history.stored(value, place if place[2] >= 0 else None)
-            else:
+                super()._stored(done, offset)
+            for value in () if is_commit else done.values:
                 self.history.never(value)
         return True
+
+    def _stored(self, done: Batch, offset: int) -> None:
+        """Do nothing: the records are visible only after the transaction."""
 
 
 def _added(answer: Any) -> ErrorCode:
@@ -275,6 +330,7 @@ class Reader(Client):
             "partition": partition, "fetch_offset": self.offsets[partition], "partition_max_bytes": 1 << 20,
             "current_leader_epoch": -1,
         }  # fmt: skip
+        owed = self.setting.owed(partition) if self.topic == SHARED else ()
         try:
             answer = await self.ask(
                 ApiKey.FETCH, 11, isolation_level=1, max_bytes=1 << 20, session_epoch=-1, min_bytes=0,
@@ -294,6 +350,8 @@ class Reader(Client):
             return 0
         before = self.offsets[partition]
         self._take(partition, found)
+        if self.offsets[partition] >= found.high_watermark:
+            self.history.read_to_the_end(owed)
         return self.offsets[partition] - before
 
     def _take(self, partition: int, found: Any) -> None:
@@ -313,7 +371,7 @@ class Reader(Client):
                     if offset >= self.offsets[partition]:
                         place = (self.topic, partition, offset)
                         value = bytes(record.value or b"")
-                        self.history.saw(place, header.leader_epoch, value, self.setting.clock.now_ms())
+                        self.history.saw(KAFKA, place, header.leader_epoch, value, self.setting.decided_ms)
             self.offsets[partition] = max(self.offsets[partition], last + 1)
 
     async def _commit(self) -> None:

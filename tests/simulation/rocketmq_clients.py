@@ -1,6 +1,6 @@
-"""A RocketMQ producer of simulated brokers: messages for now and for later, and half messages with check-backs.
+"""RocketMQ clients of simulated brokers: a producer of messages for now and for later and of half messages, a consumer.
 
-It asks any name server for the route, and sends to that broker. A send without an answer is not repeated; the next one
+They ask any name server for the route, and talk to that broker. A send without an answer is not repeated; the next one
 has another body.
 """
 
@@ -14,26 +14,28 @@ from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.bodies import HeartbeatData, ProducerData
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.json import fastjson
-from duolog.protocol.rocketmq.messages import message
+from duolog.protocol.rocketmq.messages import flags, message
 from duolog.protocol.rocketmq.messages.message_id import parse_message_id
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-from tests.simulation.history import SHARED
+from tests.simulation.history import ROCKETMQ, SHARED
 from tests.simulation.kafka_clients import REQUEST_S, Setting, Unanswered
 
 NAMESRV: Final = 9876
 PRODUCER_GROUP: Final = "shop"
+CONSUMER_GROUP: Final = "billing"
 COMMIT, ROLL_BACK = 8, 12
 OK: Final = 0
+PULLED: Final = {OK, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}
 BEAT_S: Final = 1.0
 DELAYS_MS: Final = {"later": (100, 8_000), "far": (2_000, 25_000)}
 RECALLED_SHARE: Final = 0.15
 
 
 class Connection(asyncio.Protocol):
-    """One connection, which answers check-backs with the verdicts of `Sender`."""
+    """One connection. Check-backs go to the client."""
 
-    def __init__(self, sender: "Sender") -> None:
-        self._sender = sender
+    def __init__(self, client: "RocketMQClient") -> None:
+        self._client = client
         self._frames = FrameReader(1 << 24)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._numbers = count(1)
@@ -57,7 +59,7 @@ class Connection(asyncio.Protocol):
                 if waiting is not None and not waiting.done():
                     waiting.set_result(command)
             elif command.code == RequestCode.CHECK_TRANSACTION_STATE:
-                self._sender.checked(self, command)
+                self._client.checked(self, command)
 
     async def ask(self, code: int, body: bytes = b"", **fields: object) -> RemotingCommand:
         number = next(self._numbers)
@@ -74,39 +76,27 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
 
-class Sender:
-    """One producer."""
+class RocketMQClient:
+    """A client with a connection to the broker that the route names."""
 
-    def __init__(self, setting: Setting, name: str) -> None:
-        self.setting, self.history, self.random, self.name = setting, setting.history, setting.random, name
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.history, self.random = setting, setting.history, setting.random
         self._connection: Connection | None = None
-        self._verdicts: dict[bytes, int] = {}
-        self._bodies = count(1)
-        self._beat_s = 0.0
-        self._handles: list[tuple[bytes, str]] = []  # Delayed messages that may be recalled.
 
-    async def run(self) -> None:
-        """Send until the simulation is over, and then stay for the check-backs of half messages."""
-        while True:
-            try:
-                async with asyncio.timeout(REQUEST_S):
-                    connection = await self._connected()
-                    await self._beat(connection)
-                    if not self.setting.is_over:
-                        await self._send(connection)
-                        if self._handles and self.random.random() < RECALLED_SHARE:
-                            await self._recall(connection)
-            except (OSError, TimeoutError, Unanswered):
-                self.leave()
-                await asyncio.sleep(self.random.uniform(0.02, 0.3))
-            await asyncio.sleep(self.random.uniform(0, 0.2))
+    def checked(self, connection: Connection, command: Any) -> None:
+        """Take a check-back."""
 
     def leave(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    async def _connected(self) -> Connection:
+    async def pause(self) -> None:
+        """Wait before another broker is asked."""
+        self.leave()
+        await asyncio.sleep(self.random.uniform(0.02, 0.3))
+
+    async def connected(self) -> Connection:
         if self._connection is None or self._connection.is_lost:
             loop, host = asyncio.get_running_loop(), self.random.choice(self.setting.hosts)
             _, names = await loop.create_connection(lambda: Connection(self), host, NAMESRV)
@@ -119,17 +109,43 @@ class Sender:
                 raise Unanswered("no route")
             address = found[1].decode(), int(found[2])
             _, self._connection = await loop.create_connection(lambda: Connection(self), *address)
-            self._beat_s = 0.0
         return self._connection
+
+
+class Sender(RocketMQClient):
+    """One producer."""
+
+    def __init__(self, setting: Setting, name: str) -> None:
+        super().__init__(setting)
+        self.name = name
+        self._verdicts: dict[bytes, int] = {}
+        self._bodies = count(1)
+        self._beaten: tuple[Connection, float] | None = None  # The connection and time of the last heartbeat.
+        self._handles: list[tuple[bytes, str]] = []  # Delayed messages that may be recalled.
+
+    async def run(self) -> None:
+        """Send until the simulation is over, and then stay for the check-backs of half messages."""
+        while True:
+            try:
+                async with asyncio.timeout(REQUEST_S):
+                    connection = await self.connected()
+                    await self._beat(connection)
+                    if not self.setting.is_over:
+                        await self._send(connection)
+                        if self._handles and self.random.random() < RECALLED_SHARE:
+                            await self._recall(connection)
+            except (OSError, TimeoutError, Unanswered):
+                await self.pause()
+            await asyncio.sleep(self.random.uniform(0, 0.2))
 
     async def _beat(self, connection: Connection) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._beat_s > BEAT_S:
+        if self._beaten is None or self._beaten[0] is not connection or now_s - self._beaten[1] > BEAT_S:
             data = HeartbeatData(client_id=self.name, producer_data_set=[ProducerData(group_name=PRODUCER_GROUP)])
             answered = await connection.ask(RequestCode.HEART_BEAT, fastjson.write(data))
             if answered.code != OK:
                 raise Unanswered(f"code {answered.code}")  # A standby; the next route names the owner.
-            self._beat_s = now_s
+            self._beaten = connection, now_s
 
     async def _send(self, connection: Connection) -> None:
         body = f"{self.name}-{next(self._bodies)}".encode()
@@ -159,6 +175,7 @@ class Sender:
         elif kind in DELAYS_MS or self._verdicts[body] == COMMIT:
             self.history.stored(body, None)
         if kind in DELAYS_MS:
+            self.history.delayed(body, int(sent.ext["queueId"]), due_ms, self.setting.clock.mono_ms())
             self._handles.append((body, sent.ext["recallHandle"]))
         if kind == "half" and self.random.random() < 0.5:
             self._end(connection, body, int(sent.ext["queueOffset"]), position, is_check=False)
@@ -187,3 +204,65 @@ class Sender:
         if body in self._verdicts:
             offset, position = int(command.ext["tranStateTableOffset"]), int(command.ext["commitLogOffset"])
             self._end(connection, body, offset, position, is_check=True)
+
+
+class Consumer(RocketMQClient):
+    """Pulls both queues, and commits how far it has read."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.offsets = [0, 0]
+        self._committed = [0, 0]  # What was answered.
+
+    async def run(self) -> None:
+        while not self.setting.is_over:
+            for queue_id in (0, 1):
+                await self.read(queue_id)
+            if self.random.random() < 0.2:
+                await self._commit(self.random.randrange(2))
+            await asyncio.sleep(self.random.uniform(0, 0.2))
+        self.leave()
+
+    async def read(self, queue_id: int) -> int:
+        """Pull what is there; return how many offsets that were."""
+        before = self.offsets[queue_id]
+        found = await self._ask(
+            RequestCode.PULL_MESSAGE, consumerGroup=CONSUMER_GROUP, topic=SHARED, queueId=queue_id,
+            queueOffset=before, maxMsgNums=32, sysFlag=flags.PULL_SUBSCRIPTION, commitOffset=0,
+            suspendTimeoutMillis=0, subVersion=0, subscription="*",
+        )  # fmt: skip
+        if found is None:
+            return 0
+        if found.code not in PULLED:
+            if found.code == ResponseCode.PULL_OFFSET_MOVED:
+                self.history.violations.append(f"offset {before} of queue {queue_id} has moved: {found.ext}")
+            await self.pause()
+            return 0
+        for each in message.decode_all(found.body) if found.code == OK else ():
+            place = SHARED, queue_id, each.queue_offset
+            self.history.saw(ROCKETMQ, place, 0, bytes(each.body), self.setting.decided_ms)
+        self.offsets[queue_id] = int(found.ext["nextBeginOffset"])
+        return self.offsets[queue_id] - before
+
+    async def _commit(self, queue_id: int) -> None:
+        """Commit the offset of a queue; the group's position never goes back behind what was answered."""
+        place = {"consumerGroup": CONSUMER_GROUP, "topic": SHARED, "queueId": queue_id}
+        offset = self.offsets[queue_id]
+        answer = await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, **place, commitOffset=offset)
+        if answer is not None and answer.code == OK:
+            self._committed[queue_id] = offset
+        answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, **place)
+        if answer is not None and answer.code in (OK, ResponseCode.QUERY_NOT_FOUND):
+            found = int(answer.ext["offset"]) if answer.code == OK else -1
+            if found < self._committed[queue_id] and self._committed[queue_id]:
+                self.history.violations.append(
+                    f"offset {self._committed[queue_id]} of queue {queue_id} was committed, and is {found}"
+                )
+
+    async def _ask(self, code: int, **fields: object) -> RemotingCommand | None:
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                return await (await self.connected()).ask(code, **fields)
+        except (OSError, TimeoutError, Unanswered):
+            await self.pause()
+            return None

@@ -3,17 +3,22 @@
     simulate(seed)          raises AssertionError with what was violated; the same seed gives the same history
 
 Two to four brokers share a log in an object store. Machines are killed, paused, cut off, lose their power or their
-disk; the store is slow, refuses, repeats and loses answers. Then all faults end, and `history.py` checks that nothing
-that was acknowledged is lost, doubled, early or somewhere else.
+disk; the store is slow, refuses, repeats and loses answers. In half of the seeds the machines' clocks differ: wall
+clocks are wrong by minutes and jump, and monotonic clocks differ in their rates by as much as the owner's lease allows
+(`store/shared/lease.py`). Then all faults end, and `history.py` checks that nothing that was acknowledged is lost,
+doubled, early, late, out of order or somewhere else.
 
 Tables of delayed messages, and the objects of the log, are as small and as short-lived as they can be: tables are
 written, merged and removed, slots are compacted, and orphans are deleted many times in each simulation.
 """
 
 import asyncio
+import gc
+import math
 import random
 import secrets
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -24,15 +29,15 @@ from duolog.delay.tables import tables
 from duolog.delay.tree import tombstone_job
 from duolog.store.shared.files import named_files
 from duolog.store.shared.options import SharedOptions
-from tests.kit.clock import ManualClock
+from tests.kit.clock import HostClock, ManualClock
 from tests.kit.disk import CrashDisk
-from tests.kit.hosts import HostLoop, run_hosts
+from tests.kit.hosts import Process, run_hosts, running_loop
+from tests.kit.machines import Machine
 from tests.kit.object_store import SimulatedBucket, StoreFaults
-from tests.simulation.brokers import Machine
-from tests.simulation.history import LOCAL, SHARED, History
+from tests.simulation.history import LATE_MS, LOCAL, SHARED, History
 from tests.simulation.kafka_clients import Client, Producer, Reader, Setting, TransactionalProducer, create_topics
 from tests.simulation.replacing import Replacement, replaced
-from tests.simulation.rocketmq_clients import Sender
+from tests.simulation.rocketmq_clients import Consumer, RocketMQClient, Sender
 
 OPTIONS = Options(
     store=StoreSection(flush="shared", reserve_bytes=0, spare_bytes=0, checkpoint_bytes=64 << 10),
@@ -59,7 +64,13 @@ SEEDED: Final[list[Replacement]] = [  # The names that brokers choose.
 ]
 CHAOS_S = 12
 SETTLE_S = 60
-LATE_MS = 2_000  # A message that was cancelled would be delivered within this time after it was due.
+# A half message that was stored while the wall clock was ahead is checked back once the clock shows that time again.
+READ_S = SETTLE_S + 2 * 180
+# A request that was sent before a fault of the store ended may wait for its time-out, and for its next attempt.
+AFTER_FAULTS_MS = 6_000
+GAINED_PPM = 50_000  # Two clocks differ by less than a tenth.
+AHEAD_MS = (0, 2_000, 180_000)  # A wall clock is wrong by this at most.
+FAULTS = ("kill", "stop", "pause", "clients", "store", "heal", "faults", "slow", "power", "disk")
 TOPICS = {SHARED: {"flush.mode": "shared"}, LOCAL: {"flush.mode": "sync"}}
 
 
@@ -67,26 +78,31 @@ def simulate(seed: int) -> History:
     """Run one seed. Raises AssertionError."""
     clock, chance = ManualClock(), random.Random(seed)
     random.seed(seed)  # The brokers choose the queue of a retry, and back-off times, by it.
-    with replaced([*SMALL, *SEEDED]):
-        return run_hosts(_run(clock, chance), clock, chance.randrange(1 << 32))
+    gc.disable()  # Coroutines of killed processes are closed after the run: what they do then would change it.
+    try:
+        with replaced([*SMALL, *SEEDED]):
+            return run_hosts(_run(clock, chance), clock, chance.randrange(1 << 32))
+    finally:
+        gc.enable()
 
 
 async def _run(clock: ManualClock, chance: random.Random) -> History:
     bucket = SimulatedBucket(chance.randrange(1 << 32))
     hosts = [f"10.0.0.{number}" for number in range(1, chance.randrange(3, 6))]
-    machines = [Machine(OPTIONS, clock, bucket, host) for host in hosts]
+    differ = chance.random() < 0.5
+    machines = [Machine(OPTIONS, _clock(clock, chance) if differ else HostClock(clock), bucket, host) for host in hosts]
     for machine in machines:
         machine.start()
     history = History()
-    setting = Setting(hosts, clock, history, random.Random(chance.randrange(1 << 32)))
+    setting = Setting(hosts, clock, history, random.Random(chance.randrange(1 << 32)), machines)
     await create_topics(setting, TOPICS)
-    clients: list[Sender | Client] = [
-        Sender(setting, "rocketmq"), TransactionalProducer(setting, "transactional", SHARED),
+    clients: list[RocketMQClient | Client] = [
+        Sender(setting, "rocketmq"), Consumer(setting), TransactionalProducer(setting, "transactional", SHARED),
         *(kind(setting, name) for name in TOPICS for kind in (Producer, Reader)),
     ]  # fmt: skip
     tasks = [asyncio.create_task(each.run()) for each in clients]
-    await _disturb(machines, chance)
-    await _heal(machines)
+    await _disturb(setting, chance, (*FAULTS, "clock") if differ else FAULTS)
+    _heal(setting)
     count = history.acknowledged
     for _ in range(SETTLE_S):
         if history.acknowledged > count + 10:
@@ -98,56 +114,55 @@ async def _run(clock: ManualClock, chance: random.Random) -> History:
     for task in done:
         task.result()  # Raises what ended a client.
     assert len(done) == len(tasks) - 1, "a client does not get an answer"
-    await _read_the_rest(Reader(setting, SHARED), history)
+    await _read_the_rest(setting)
     for machine in machines:
         machine.kill()
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, HostLoop)
-    found = [*history.check(), *(failure for each in machines for failure in each.failures), *loop.errors]
+    failures = [failure for each in machines for failure in each.failures]
+    found = [*history.check(), *failures, *running_loop().errors]
     assert not found, f"{len(found)} violations: " + "; ".join(found[:3])
     return history
 
 
-async def _disturb(machines: list[Machine], chance: random.Random) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, HostLoop)
-    end_s = loop.time() + CHAOS_S
-    while loop.time() < end_s:
+def _clock(true: ManualClock, chance: random.Random) -> HostClock:
+    return HostClock(true, chance.randrange(-GAINED_PPM, GAINED_PPM + 1), _ahead_ms(chance))
+
+
+def _ahead_ms(chance: random.Random) -> int:
+    most_ms = chance.choice(AHEAD_MS)
+    return chance.randrange(-most_ms, most_ms + 1)
+
+
+async def _disturb(setting: Setting, chance: random.Random, kinds: Sequence[str]) -> None:
+    end_ms = setting.clock.mono_ms() + CHAOS_S * 1_000
+    while setting.clock.mono_ms() < end_ms:
         await asyncio.sleep(chance.uniform(0.1, 2))
-        _happen(loop, chance.choice(machines), chance)
+        machine = chance.choice(setting.machines)
+        if machine.process is None:
+            machine.start()
+        else:
+            _happen(setting, machine, machine.process, chance.choice(kinds), chance)
 
 
-def _happen(loop: HostLoop, machine: Machine, chance: random.Random) -> None:
+def _happen(setting: Setting, machine: Machine, process: Process, what: str, chance: random.Random) -> None:
     """Let something happen to a machine."""
-    what = chance.choice(("kill", "stop", "pause", "clients", "store", "heal", "faults", "slow", "power", "disk"))
-    if machine.process is None:
-        machine.start()
-        return
     match what:
         case "kill":
             machine.kill()
-        case "stop" if machine.broker is not None and machine.process.is_running:
+        case "stop" if machine.broker is not None and process.is_running:
             machine.broker.end("asked by the simulation")
         case "pause":
-            machine.process.pause(chance.uniform(0.1, 15))
+            process.pause(chance.uniform(0.1, 15))
         case "clients":
-            loop.network.cut(machine.host)
-        case "store":
-            machine.faults.is_cut = True
+            running_loop().network.cut(machine.host)
+        case "clock":
+            machine.clock.ahead_ms = _ahead_ms(chance)
+            calm_ms = setting.calm_mono_ms.get(machine.host, 0)
+            setting.calm_mono_ms[machine.host] = max(calm_ms, setting.clock.mono_ms())
         case "heal":
-            loop.network.heal(machine.host)
-            _replace(machine.faults, StoreFaults())
-        case "faults":
-            _replace(
-                machine.faults,
-                StoreFaults(
-                    conflict=chance.uniform(0, 0.2), busy=chance.uniform(0, 0.2), lost_answer=chance.uniform(0, 0.1),
-                    lost_request=chance.uniform(0, 0.05), late_request=chance.uniform(0, 0.05), repeated=0.2,
-                    stale_list=0.2, timeout_ms=chance.choice((200, 1_000, 5_000)),
-                ),
-            )  # fmt: skip
-        case "slow":
-            machine.faults.latency_ms = (500, 2_500)
+            _heal_one(setting, machine)
+        case "store" | "faults" | "slow":
+            setting.calm_mono_ms[machine.host] = math.inf
+            _begin_faults(machine.faults, what, chance)
         case "power":
             machine.kill()
             machine.disk = machine.disk.after_power_cut(chance.randrange(1 << 32))
@@ -156,29 +171,53 @@ def _happen(loop: HostLoop, machine: Machine, chance: random.Random) -> None:
             machine.disk = CrashDisk()
 
 
+def _begin_faults(faults: StoreFaults, what: str, chance: random.Random) -> None:
+    match what:
+        case "store":
+            faults.is_cut = True
+        case "slow":
+            faults.latency_ms = (500, 2_500)
+        case "faults":
+            _replace(
+                faults,
+                StoreFaults(
+                    conflict=chance.uniform(0, 0.2), busy=chance.uniform(0, 0.2), lost_answer=chance.uniform(0, 0.1),
+                    lost_request=chance.uniform(0, 0.05), late_request=chance.uniform(0, 0.05), repeated=0.2,
+                    stale_list=0.2, timeout_ms=chance.choice((200, 1_000, 5_000)),
+                ),
+            )  # fmt: skip
+
+
 def _replace(faults: StoreFaults, new: StoreFaults) -> None:
     """Change the faults of a running machine, which has this object."""
     vars(faults).update(vars(new))
 
 
-async def _heal(machines: list[Machine]) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, HostLoop)
-    for machine in machines:
-        loop.network.heal(machine.host)
-        _replace(machine.faults, StoreFaults())
+def _heal(setting: Setting) -> None:
+    """End all faults; NTP sets the clocks right."""
+    for machine in setting.machines:
+        _heal_one(setting, machine)
+        machine.clock.ahead_ms = 0
         machine.restarts = True
         if machine.process is None:
             machine.start()
 
 
-async def _read_the_rest(reader: Reader, history: History) -> None:
+def _heal_one(setting: Setting, machine: Machine) -> None:
+    running_loop().network.heal(machine.host)
+    _replace(machine.faults, StoreFaults())
+    setting.calm_mono_ms[machine.host] = setting.clock.mono_ms() + AFTER_FAULTS_MS
+
+
+async def _read_the_rest(setting: Setting) -> None:
     """Read the topic from its start until everything is there that must be, and a while longer."""
-    for turn in range(SETTLE_S):
-        for partition in (0, 1):
-            while await reader.read(partition):
-                pass
-        now_ms = reader.setting.clock.now_ms()
-        if turn > 10 and not history.unseen() and now_ms > history.last_due_ms + LATE_MS:
+    history, readers = setting.history, (Reader(setting, SHARED), Consumer(setting))
+    for turn in range(READ_S):
+        for reader in readers:
+            for partition in (0, 1):
+                while await reader.read(partition):
+                    pass
+        # A message that was cancelled would be delivered soon after it was due, too.
+        if turn > 10 and not history.unseen() and setting.clock.now_ms() > history.last_due_ms + 2 * LATE_MS:
             return
         await asyncio.sleep(1)

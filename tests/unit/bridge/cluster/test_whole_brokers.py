@@ -1,4 +1,4 @@
-"""Whole brokers of one stream in virtual time (`tests/simulation/brokers.py`): takeovers, standbys, chaos."""
+"""Whole brokers of one stream in virtual time (`tests/kit/machines.py`): takeovers, standbys, chaos."""
 
 import asyncio
 import struct
@@ -12,12 +12,12 @@ from duolog.bridge.cluster.membership import OwnershipLost
 from duolog.bridge.config import DelayOptions, Options, SecurityOptions
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.rocketmq.messages.message import Message
-from tests.kit.clock import ManualClock
+from tests.kit.clock import HostClock, ManualClock
 from tests.kit.hosts import run_hosts
 from tests.kit.kafka_frames import answer_of, frame_of
+from tests.kit.machines import OPTIONS, PORTS, Machine, SimulatedBroker
 from tests.kit.object_store import SimulatedBucket
 from tests.kit.rows import first_in_unit
-from tests.simulation.brokers import OPTIONS, PORTS, Machine, SimulatedBroker
 from tests.simulation.whole_brokers import simulate
 
 
@@ -26,7 +26,7 @@ def run_machines(main: Callable[..., Coroutine[object, object, None]], options: 
 
     async def checked() -> None:
         bucket = SimulatedBucket(3)
-        machines = [Machine(options, clock, bucket, f"10.0.0.{number}") for number in (1, 2)]
+        machines = [Machine(options, HostClock(clock), bucket, f"10.0.0.{number}") for number in (1, 2)]
         await main(*machines)
         for each in machines:
             each.kill()
@@ -80,7 +80,9 @@ def test_a_deposed_broker_accepts_connections_on_all_ports_until_it_begins_again
 def test_broker_of_a_new_stream_without_any_user_is_refused_before_it_is_ready(tmp_path: Path) -> None:
     security = SecurityOptions(enabled=True, secret_key_file=str(tmp_path / "security.key"))
     clock = ManualClock()
-    machine = Machine(msgspec.structs.replace(OPTIONS, security=security), clock, SimulatedBucket(1), "10.0.0.1")
+    machine = Machine(
+        msgspec.structs.replace(OPTIONS, security=security), HostClock(clock), SimulatedBucket(1), "10.0.0.1"
+    )
 
     async def main() -> None:
         machine.start()

@@ -1,10 +1,11 @@
 """Whole brokers of one stream in one process: `SharedBroker` on hosts, disks and an object store that are simulated.
 
-    broker = Machine(world, "10.0.0.1")
-    broker.start()                    # a standby, or the owner; begins again by itself when it was deposed
-    broker.process.pause(5)
-    broker.kill()
-    broker.disk = CrashDisk()         # before `start`: the machine is lost
+    machine = Machine(options, HostClock(clock), bucket, "10.0.0.1")
+    machine.start()                   # a standby, or the owner; begins again by itself when it was deposed
+    machine.process.pause(5)
+    machine.kill()
+    machine.disk = CrashDisk()        # before `start`: the machine is lost
+    machine.clock.ahead_ms = 60_000   # its wall clock is set to another time
 
 What a broker is in production runs here, but for threads (syncs end 1 ms after they began), sockets and real files.
 """
@@ -25,7 +26,7 @@ from duolog.store.files import Files
 from duolog.store.log.commitlog import SyncTask
 from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry, ObjectStore
 from duolog.store.store import Store
-from tests.kit.clock import ManualClock
+from tests.kit.clock import HostClock
 from tests.kit.disk import CrashDisk
 from tests.kit.hosts import Port, Process
 from tests.kit.object_store import SimulatedBucket, SimulatedObjects, StoreFaults
@@ -41,7 +42,8 @@ OPTIONS: Final = Options(
 class SimulatedBroker(SharedBroker):
     """A broker of a stream, on a simulated host."""
 
-    def __init__(self, options: Options, clock: ManualClock, host: str, disk: CrashDisk, objects: ObjectStore) -> None:
+    def __init__(self, options: Options, clock: HostClock, host: str, disk: CrashDisk, objects: ObjectStore) -> None:
+        self.decided_ms = 0  # The wall time at which this broker has last decided something as the owner.
         self._host, self._disk, self._given_objects = host, disk, objects
         super().__init__(options, clock, asyncio.get_running_loop())
         self.watchdog.seconds = lambda: clock.mono_us() / 1e6
@@ -61,6 +63,11 @@ class SimulatedBroker(SharedBroker):
 
     def _open_files(self) -> Files:
         return self._disk
+
+    def _end_turn(self) -> None:
+        super()._end_turn()
+        if self._is_open:
+            self.decided_ms = max(self.decided_ms, self.clock.now_ms())
 
     def start_store_threads(self) -> None:
         self._flusher = cast(Any, LoopFlusher(self.store, self.server.flush))
@@ -136,37 +143,55 @@ def _retrieved(task: asyncio.Task[Any]) -> None:
 class Machine:
     """A host with a disk, on which a broker runs or not."""
 
-    def __init__(self, options: Options, clock: ManualClock, bucket: SimulatedBucket, host: str) -> None:
+    def __init__(self, options: Options, clock: HostClock, bucket: SimulatedBucket, host: str) -> None:
+        self.clock = clock
         self.host, self.disk, self.faults = host, CrashDisk(), StoreFaults()
         self.process: Process | None = None
         self.broker: SimulatedBroker | None = None
         self.failures: list[str] = []  # What must not happen to a broker: internal errors, and bugs in requests.
         self.deposed = 0
         self.restarts = False  # A broker that has stopped in order is started again.
-        self._options, self._clock, self._bucket = options, clock, bucket
+        self._decided_ms = 0  # Of brokers that have ended.
+        self._serving_since_mono_ms = 0  # Since when the broker serves clients, if it does.
+        self._options, self._bucket = options, bucket
 
     @property
     def is_owner(self) -> bool:
         return self.process is not None and self.process.is_running and self.broker is not None and self.broker.is_owner
 
+    @property
+    def served_ms(self) -> int:
+        """How long its broker has been the owner, by its own clock; 0 for a standby."""
+        return self.clock.mono_ms() - self._serving_since_mono_ms if self.is_owner else 0
+
+    @property
+    def decided_ms(self) -> int:
+        """The latest wall time at which it has decided something as the owner."""
+        return max(self._decided_ms, 0 if self.broker is None else self.broker.decided_ms)
+
     def start(self) -> None:
         assert self.process is None, "it runs"
         self.disk = self.disk.after_kill()
-        process = self.process = Process(self.host)
+        process = self.process = Process(self.host, self.clock)
         process.start(self._serve()).add_done_callback(partial(self._ended, process), context=Context())
 
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
             self._note_faults()
+        self._decided_ms = self.decided_ms
         self.process = self.broker = None
 
     async def _serve(self) -> None:
         objects = Outside(self._bucket.client(self.host, self.faults))
-        broker = self.broker = SimulatedBroker(self._options, self._clock, self.host, self.disk, objects)
+        broker = self.broker = SimulatedBroker(self._options, self.clock, self.host, self.disk, objects)
+        broker.on_open = self._serves
         await broker.start()
         await broker.ended
         await broker.stop()
+
+    def _serves(self) -> None:
+        self._serving_since_mono_ms = self.clock.mono_ms()
 
     def _ended(self, process: Process, task: asyncio.Task[None]) -> None:
         if process is not self.process:
