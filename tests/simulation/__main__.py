@@ -18,6 +18,7 @@ from tests.kit.loop import run
 from tests.kit.shared_chaos import chaos
 from tests.kit.shared_nodes import World
 from tests.simulation.planted_bugs import LOG_BUGS
+from tests.simulation.planted_client_bugs import CLIENT_BUGS
 from tests.simulation.planted_file_bugs import ORPHAN_BUGS, TABLE_BUGS
 from tests.simulation.replacing import replaced
 from tests.simulation.whole_brokers import simulate as simulate_brokers
@@ -30,7 +31,7 @@ def simulate_logs(seed: int) -> None:
 
 SIMULATIONS: Final[dict[str, Callable[[int], None]]] = {"logs": simulate_logs, "brokers": simulate_brokers}
 
-BUGS: Final = {"logs": LOG_BUGS | ORPHAN_BUGS, "brokers": LOG_BUGS | ORPHAN_BUGS | TABLE_BUGS}
+BUGS: Final = {"logs": LOG_BUGS | ORPHAN_BUGS, "brokers": LOG_BUGS | ORPHAN_BUGS | TABLE_BUGS | CLIENT_BUGS}
 
 
 def fails(simulate: Callable[[int], None], seed: int) -> str:
