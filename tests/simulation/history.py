@@ -169,3 +169,37 @@ class History:
                     found.append(f"{value!r} is behind {before!r} in partition {partition}")
                 last[producer, partition] = value
         return found
+
+
+class Positions:
+    """The committed offsets of a consumer's group, by partition: they never go back behind what was answered.
+
+    A commit without an answer may be done much later, by a broker that was paused, after a higher offset was committed.
+    So the consumer then goes on with another group.
+    """
+
+    def __init__(self, history: History, name: str) -> None:
+        self._history, self._name, self._number = history, name, 0
+        self._answered: dict[int, int] = {}
+        self._is_waiting = False  # For the answer to a commit.
+
+    @property
+    def group(self) -> str:
+        return f"{self._name}-{self._number}"
+
+    def committing(self) -> str:
+        """Return the group in which an offset may be committed now."""
+        if self._is_waiting:
+            self._number += 1
+            self._answered.clear()
+        self._is_waiting = True
+        return self.group
+
+    def answered(self, offsets: dict[int, int]) -> None:
+        self._is_waiting = False
+        self._answered |= offsets
+
+    def found(self, partition: int, offset: int) -> None:
+        answered = self._answered.get(partition, -1)
+        if offset < answered:
+            self._history.violations.append(f"{self.group}: offset {answered} of {partition} went back to {offset}")

@@ -17,13 +17,12 @@ from duolog.protocol.kafka.record_reader import records
 from tests.kit.clock import ManualClock
 from tests.kit.kafka_frames import answer_of, frame_of
 from tests.kit.machines import Machine
-from tests.simulation.history import KAFKA, LATE_MS, SHARED, History
+from tests.simulation.history import KAFKA, LATE_MS, SHARED, History, Positions
 from tests.unit.bridge.batches import batch
 
 REQUEST_S: Final = 3.0
 BACKOFF_S: Final = (0.02, 0.3)
 PORT: Final = 9092
-GROUP: Final = "readers"
 CONTROL_BIT, TRANSACTIONAL_BIT = 0x20, 0x10
 IN_FLIGHT: Final = 4  # Batches of an idempotent producer at a time; Kafka's brokers know repetitions of the last five.
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -314,7 +313,7 @@ class Reader(Client):
         super().__init__(setting)
         self.topic = topic
         self.offsets = [0, 0]
-        self._committed = [0, 0]  # What was answered.
+        self._positions = Positions(self.history, f"readers-of-{topic}")
 
     async def run(self) -> None:
         while not self.setting.is_over:
@@ -375,31 +374,25 @@ class Reader(Client):
             self.offsets[partition] = max(self.offsets[partition], last + 1)
 
     async def _commit(self) -> None:
-        tried = [*self.offsets]
-        topics = [
-            {
-                "name": self.topic,
-                "partitions": [
-                    {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1}
-                    for index, offset in enumerate(tried)
-                ],
-            }
-        ]
+        """Look at the group's offsets, which never go back behind what was answered, and commit."""
         try:
-            answer = await self.ask(
-                ApiKey.OFFSET_COMMIT, 8, group_id=GROUP, generation_id_or_member_epoch=-1, topics=topics
-            )
-            if {each.error_code for each in answer.topics[0].partitions} == {ErrorCode.none}:
-                self._committed = tried
             asked = [{"name": self.topic, "partition_indexes": (0, 1)}]
-            answer = await self.ask(ApiKey.OFFSET_FETCH, 7, group_id=GROUP, topics=asked)
+            answer = await self.ask(ApiKey.OFFSET_FETCH, 7, group_id=self._positions.group, topics=asked)
+            if answer.error_code is ErrorCode.none:
+                for index, each in enumerate(answer.topics[0].partitions):
+                    self._positions.found(index, each.committed_offset)
+                await self._commit_to([*self.offsets])
         except Unanswered:
             await self.pause()
-            return
-        if answer.error_code is ErrorCode.none:
-            self._check([each.committed_offset for each in answer.topics[0].partitions])
 
-    def _check(self, found: list[int]) -> None:
-        for partition, (offset, committed) in enumerate(zip(found, self._committed, strict=True)):
-            if offset < committed:
-                self.history.violations.append(f"offset {committed} of {partition} was committed, and is {offset}")
+    async def _commit_to(self, offsets: list[int]) -> None:
+        partitions = [
+            {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1}
+            for index, offset in enumerate(offsets)
+        ]
+        topics, group = [{"name": self.topic, "partitions": partitions}], self._positions.committing()
+        answer = await self.ask(
+            ApiKey.OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics
+        )
+        if {each.error_code for each in answer.topics[0].partitions} == {ErrorCode.none}:
+            self._positions.answered(dict(enumerate(offsets)))

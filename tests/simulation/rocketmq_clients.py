@@ -17,12 +17,11 @@ from duolog.protocol.rocketmq.json import fastjson
 from duolog.protocol.rocketmq.messages import flags, message
 from duolog.protocol.rocketmq.messages.message_id import parse_message_id
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-from tests.simulation.history import ROCKETMQ, SHARED
+from tests.simulation.history import ROCKETMQ, SHARED, Positions
 from tests.simulation.kafka_clients import REQUEST_S, Setting, Unanswered
 
 NAMESRV: Final = 9876
 PRODUCER_GROUP: Final = "shop"
-CONSUMER_GROUP: Final = "billing"
 COMMIT, ROLL_BACK = 8, 12
 OK: Final = 0
 PULLED: Final = {OK, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}
@@ -212,14 +211,14 @@ class Consumer(RocketMQClient):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.offsets = [0, 0]
-        self._committed = [0, 0]  # What was answered.
+        self._positions = Positions(self.history, "billing")
 
     async def run(self) -> None:
         while not self.setting.is_over:
             for queue_id in (0, 1):
                 await self.read(queue_id)
             if self.random.random() < 0.2:
-                await self._commit(self.random.randrange(2))
+                await self._commit()
             await asyncio.sleep(self.random.uniform(0, 0.2))
         self.leave()
 
@@ -227,7 +226,7 @@ class Consumer(RocketMQClient):
         """Pull what is there; return how many offsets that were."""
         before = self.offsets[queue_id]
         found = await self._ask(
-            RequestCode.PULL_MESSAGE, consumerGroup=CONSUMER_GROUP, topic=SHARED, queueId=queue_id,
+            RequestCode.PULL_MESSAGE, consumerGroup=self._positions.group, topic=SHARED, queueId=queue_id,
             queueOffset=before, maxMsgNums=32, sysFlag=flags.PULL_SUBSCRIPTION, commitOffset=0,
             suspendTimeoutMillis=0, subVersion=0, subscription="*",
         )  # fmt: skip
@@ -244,20 +243,20 @@ class Consumer(RocketMQClient):
         self.offsets[queue_id] = int(found.ext["nextBeginOffset"])
         return self.offsets[queue_id] - before
 
-    async def _commit(self, queue_id: int) -> None:
-        """Commit the offset of a queue; the group's position never goes back behind what was answered."""
-        place = {"consumerGroup": CONSUMER_GROUP, "topic": SHARED, "queueId": queue_id}
+    async def _commit(self) -> None:
+        """Look at the group's offsets, which never go back behind what was answered, and commit one."""
+        for queue_id in (0, 1):
+            place = {"consumerGroup": self._positions.group, "topic": SHARED, "queueId": queue_id}
+            answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, **place)
+            if answer is None or answer.code not in (OK, ResponseCode.QUERY_NOT_FOUND):
+                return
+            self._positions.found(queue_id, int(answer.ext["offset"]) if answer.code == OK else -1)
+        queue_id = self.random.randrange(2)
+        place = {"consumerGroup": self._positions.committing(), "topic": SHARED, "queueId": queue_id}
         offset = self.offsets[queue_id]
         answer = await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, **place, commitOffset=offset)
         if answer is not None and answer.code == OK:
-            self._committed[queue_id] = offset
-        answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, **place)
-        if answer is not None and answer.code in (OK, ResponseCode.QUERY_NOT_FOUND):
-            found = int(answer.ext["offset"]) if answer.code == OK else -1
-            if found < self._committed[queue_id] and self._committed[queue_id]:
-                self.history.violations.append(
-                    f"offset {self._committed[queue_id]} of queue {queue_id} was committed, and is {found}"
-                )
+            self._positions.answered({queue_id: offset})
 
     async def _ask(self, code: int, **fields: object) -> RemotingCommand | None:
         try:
