@@ -55,6 +55,7 @@ RATE, CPU = "messages/s", "broker CPU us/message"
 COMMITS, COMMIT_CPU = "commits/s", "broker CPU us/commit"
 MEAN, P99, SECONDS = "mean ms", "p99 ms", "seconds"
 P99_ALONE, P99_BESIDE, OF_ALONE = "p99 ms alone", "p99 ms beside", "beside, of alone"
+CORE_ALONE, CORE_BESIDE = "broker's share of a core alone", "broker's share of a core beside"
 LOWER, UPPER = "of alone, a quarter of the pairs below", "of alone, a quarter of the pairs above"
 IDLE_MB, LOADED_MB = "idle MB", "MB after the messages"
 SEND_LOADS = 3
@@ -397,20 +398,32 @@ def beside_noisy(name: str, title: str, noise: noisy.Noise, *, is_apart: bool = 
         phases = noisy.Phases()
         with a_topic(ground) as quiet, a_topic(ground) as loud:
 
-            def each_ms() -> list[float]:
-                found: list[float] = ground.loads.call("paced_sends", ground.broker, quiet, **sends)["each_ms"]
-                return found
+            def phase() -> noisy.Phase:
+                cpu_before_s, begun_s = cpu_s(ground.broker), time.monotonic()
+                each_ms = ground.loads.call("paced_sends", ground.broker, quiet, **sends)["each_ms"]
+                share = (cpu_s(ground.broker) - cpu_before_s) / (time.monotonic() - begun_s)
+                return noisy.Phase(each_ms, share)
 
-            each_ms()  # The JVM and the broker's caches are cold.
+            phase()  # The JVM and the broker's caches are cold.
             for _ in range(noisy.PAIRS * ground.scale.rounds):
-                phases.alone.append(each_ms())
+                phases.alone.append(phase())
                 with noise(ground.loads, ground.broker, loud, noisy.PHASE_S + noisy.SETTLING_S):
-                    phases.beside.append(each_ms())
+                    phases.beside.append(phase())
         alone, beside = phases.p99_ms()
         lower, upper = phases.middle_half()
-        return {P99_ALONE: alone, P99_BESIDE: beside, OF_ALONE: beside / alone, LOWER: lower, UPPER: upper}
+        core_alone, core_beside = phases.core_shares()
+        return {
+            P99_ALONE: alone,
+            P99_BESIDE: beside,
+            OF_ALONE: beside / alone,
+            LOWER: lower,
+            UPPER: upper,
+            CORE_ALONE: core_alone,
+            CORE_BESIDE: core_beside,
+        }
 
-    goals = {P99_ALONE: NONE, P99_BESIDE: NONE, OF_ALONE: below(1.5), LOWER: NONE, UPPER: NONE}
+    goals = dict.fromkeys((P99_ALONE, P99_BESIDE, OF_ALONE, LOWER, UPPER, CORE_ALONE, CORE_BESIDE), NONE)
+    goals[OF_ALONE] = below(1.5)
     return Row(name, title, NOBODY, goals, prepare, run, rounds=1)
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import Producer
 
@@ -45,23 +45,39 @@ THREADS = 16
 WAIT_S = 60.0
 
 
+class Phase(NamedTuple):
+    """What was measured in a phase."""
+
+    each_ms: list[float]  # The time of each send.
+    core_share: float  # The CPU time of the broker, of the time that has passed.
+
+
 class Phases:
-    """The times of sends in ms, by phase: pairs of one alone and one beside the noisy client."""
+    """Pairs of a phase alone and one beside the noisy client."""
 
     def __init__(self) -> None:
-        self.alone: list[list[float]] = []
-        self.beside: list[list[float]] = []
+        self.alone: list[Phase] = []
+        self.beside: list[Phase] = []
 
     def p99_ms(self) -> tuple[float, float]:
         """Return the p99 of all sends alone, and of all sends beside the noisy client."""
-        alone, beside = (_p99(chain.from_iterable(phases)) for phases in (self.alone, self.beside))
+        alone, beside = (
+            _p99(chain.from_iterable(phase.each_ms for phase in phases)) for phases in (self.alone, self.beside)
+        )
         return alone, beside
 
     def middle_half(self) -> tuple[float, float]:
         """Return the quartiles of the ratios of the pairs: their p99 beside, divided by their p99 alone."""
-        ratios = [_p99(beside) / _p99(alone) for alone, beside in zip(self.alone, self.beside, strict=True)]
-        lower, _, upper = statistics.quantiles(ratios, n=4)
+        pairs = zip(self.alone, self.beside, strict=True)
+        lower, _, upper = statistics.quantiles(
+            [_p99(beside.each_ms) / _p99(alone.each_ms) for alone, beside in pairs], n=4
+        )
         return lower, upper
+
+    def core_shares(self) -> tuple[float, float]:
+        """Return the broker's mean share of a core alone, and beside the noisy client."""
+        alone, beside = (statistics.fmean(phase.core_share for phase in phases) for phases in (self.alone, self.beside))
+        return alone, beside
 
 
 def _p99(times: Iterable[float]) -> float:
