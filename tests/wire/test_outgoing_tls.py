@@ -1,4 +1,4 @@
-"""The broker verifies the servers that it asks over HTTPS: the object store, and the keys of tokens.
+"""The broker verifies the servers that it asks over HTTPS: the object store, the keys of tokens, a collector of spans.
 
 Each is asked with the right CA, with another one, with the system's alone, and by a host name that the certificate does
 not have.
@@ -24,6 +24,9 @@ from jwt.algorithms import ECAlgorithm
 from duolog.bridge.config import TlsOptions
 from duolog.bridge.net.tls.outgoing import outgoing_context
 from duolog.bridge.security.oauth.key_sets import reader_of
+from duolog.bridge.tracing import otlp
+from duolog.bridge.tracing.span_queue import Span, SpanQueue
+from duolog.bridge.tracing.trace_context import TraceContext
 from duolog.store.objects.errors import StoreRefused
 from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import ObjectStoreOptions
@@ -59,6 +62,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not self.path.startswith("/to/"):
             self.wfile.write(b"FF\r\n{" if self.path == "/cut" else CONTENT)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -154,3 +163,21 @@ def test_reload_of_the_cas_reaches_the_reader_of_keys(tmp_path: Path) -> None:
             assert reloaded.returncode == 0, reloaded.stderr
             listed = duolog("user", "list", **at, DUOLOG_TOKEN=token)
             assert (listed.returncode, "root" in listed.stdout) == (0, True), listed.stderr
+
+
+@pytest.mark.parametrize("trusted", ["collector", "other"])
+@pytest.mark.parametrize("host", ["localhost", "collector.example"])
+def test_collector_of_spans_needs_the_right_ca_and_host_name(
+    trusted: str, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authorities = {name: Authority(tmp_path / name, name) for name in ("collector", "other")}
+    for overriding in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(overriding, raising=False)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(authorities[trusted].file))
+    queue = SpanQueue(10)
+    with https_server(authorities["collector"], host) as url:
+        thread = otlp.start(queue, f"{url}/v1/traces", {}, 2_000, "duolog")
+        queue.add(Span("publish", "orders", TraceContext(1, 1), 1, 2, {}))
+        thread.stop()
+    is_trusted = (trusted, host) == ("collector", "localhost")
+    assert (queue.exported, queue.failed) == ((1, 0) if is_trusted else (0, 1))
