@@ -46,7 +46,8 @@ class StandbyRocketMQConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._gate is not None and not self.closed:
+        # A certificate of the client is a login.
+        if self._gate is not None and not self.closed and (self.tls is None or not self.tls.principal):
             self.await_login(first_request_bytes_max(self._context.options))
 
     def received(self, frame: memoryview) -> None:

@@ -1,5 +1,6 @@
 """What clients may occupy before they have proved who they are: the size of their requests, and places in queues."""
 
+from asyncio import Protocol
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from duolog.bridge.config import HooksOptions, LimitsOptions, Options, RocketmqOptions, SecurityOptions
 from duolog.bridge.hooks import Hook, Hooks, Request, Send
 from duolog.bridge.net.before_login import BeforeLogin
+from duolog.bridge.net.tls.peer import TlsPeer
 from duolog.bridge.rocketmq.requests.admission import Kind
 from duolog.bridge.rocketmq.requests.background_requests import SLICE_MS
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
@@ -19,6 +21,7 @@ from duolog.protocol.rocketmq.messages.message import decode_all
 from duolog.protocol.rocketmq.messages.properties import get
 from tests.kit.core import FRAME_BYTES_MAX
 from tests.kit.signing import signature_of
+from tests.kit.sockets import FakeTransport
 from tests.kit.threads import ManualThreads
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker
 from tests.unit.bridge.security.test_kafka_login import BOX, RECORDS, SecureBench
@@ -87,6 +90,16 @@ def test_request_that_proves_nothing_is_no_login(sent: bytes) -> None:
     assert code_of_answer(client) == ResponseCode.NO_PERMISSION
     client.connection.data_received(message(BODY_BYTES_MAX + LOGIN_BYTES_MAX, "root")[:100])
     assert client.transport.closing
+
+
+def test_client_with_a_certificate_needs_no_signed_request_first() -> None:
+    broker = new_broker()
+    connection, transport = RocketMQConnection(broker.rocketmq_connections), FakeTransport(Protocol(), broker.loop)
+    peer = TlsPeer("TLSv1.3", "TLS_AES_256_GCM_SHA384", "root", "CN=root")
+    transport._extra["tls_peer"] = peer  # type: ignore[attr-defined]
+    connection.connection_made(transport)
+    connection.data_received(message(2 * (BODY_BYTES_MAX + LOGIN_BYTES_MAX))[:100])
+    assert not transport.closing
 
 
 def test_requests_to_the_name_server_are_small_before_the_login() -> None:
