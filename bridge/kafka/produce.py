@@ -182,7 +182,8 @@ def _origin(quotas: Quotas, connection: OrderedConnection, request: KafkaRequest
     version = request.version
     adds_partition, allows_zstd = version >= _ADDS_PARTITIONS_FROM, version >= _ZSTD_FROM
     client = quotas.client(connection.wire, connection.session, request.client_id) if quotas.has_any else None
-    return new_tuple(BatchOrigin, (connection, request.body.transactional_id, adds_partition, allows_zstd, client))
+    fields = (connection, request.body.transactional_id, adds_partition, allows_zstd, client, "kafka")
+    return new_tuple(BatchOrigin, fields)
 
 
 def _refuse_unread(
