@@ -102,7 +102,7 @@ class Security:
 
     @property
     def lack(self) -> str:
-        """Return what a login needs and is missing; empty if there is a user or a key of tokens, or security is off."""
+        """Return what is missing for any login; empty if logins are possible, or security is off."""
         is_lacking = self.is_enabled and not len(self.users) and not self.options.oauth_keys
         stream = f" --shared {self._stream}" if self._stream else ""
         return NO_USER.format(directory=self._directory, stream=stream) if is_lacking else ""
