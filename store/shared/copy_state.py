@@ -1,15 +1,15 @@
-"""The file `shared` of a data directory: which stream the local log is a copy of, and how far the store has it.
+"""The file `shared` of a data directory: the stream of which the local log is a copy, and a position in both.
 
     magic u32 "DLC1" | crc u32 | epoch u32 | object_crc u32 | sequence u64 | position u64 | own_from u64
     | stream 16 bytes | owner 16 bytes | writer 16 bytes                                                    88 bytes
 
     crc          CRC-32C of all bytes after this field
-    epoch        of the slot `sequence`, and `owner` is its writer
+    epoch        the epoch of the slot `sequence`; `owner` is its writer
     object_crc   the checksum of the last object that counts, up to the slot `sequence`
-    sequence     up to this slot, the local log has what the store has; -1 as 2^64 - 1 for none
-    position     where the log ends up to this slot
+    sequence     the local log has the same units as the store up to this slot; 2^64 - 1 stands for none
+    position     the end of the log at this slot
     own_from     units from this position on were appended by this broker; POSITION_MAX while it follows another one
-    writer       id of the process that wrote this file
+    writer       the id of the process that wrote this file
 
 The file is written to a temporary file, synced and renamed. It may be older than the log: a start reads the slots that
 follow `sequence` and compares them with the local log (`store/shared/joining.py`).

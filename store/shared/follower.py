@@ -32,9 +32,9 @@ from duolog.store.shared.wal.log_cursor import Fence, Ignored, LogCursor, Units
 from duolog.store.shared.wal.lost_slots import check_end
 from duolog.store.shared.wal.wal_object import DamagedObject, WalKind, damaged, decode_header, key_of
 
-DISK_FULL_MS: Final = 500  # Between two tries to write to a full disk.
-SLICE_BYTES: Final = 256 * 1024  # Units that are replayed in one turn of the loop,
-SLICE_UNITS: Final = 256  # and their number.
+DISK_FULL_MS: Final = 500  # The pause between two attempts to write to a full disk.
+SLICE_BYTES: Final = 256 * 1024  # The size of the units that one turn of the loop replays.
+SLICE_UNITS: Final = 256  # The number of these units.
 
 
 class Follower:
@@ -53,7 +53,7 @@ class Follower:
         mono_ms: Callable[[], int],
         on_written: Callable[[], None],
     ) -> None:
-        """`on_written` is called after units were appended and written: the flusher may sync them."""
+        """`on_written` is called after units were appended and written, so that the flusher syncs them."""
         assert copy.position == cursor.position, f"the copy ends at {copy.position}, the slots at {cursor.position}"
         self.cursor = cursor
         self._requests, self._copy, self._durability = requests, copy, durability
@@ -61,11 +61,13 @@ class Follower:
         self._manifests, self._seen = manifests, seen
         self._options, self._mono_ms = options, mono_ms
         self._on_written = on_written
-        self._seen_mono_ms = mono_ms()  # When the newest slot was read.
-        self._is_released = not cursor.owner.epoch  # The owner has ended, or the stream has had none yet.
+        self._seen_mono_ms = mono_ms()  # The time at which the newest slot was read.
+        self._is_released = not cursor.owner.epoch  # The owner has ended, or the stream has not had one yet.
         self._polling = Polling(options.takeover_ms, cursor.sequence)
-        self._asked: dict[asyncio.Task[bytes | None], tuple[int, int]] = {}  # Requests: the slot, and when they began.
-        self._found: dict[int, bytes] = {}  # Slots that were read, from the cursor on.
+        self._asked: dict[
+            asyncio.Task[bytes | None], tuple[int, int]
+        ] = {}  # The slot and the beginning of each request.
+        self._found: dict[int, bytes] = {}  # The objects that were read, by slot, from the cursor on.
 
     # -- Slots
 
@@ -87,13 +89,13 @@ class Follower:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no slot is asked for before the next one, which was read, is applied: they come faster than that."""
+        """Whether found slots wait to be applied in such a number that no further ones are requested now."""
         if self.cursor.sequence not in self._found:
             return False
         return len(self._found) >= AHEAD_MAX or sum(map(len, self._found.values())) >= AHEAD_BYTES
 
     async def _wait(self) -> None:
-        """Wait for an answer, or until something is to be asked for, or until a fence is to be sent."""
+        """Wait for an answer, or until a request or a fence is due."""
         deadlines = [each for each in (self._polling.next_ms(), self._overdue_mono_ms) if each is not None]
         left_ms = max(0, min(deadlines) - self._mono_ms()) if deadlines else None
         if self._asked:
@@ -104,7 +106,7 @@ class Follower:
             await self._requests.pause(left_ms)
 
     def _collect(self) -> None:
-        """Take note of the answers that have come. Raises RequestsStopped."""
+        """Process the answers to requests that have ended. Raises RequestsStopped."""
         mono_ms = self._mono_ms()
         for task in [each for each in self._asked if each.done()]:
             sequence, asked_mono_ms = self._asked.pop(task)
@@ -118,7 +120,7 @@ class Follower:
                 self._seen_mono_ms = mono_ms
 
     def _forget(self) -> None:
-        """Forget the slots that were asked for, because the cursor has moved away from them, or because it stops."""
+        """Cancel all requests, because the cursor has moved away from their slots, or because the follower stops."""
         for task in self._asked:
             task.cancel()
         self._asked.clear()
@@ -172,7 +174,7 @@ class Follower:
             await asyncio.sleep(0)
 
     async def _write(self) -> None:
-        """Write what was appended, and wait while the disk is full. Raises WritingEnded and RequestsStopped."""
+        """Write the appended units, and wait while the disk is full. Raises WritingEnded and RequestsStopped."""
         self._durability.write()
         while self._durability.written < self._copy.position:
             self._durability.raise_if_ended()
@@ -209,7 +211,7 @@ class Follower:
 
     async def _apply_segment(self, segment: SegmentObject) -> None:
         """Append and replay the rest of a segment object, some units at a time."""
-        rest = b""  # The beginning of a unit whose other part comes next.
+        rest = b""  # The beginning of a unit that the next block completes.
         begin, end = self._copy.position - segment.start, segment.end - segment.start
         async with aclosing(self._requests.parts(segment.key, begin, end)) as parts:
             async for data in parts:
@@ -226,13 +228,13 @@ class Follower:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the owner has been silent for so long, or has ended, that this broker should take over."""
+        """Whether this broker should take over, because the owner has ended or was silent for too long."""
         overdue_mono_ms = self._overdue_mono_ms
         return overdue_mono_ms is not None and self._mono_ms() >= overdue_mono_ms
 
     @property
     def _overdue_mono_ms(self) -> int | None:
-        """When this broker should take over if no slot comes until then; None while the next slot may be there."""
+        """The time of a takeover if no slot is found before; None while the next slot may already have an object."""
         if not self._polling.is_at_end:
             return None
         if self._is_released:
@@ -260,7 +262,7 @@ class Follower:
             self._forget()
 
     async def take_over(self, writer: bytes, claim: bytes) -> Won | None:
-        """Fence the stream; None if another broker's object was first. Raises RequestsStopped."""
+        """Fence the stream. Return None if another broker has taken the slot. Raises RequestsStopped."""
         return await take_over(self._requests, self.cursor, self._manifests, writer, claim, self._mono_ms)
 
 

@@ -1,4 +1,4 @@
-"""The files of a local log before a store opens them: compared with the shared log, and cut where they differ.
+"""Compares the files of a local log with the shared log, before a store opens them, and cuts them where they differ.
 
 All functions block.
 """
@@ -20,7 +20,7 @@ class CannotCut(Corruption):
 
 
 class Surplus(NamedTuple):
-    """What a local log has beyond a position."""
+    """The size of a local log beyond a position."""
 
     bytes_count: int
     units: int
@@ -51,8 +51,8 @@ class LocalCopy:
     def has(self, position: int, content: memoryview) -> bool:
         """Return whether the log has these bytes at this position.
 
-        Segments that retention has removed count as equal: they are only removed below a snapshot, and a snapshot is
-        only written of what the store has.
+        Segments that retention has removed count as equal, because they are only removed below a snapshot, and a
+        snapshot is only written for positions that the store has.
         """
         end = position + len(content)
         if self._chain and position < self._chain[0].start:

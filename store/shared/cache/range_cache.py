@@ -1,13 +1,13 @@
 """The class RangeCache: chunks of dropped segments that were read back from the object store, as files in `cache/`.
 
-    loop's thread     fetch     asks for chunks, at most REQUESTS_AT_ONCE at a time, and calls back
-    any thread        read      bytes of a chunk that is on the disk
-    any thread        fetched   the bytes of a chunk, waiting for the store if it is not on the disk
+    loop's thread     fetch     requests chunks, at most REQUESTS_AT_ONCE at a time, and calls back
+    any thread        read      returns bytes of a chunk that is on the disk
+    any thread        fetched   returns bytes of a chunk; waits for the store if it is not on the disk
 
-Each chunk is compared with its CRC when it has come. While the chunks on the disk have more than `bytes_max` bytes, the
-one that was not read for the longest time is removed. A chunk that a read waits for is not removed before that read.
+Each chunk is checked against its CRC after the download. While the chunks on the disk exceed `bytes_max`, the least
+recently read one is removed. A chunk that a read waits for is not removed before that read.
 
-A start removes all chunks: nothing says that the files are whole after a crash, and the store has them.
+A start removes all chunks, because their files may be incomplete after a crash, and the store has them.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from duolog.store.shared.cache.remote_segment import RemoteChunk
 
 CACHE_DIRECTORY: Final = "cache"
 REQUESTS_AT_ONCE: Final = 8  # Concurrent requests for chunks, for reads in the loop and for chunks that are read ahead.
-AHEAD_CHUNKS_MIN: Final = 8  # With room for fewer, chunks that are read ahead would displace each other unread.
-WAITING_MAX: Final = 1024  # Chunks that are asked for or waited for; a further read is refused.
+AHEAD_CHUNKS_MIN: Final = 8  # With room for fewer chunks, chunks read ahead would be removed before they are read.
+WAITING_MAX: Final = 1024  # The chunks that are requested or that reads wait for; further reads are refused.
 
 log = logging.getLogger("store")
 
@@ -46,9 +46,9 @@ class RangeCache:
         self._writing = Lock()  # Held by a thread that writes and removes files; the loop's thread never takes it.
         # Protects the counts above and the two tables below, which several threads change. No holder waits for I/O.
         self._lock = Lock()
-        # Start of a chunk -> its size, the least recently read first.
+        # The size of each chunk by its start, the least recently read first.
         self._sizes: OrderedDict[int, int] = OrderedDict()
-        self._wanted: Counter[int] = Counter()  # Start of a chunk -> the reads that wait for it.
+        self._wanted: Counter[int] = Counter()  # The number of reads that wait for a chunk, by its start.
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
         for name in files.list(CACHE_DIRECTORY):
@@ -87,7 +87,7 @@ class RangeCache:
             self.total_bytes -= self._sizes.pop(start, 0)
 
     def fetched(self, chunk: RemoteChunk, size: int, at: int) -> bytes:
-        """Return bytes of a chunk, which is asked for if it is not on the disk. Blocks; raises StoreError, OSError."""
+        """Return bytes of a chunk, which is requested if it is not on the disk. Blocks; raises StoreError, OSError."""
         found = self.read(chunk, size, at)
         if found is None:
             data = wait_for_chunk(self._objects, chunk)
@@ -103,7 +103,7 @@ class RangeCache:
     # -- Fetching
 
     def want(self, chunks: Sequence[RemoteChunk]) -> None:
-        """Keep these chunks on the disk, once they have come, until `release` is called as often."""
+        """Keep these chunks on the disk after their download, until `release` is called as often."""
         with self._lock:
             self._wanted.update(each.start for each in chunks)
 
@@ -143,11 +143,13 @@ class RangeCache:
             task.exception()  # A read that waits for the chunk reports the error.
 
     async def _fetch_one(self, chunk: RemoteChunk) -> None:
-        # The wait for a slot counts: while the store does not answer, all reads end at about the same time.
+        # The time includes the wait for the semaphore, so that all reads end together if the store does not answer.
         async with in_time(chunk) as limit, self._slots:
             data = await request_chunk(self._objects, chunk)
             limit.reschedule(None)
-            await asyncio.to_thread(self._keep, chunk, data)  # Within the slot, so that few chunks are in memory.
+            await asyncio.to_thread(
+                self._keep, chunk, data
+            )  # Before the semaphore is released, so that few chunks are in memory.
 
     # -- Files
 
@@ -160,7 +162,7 @@ class RangeCache:
                 self._files.make_directory(CACHE_DIRECTORY)
             path = _path(chunk.start)
             with suppress(FileNotFoundError):
-                self._files.remove(path)  # A write that has failed has left it.
+                self._files.remove(path)  # A failed write has left the file.
             handle = self._files.open(path, create=True)
             try:
                 self._files.write(handle, [data], 0)
@@ -173,7 +175,7 @@ class RangeCache:
             self._remove(removed)
 
     def _take_out_oldest(self) -> list[int]:
-        """Take the least recently read chunks out of the list; return their starts."""
+        """Remove the least recently read chunks from the table; return their starts."""
         newest, removed = next(reversed(self._sizes)), list[int]()
         for start in [*self._sizes]:
             if self.total_bytes <= self.bytes_max:
@@ -184,7 +186,7 @@ class RangeCache:
         return removed
 
     def forget(self, chunks: Sequence[RemoteChunk]) -> None:
-        """Remove chunks of a segment that is removed. Blocks; raises OSError."""
+        """Remove the chunks of a removed segment. Blocks; raises OSError."""
         with self._writing:
             with self._lock:
                 removed = [each.start for each in chunks if each.start in self._sizes]

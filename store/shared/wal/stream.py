@@ -1,4 +1,4 @@
-"""The object `stream` of a prefix in the object store: which stream it holds, and in which version of the format.
+"""The object `stream` of a prefix in the object store: the id of the stream, and the version of its format.
 
 It is JSON, for operators: {"format": 1, "stream": "<32 hexadecimal digits>"}.
 """
@@ -15,7 +15,7 @@ FORMAT: Final = 1
 
 
 class WrongStream(StoreError):
-    """The data directory and the prefix in the store do not belong together. The message says what can be done."""
+    """The data directory and the prefix in the store do not belong together. The message says what to do."""
 
 
 def encode_stream(stream: bytes) -> bytes:
@@ -40,7 +40,7 @@ def decode_stream(data: bytes) -> bytes:
 
 
 async def find_stream(requests: Requests, known: bytes | None, new: bytes) -> bytes:
-    """Return the id of the stream in the store; a stream with the id `new` is created if there is none.
+    """Return the id of the stream in the store. If there is none, create a stream with the id `new`.
 
     `known` is the id in the data directory, if it has one. Raises WrongStream, DamagedObject, RequestsStopped.
     """

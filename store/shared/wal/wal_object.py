@@ -9,14 +9,14 @@ An object is created once and never changed. Fields of the header:
 
     magic         "DLW1"; the digit is the version of this format
     crc           CRC-32C of the header after this field, and so, by `payload_crc`, of the whole object
-    kind          UNITS: the payload is whole units of the log, byte for byte as they lie in a segment. It is empty if
-                  the owner has nothing to say but that it is there.
+    kind          UNITS: the payload is whole units of the log, byte for byte as in a segment. A heartbeat slot has an
+                  empty payload.
                   FENCE: the writer takes over the stream, and the payload is its claim, which this module does not
-                  interpret
-                  VOID: the slot is taken and holds nothing; it never counts, and it has no payload
-    flags         ENDED_FLAG: the writer will write no more, and another broker may take over at once
+                  interpret.
+                  VOID: the slot is taken so that no other broker can use it. It never counts and has no payload.
+    flags         ENDED_FLAG: the writer writes no further object, and another broker may take over at once
     epoch         number of the run of the stream; a fence begins a new one
-    sequence      number of the slot; repeated, so that an object under a wrong key is noticed
+    sequence      number of the slot, by which an object under a wrong key is detected
     first, end    positions of the first byte of the units and of the byte after them; a fence has the same value twice
     previous      `crc` of the object that counts before this one; 0 for the first object of a stream
     payload_crc   CRC-32C of the payload
