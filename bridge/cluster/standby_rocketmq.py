@@ -42,7 +42,7 @@ class StandbyRocketMQConnection(Connection):
         super().__init__(context.server, context.store)
         self._context, self._gate = context, gate
         self._has_failed = False  # A login has failed: the connection is closed with the answer.
-        self.session: Session | None = None  # Who has sent the last request; the gate sets it.
+        self.session: Session | None = None  # The session of the last request, which the gate sets.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

@@ -129,7 +129,7 @@ class RocketMQConnection(Connection):
         self.granted: Granted | None = None  # What the request in work was allowed; None: security is off.
         self.meter: Meter | None = None  # How much the client may use; None: no quota was set yet.
         self.pause = ReadPause()
-        self.session: Session | None = None  # Who has sent the last request; None: security is off.
+        self.session: Session | None = None  # The session of the last request; None if security is off.
         self.route_misses = RouteMisses()  # Topics that the client asked for and that did not exist.
         self.calls = ClientCalls(self, context.purgatory)  # The requests of the broker to this client.
         # The connection belongs to a group, from which `heartbeats` removes it when it is closed.
