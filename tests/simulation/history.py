@@ -8,6 +8,7 @@
     history.cancelling(value)                   before the request; then one of the next two, if it is answered
     history.cancelled(value)                    nobody ever sees it
     history.not_cancelled(value)                it is still there, or was delivered
+    history.sending_back(value), sent_back(value)    before and after the request: it comes again, exactly once
     history.saw(reader, place, epoch, value, decided_ms)    a committed reader got it
     history.check()                             the violations
 
@@ -18,7 +19,7 @@ Due times are wall times, and each broker's wall clock may be wrong. A message i
 shown its due time yet. It is late if a reader does not find it LATE_MS after an owner had to deliver it (`owed`).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -58,6 +59,8 @@ class History:
         self._places: dict[bytes, set[Place]] = defaultdict(set)
         self._seen_by: dict[str, set[bytes]] = {reader: set() for reader in READERS}
         self._positions: dict[int, bytes] = {}
+        self._sent_back: dict[bytes, bool] = {}  # Whether that was answered.
+        self._came_back: dict[int, bytes] = {}  # By the offset in the retry topic.
 
     # -- What clients were promised
 
@@ -100,6 +103,13 @@ class History:
         if other != value:
             self.violations.append(f"{at} was answered for {value!r} and for {other!r}")
 
+    def sending_back(self, value: bytes) -> bool:
+        """Note that a failed message may come again, once; False: it was sent back before."""
+        return value not in self._sent_back and not self._sent_back.setdefault(value, False)
+
+    def sent_back(self, value: bytes) -> None:
+        self._sent_back[value] = True
+
     # -- What readers saw
 
     def saw(self, reader: str, place: Place, epoch: int, value: bytes, decided_ms: int) -> None:
@@ -130,6 +140,11 @@ class History:
             if value in self._delayed and value not in self._maybe_cancelled and value not in self._never:
                 self.violations.append(f"{value!r} is late: {self._delayed[value]}")
 
+    def came_back(self, offset: int, value: bytes) -> None:
+        other = self._came_back.setdefault(offset, value)
+        if other != value:
+            self.violations.append(f"offset {offset} of the retry topic had {other!r}, and has {value!r}")
+
     # -- The end
 
     @property
@@ -140,6 +155,11 @@ class History:
         """Return the values that must be there and that some reader has not seen."""
         seen = set.intersection(*self._seen_by.values())
         return [value for value in self._stored if value not in seen and value not in self._maybe_cancelled]
+
+    def not_back(self) -> list[bytes]:
+        """Return the values that were sent back and did not come again."""
+        came_back = {*self._came_back.values()}
+        return [value for value, is_answered in self._sent_back.items() if is_answered and value not in came_back]
 
     def check(self) -> list[str]:
         """Return all violations, also those of what the readers saw as a whole."""
@@ -153,6 +173,9 @@ class History:
             if value not in self._sent:
                 found.append(f"{value!r} was never sent")
         found += [f"{value!r} was acknowledged at {self._stored[value]}, and is lost" for value in self.unseen()]
+        found += [f"{value!r} was sent back, and is lost" for value in self.not_back()]
+        counts = Counter(self._came_back.values())
+        found += [f"{value!r} came back {count} times" for value, count in counts.items() if count > 1]
         for value, place in self._stored.items():
             if place is not None and value in self._places and place not in self._places[value]:
                 found.append(f"{value!r} was acknowledged at {place}, and is at {self._places[value]}")

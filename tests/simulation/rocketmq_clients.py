@@ -23,11 +23,13 @@ from tests.simulation.kafka_clients import REQUEST_S, Setting, Unanswered
 NAMESRV: Final = 9876
 PRODUCER_GROUP: Final = "shop"
 COMMIT, ROLL_BACK = 8, 12
+RETRY_GROUP: Final = "failing"
 OK: Final = 0
 PULLED: Final = {OK, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}
 BEAT_S: Final = 1.0
 DELAYS_MS: Final = {"later": (100, 8_000), "far": (2_000, 25_000)}
 RECALLED_SHARE: Final = 0.15
+FAILED_SHARE: Final = 0.1  # Of pulls that find messages.
 
 
 class Connection(asyncio.Protocol):
@@ -206,17 +208,19 @@ class Sender(RocketMQClient):
 
 
 class Consumer(RocketMQClient):
-    """Pulls both queues, and commits how far it has read."""
+    """Pulls both queues, commits how far it has read, and sends some messages back, to read them again."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.offsets = [0, 0]
+        self._retries = 0  # The next offset of the retry topic.
         self._positions = Positions(self.history, "billing")
 
     async def run(self) -> None:
         while not self.setting.is_over:
             for queue_id in (0, 1):
                 await self.read(queue_id)
+            await self.read_retries()
             if self.random.random() < 0.2:
                 await self._commit()
             await asyncio.sleep(self.random.uniform(0, 0.2))
@@ -225,23 +229,52 @@ class Consumer(RocketMQClient):
     async def read(self, queue_id: int) -> int:
         """Pull what is there; return how many offsets that were."""
         before = self.offsets[queue_id]
-        found = await self._ask(
-            RequestCode.PULL_MESSAGE, consumerGroup=self._positions.group, topic=SHARED, queueId=queue_id,
-            queueOffset=before, maxMsgNums=32, sysFlag=flags.PULL_SUBSCRIPTION, commitOffset=0,
-            suspendTimeoutMillis=0, subVersion=0, subscription="*",
-        )  # fmt: skip
+        found = await self._pull(self._positions.group, SHARED, queue_id, before)
         if found is None:
             return 0
-        if found.code not in PULLED:
-            if found.code == ResponseCode.PULL_OFFSET_MOVED:
-                self.history.violations.append(f"offset {before} of queue {queue_id} has moved: {found.ext}")
-            await self.pause()
-            return 0
-        for each in message.decode_all(found.body) if found.code == OK else ():
+        messages = message.decode_all(found.body) if found.code == OK else []
+        for each in messages:
             place = SHARED, queue_id, each.queue_offset
             self.history.saw(ROCKETMQ, place, 0, bytes(each.body), self.setting.decided_ms)
         self.offsets[queue_id] = int(found.ext["nextBeginOffset"])
+        if messages and not self.setting.is_over and self.random.random() < FAILED_SHARE:
+            await self._send_back(self.random.choice(messages))
         return self.offsets[queue_id] - before
+
+    async def read_retries(self) -> int:
+        """Pull the messages that were sent back; return how many offsets that were."""
+        before = self._retries
+        found = await self._pull(RETRY_GROUP, f"%RETRY%{RETRY_GROUP}", 0, before)
+        if found is None:
+            return 0
+        for each in message.decode_all(found.body) if found.code == OK else ():
+            self.history.came_back(each.queue_offset, bytes(each.body))
+        self._retries = int(found.ext["nextBeginOffset"])
+        return self._retries - before
+
+    async def _send_back(self, failed: message.Message) -> None:
+        """Send a message back, whose consumption has failed; it comes again after a second."""
+        body = bytes(failed.body)
+        if self.history.sending_back(body):
+            answer = await self._ask(
+                RequestCode.CONSUMER_SEND_MSG_BACK, offset=failed.physical_offset, group=RETRY_GROUP, delayLevel=1
+            )
+            if answer is not None and answer.code == OK:
+                self.history.sent_back(body)
+
+    async def _pull(self, group: str, topic: str, queue_id: int, offset: int) -> RemotingCommand | None:
+        found = await self._ask(
+            RequestCode.PULL_MESSAGE, consumerGroup=group, topic=topic, queueId=queue_id, queueOffset=offset,
+            maxMsgNums=32, sysFlag=flags.PULL_SUBSCRIPTION, commitOffset=0, suspendTimeoutMillis=0, subVersion=0,
+            subscription="*",
+        )  # fmt: skip
+        if found is None or found.code in PULLED:
+            return found
+        if found.code == ResponseCode.PULL_OFFSET_MOVED:
+            self.history.violations.append(f"offset {offset} of queue {queue_id} of {topic} has moved: {found.ext}")
+        if found.code != ResponseCode.TOPIC_NOT_EXIST:
+            await self.pause()
+        return None
 
     async def _commit(self) -> None:
         """Look at the group's offsets, which never go back behind what was answered, and commit one."""

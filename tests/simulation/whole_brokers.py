@@ -211,13 +211,20 @@ def _heal_one(setting: Setting, machine: Machine) -> None:
 
 async def _read_the_rest(setting: Setting) -> None:
     """Read the topic from its start until everything is there that must be, and a while longer."""
-    history, readers = setting.history, (Reader(setting, SHARED), Consumer(setting))
+    history, consumer = setting.history, Consumer(setting)
+    readers = (Reader(setting, SHARED), consumer)
     for turn in range(READ_S):
         for reader in readers:
             for partition in (0, 1):
                 while await reader.read(partition):
                     pass
+        while await consumer.read_retries():
+            pass
         # A message that was cancelled would be delivered soon after it was due, too.
-        if turn > 10 and not history.unseen() and setting.clock.now_ms() > history.last_due_ms + 2 * LATE_MS:
+        if (
+            turn > 10
+            and not (history.unseen() or history.not_back())
+            and setting.clock.now_ms() > history.last_due_ms + 2 * LATE_MS
+        ):
             return
         await asyncio.sleep(1)
