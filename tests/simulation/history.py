@@ -46,7 +46,7 @@ class History:
 
     def __init__(self) -> None:
         self.violations: list[str] = []
-        self.acknowledged = 0
+        self.acknowledged = self.member_commits = 0
         self._sent: set[bytes] = set()
         self._turns: dict[bytes, tuple[str, int]] = {}  # The producer, and a number that rises with each value.
         self._stored: dict[bytes, Place | None] = {}  # None: the client did not learn the place.
@@ -60,6 +60,7 @@ class History:
         self._seen_by: dict[str, set[bytes]] = {reader: set() for reader in READERS}
         self._positions: dict[int, bytes] = {}
         self._sent_back: dict[bytes, bool] = {}  # Whether that was answered.
+        self._member_offsets: dict[int, int] = {}
         self._came_back: dict[int, bytes] = {}  # By the offset in the retry topic.
 
     # -- What clients were promised
@@ -144,6 +145,17 @@ class History:
         other = self._came_back.setdefault(offset, value)
         if other != value:
             self.violations.append(f"offset {offset} of the retry topic had {other!r}, and has {value!r}")
+
+    # -- Members of a Kafka group
+
+    def member_committed(self, partition: int, offset: int) -> None:
+        self.member_commits += 1
+        self._member_offsets[partition] = max(offset, self._member_offsets.get(partition, -1))
+
+    def member_found(self, partition: int, offset: int) -> None:
+        committed = self._member_offsets.get(partition, -1)
+        if offset < committed:
+            self.violations.append(f"members committed {committed} of partition {partition}, and it is {offset}")
 
     # -- The end
 

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final
 
 from duolog.bridge.cluster import membership
-from duolog.bridge.config import DelayOptions, Options, StoreSection, TxnOptions
+from duolog.bridge.config import DelayOptions, GroupsOptions, Options, StoreSection, TxnOptions
 from duolog.bridge.config.storage import SharedSection
 from duolog.delay.tables import tables
 from duolog.delay.tree import tombstone_job
@@ -36,6 +36,7 @@ from tests.kit.machines import Machine
 from tests.kit.object_store import SimulatedBucket, StoreFaults
 from tests.simulation.history import LATE_MS, LOCAL, SHARED, History
 from tests.simulation.kafka_clients import Client, Producer, Reader, Setting, TransactionalProducer, create_topics
+from tests.simulation.kafka_member import Member
 from tests.simulation.replacing import Replacement, replaced
 from tests.simulation.rocketmq_clients import Consumer, RocketMQClient, Sender
 
@@ -43,6 +44,7 @@ OPTIONS = Options(
     store=StoreSection(flush="shared", reserve_bytes=0, spare_bytes=0, checkpoint_bytes=64 << 10),
     shared=SharedSection(url="memory://"),
     txn=TxnOptions(check_interval_ms=1_000, immunity_ms=1_000, check_max=100),
+    groups=GroupsOptions(initial_rebalance_delay_ms=100),
     delay=DelayOptions(near_ms=1_000),  # There is a table for what was sent in each second.
 )
 SMALL: Final[list[Replacement]] = [
@@ -97,18 +99,14 @@ async def _run(clock: ManualClock, chance: random.Random) -> History:
     setting = Setting(hosts, clock, history, random.Random(chance.randrange(1 << 32)), machines)
     await create_topics(setting, TOPICS)
     clients: list[RocketMQClient | Client] = [
-        Sender(setting, "rocketmq"), Consumer(setting), TransactionalProducer(setting, "transactional", SHARED),
+        Sender(setting, "rocketmq"), Consumer(setting), Member(setting), Member(setting),
+        TransactionalProducer(setting, "transactional", SHARED),
         *(kind(setting, name) for name in TOPICS for kind in (Producer, Reader)),
     ]  # fmt: skip
     tasks = [asyncio.create_task(each.run()) for each in clients]
     await _disturb(setting, chance, (*FAULTS, "clock") if differ else FAULTS)
     _heal(setting)
-    count = history.acknowledged
-    for _ in range(SETTLE_S):
-        if history.acknowledged > count + 10:
-            break
-        await asyncio.sleep(1)
-    assert history.acknowledged > count + 10, f"clients are not served: {[each.is_owner for each in machines]}"
+    await _until_served(history, machines)
     setting.is_over = True
     done, _ = await asyncio.wait(tasks[1:], timeout=SETTLE_S)
     for task in done:
@@ -121,6 +119,16 @@ async def _run(clock: ManualClock, chance: random.Random) -> History:
     found = [*history.check(), *failures, *running_loop().errors]
     assert not found, f"{len(found)} violations: " + "; ".join(found[:3])
     return history
+
+
+async def _until_served(history: History, machines: list[Machine]) -> None:
+    """Wait until clients of all kinds go on."""
+    enough, commits = history.acknowledged + 10, history.member_commits
+    for _ in range(SETTLE_S):
+        if history.acknowledged > enough and history.member_commits > commits:
+            return
+        await asyncio.sleep(1)
+    raise AssertionError(f"clients are not served: {[each.is_owner for each in machines]}")
 
 
 def _clock(true: ManualClock, chance: random.Random) -> HostClock:
