@@ -8,7 +8,6 @@
     history.cancelling(value)                   before the request; then one of the next two, if it is answered
     history.cancelled(value)                    nobody ever sees it
     history.not_cancelled(value)                it is still there, or was delivered
-    history.sending_back(value), sent_back(value)    before and after the request: it comes again, exactly once
     history.saw(reader, place, epoch, value, decided_ms)    a committed reader got it
     history.check()                             the violations
 
@@ -21,6 +20,7 @@ shown its due time yet. It is late if a reader does not find it LATE_MS after an
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 Place = tuple[str, int, int]
@@ -46,7 +46,7 @@ class History:
 
     def __init__(self) -> None:
         self.violations: list[str] = []
-        self.acknowledged = self.member_commits = 0
+        self.acknowledged = 0
         self._sent: set[bytes] = set()
         self._turns: dict[bytes, tuple[str, int]] = {}  # The producer, and a number that rises with each value.
         self._stored: dict[bytes, Place | None] = {}  # None: the client did not learn the place.
@@ -59,9 +59,7 @@ class History:
         self._places: dict[bytes, set[Place]] = defaultdict(set)
         self._seen_by: dict[str, set[bytes]] = {reader: set() for reader in READERS}
         self._positions: dict[int, bytes] = {}
-        self._sent_back: dict[bytes, bool] = {}  # Whether that was answered.
-        self._member_offsets: dict[int, int] = {}
-        self._came_back: dict[int, bytes] = {}  # By the offset in the retry topic.
+        self.retries, self.members = Retries(), MemberOffsets()
 
     # -- What clients were promised
 
@@ -104,13 +102,6 @@ class History:
         if other != value:
             self.violations.append(f"{at} was answered for {value!r} and for {other!r}")
 
-    def sending_back(self, value: bytes) -> bool:
-        """Note that a failed message may come again, once; False: it was sent back before."""
-        return value not in self._sent_back and not self._sent_back.setdefault(value, False)
-
-    def sent_back(self, value: bytes) -> None:
-        self._sent_back[value] = True
-
     # -- What readers saw
 
     def saw(self, reader: str, place: Place, epoch: int, value: bytes, decided_ms: int) -> None:
@@ -141,22 +132,6 @@ class History:
             if value in self._delayed and value not in self._maybe_cancelled and value not in self._never:
                 self.violations.append(f"{value!r} is late: {self._delayed[value]}")
 
-    def came_back(self, offset: int, value: bytes) -> None:
-        other = self._came_back.setdefault(offset, value)
-        if other != value:
-            self.violations.append(f"offset {offset} of the retry topic had {other!r}, and has {value!r}")
-
-    # -- Members of a Kafka group
-
-    def member_committed(self, partition: int, offset: int) -> None:
-        self.member_commits += 1
-        self._member_offsets[partition] = max(offset, self._member_offsets.get(partition, -1))
-
-    def member_found(self, partition: int, offset: int) -> None:
-        committed = self._member_offsets.get(partition, -1)
-        if offset < committed:
-            self.violations.append(f"members committed {committed} of partition {partition}, and it is {offset}")
-
     # -- The end
 
     @property
@@ -167,11 +142,6 @@ class History:
         """Return the values that must be there and that some reader has not seen."""
         seen = set.intersection(*self._seen_by.values())
         return [value for value in self._stored if value not in seen and value not in self._maybe_cancelled]
-
-    def not_back(self) -> list[bytes]:
-        """Return the values that were sent back and did not come again."""
-        came_back = {*self._came_back.values()}
-        return [value for value, is_answered in self._sent_back.items() if is_answered and value not in came_back]
 
     def check(self) -> list[str]:
         """Return all violations, also those of what the readers saw as a whole."""
@@ -185,13 +155,10 @@ class History:
             if value not in self._sent:
                 found.append(f"{value!r} was never sent")
         found += [f"{value!r} was acknowledged at {self._stored[value]}, and is lost" for value in self.unseen()]
-        found += [f"{value!r} was sent back, and is lost" for value in self.not_back()]
-        counts = Counter(self._came_back.values())
-        found += [f"{value!r} came back {count} times" for value, count in counts.items() if count > 1]
         for value, place in self._stored.items():
             if place is not None and value in self._places and place not in self._places[value]:
                 found.append(f"{value!r} was acknowledged at {place}, and is at {self._places[value]}")
-        return found + self._out_of_order()
+        return found + self._out_of_order() + self.retries.check() + self.members.violations
 
     def _out_of_order(self) -> list[str]:
         """Return where the values of a producer are not in their order within a partition."""
@@ -204,6 +171,58 @@ class History:
                     found.append(f"{value!r} is behind {before!r} in partition {partition}")
                 last[producer, partition] = value
         return found
+
+
+@dataclass
+class Retries:
+    """Failed messages that a RocketMQ consumer sends back, each once at most: they come again, exactly once."""
+
+    _violations: list[str] = field(default_factory=list)
+    _sent: dict[bytes, bool] = field(default_factory=dict)  # Whether the request was answered.
+    _found: dict[int, bytes] = field(default_factory=dict)  # By the offset in the retry topic.
+
+    def begin(self, value: bytes) -> bool:
+        """Note that a message is sent back; False: it was sent back before."""
+        return value not in self._sent and not self._sent.setdefault(value, False)
+
+    def answered(self, value: bytes) -> None:
+        self._sent[value] = True
+
+    def found(self, offset: int, value: bytes) -> None:
+        other = self._found.setdefault(offset, value)
+        if other != value:
+            self._violations.append(f"offset {offset} of the retry topic had {other!r}, and has {value!r}")
+
+    def missing(self) -> list[bytes]:
+        """Return what was sent back and has not come again."""
+        found = {*self._found.values()}
+        return [value for value, is_answered in self._sent.items() if is_answered and value not in found]
+
+    def check(self) -> list[str]:
+        counts = Counter(self._found.values())
+        return [
+            *self._violations,
+            *(f"{value!r} was sent back, and is lost" for value in self.missing()),
+            *(f"{value!r} came back {count} times" for value, count in counts.items() if count > 1),
+        ]
+
+
+@dataclass
+class MemberOffsets:
+    """The offsets that the members of one Kafka group commit, by partition. Each commits a higher one than it finds."""
+
+    violations: list[str] = field(default_factory=list)
+    commits: int = 0
+    _committed: dict[int, int] = field(default_factory=dict)
+
+    def committed(self, partition: int, offset: int) -> None:
+        self.commits += 1
+        self._committed[partition] = max(offset, self._committed.get(partition, -1))
+
+    def found(self, partition: int, offset: int) -> None:
+        committed = self._committed.get(partition, -1)
+        if offset < committed:
+            self.violations.append(f"members committed {committed} of partition {partition}, and it is {offset}")
 
 
 class Positions:

@@ -79,7 +79,7 @@ class Member(Client):
         if found.error_code is not ErrorCode.none:
             return ErrorCode(found.error_code)
         offset = found.topics[0].partitions[0].committed_offset
-        self.history.member_found(partition, offset)
+        self.history.members.found(partition, offset)
         wanted = [{"partition_index": partition, "committed_offset": offset + 1, "committed_leader_epoch": -1}]
         answer = await self.ask(
             ApiKey.OFFSET_COMMIT, 8, group_id=GROUP, generation_id_or_member_epoch=who["generation_id"],
@@ -87,7 +87,7 @@ class Member(Client):
         )  # fmt: skip
         code = ErrorCode(answer.topics[0].partitions[0].error_code)
         if code is ErrorCode.none:
-            self.history.member_committed(partition, offset + 1)
+            self.history.members.committed(partition, offset + 1)
         return code
 
     def _who(self, generation: int) -> dict[str, Any]:

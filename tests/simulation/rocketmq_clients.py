@@ -248,19 +248,19 @@ class Consumer(RocketMQClient):
         if found is None:
             return 0
         for each in message.decode_all(found.body) if found.code == OK else ():
-            self.history.came_back(each.queue_offset, bytes(each.body))
+            self.history.retries.found(each.queue_offset, bytes(each.body))
         self._retries = int(found.ext["nextBeginOffset"])
         return self._retries - before
 
     async def _send_back(self, failed: message.Message) -> None:
         """Send a message back, whose consumption has failed; it comes again after a second."""
         body = bytes(failed.body)
-        if self.history.sending_back(body):
+        if self.history.retries.begin(body):
             answer = await self._ask(
                 RequestCode.CONSUMER_SEND_MSG_BACK, offset=failed.physical_offset, group=RETRY_GROUP, delayLevel=1
             )
             if answer is not None and answer.code == OK:
-                self.history.sent_back(body)
+                self.history.retries.answered(body)
 
     async def _pull(self, group: str, topic: str, queue_id: int, offset: int) -> RemotingCommand | None:
         found = await self._ask(

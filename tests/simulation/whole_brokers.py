@@ -123,9 +123,9 @@ async def _run(clock: ManualClock, chance: random.Random) -> History:
 
 async def _until_served(history: History, machines: list[Machine]) -> None:
     """Wait until clients of all kinds go on."""
-    enough, commits = history.acknowledged + 10, history.member_commits
+    enough, commits = history.acknowledged + 10, history.members.commits
     for _ in range(SETTLE_S):
-        if history.acknowledged > enough and history.member_commits > commits:
+        if history.acknowledged > enough and history.members.commits > commits:
             return
         await asyncio.sleep(1)
     raise AssertionError(f"clients are not served: {[each.is_owner for each in machines]}")
@@ -231,7 +231,7 @@ async def _read_the_rest(setting: Setting) -> None:
         # A message that was cancelled would be delivered soon after it was due, too.
         if (
             turn > 10
-            and not (history.unseen() or history.not_back())
+            and not (history.unseen() or history.retries.missing())
             and setting.clock.now_ms() > history.last_due_ms + 2 * LATE_MS
         ):
             return
