@@ -241,12 +241,14 @@ class Positions:
     def group(self) -> str:
         return f"{self._name}-{self._number}"
 
-    def committing(self) -> str:
-        """Return the group in which an offset may be committed now."""
+    def committing(self, offsets: dict[int, int]) -> str:
+        """Return the group in which these offsets may be committed now; a reader of LOCAL may have to read again."""
         if self._is_waiting:
             self._number += 1
             self._answered.clear()
         self._is_waiting = True
+        for partition, offset in offsets.items():
+            self._answered[partition] = min(offset, self._answered.get(partition, -1))
         return self.group
 
     def answered(self, offsets: dict[int, int]) -> None:

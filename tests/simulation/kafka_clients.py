@@ -390,7 +390,10 @@ class Reader(Client):
             {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1}
             for index, offset in enumerate(offsets)
         ]
-        topics, group = [{"name": self.topic, "partitions": partitions}], self._positions.committing()
+        topics, group = (
+            [{"name": self.topic, "partitions": partitions}],
+            self._positions.committing(dict(enumerate(offsets))),
+        )
         answer = await self.ask(
             ApiKey.OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics
         )

@@ -285,8 +285,9 @@ class Consumer(RocketMQClient):
                 return
             self._positions.found(queue_id, int(answer.ext["offset"]) if answer.code == OK else -1)
         queue_id = self.random.randrange(2)
-        place = {"consumerGroup": self._positions.committing(), "topic": SHARED, "queueId": queue_id}
         offset = self.offsets[queue_id]
+        group = self._positions.committing({queue_id: offset})
+        place = {"consumerGroup": group, "topic": SHARED, "queueId": queue_id}
         answer = await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, **place, commitOffset=offset)
         if answer is not None and answer.code == OK:
             self._positions.answered({queue_id: offset})
