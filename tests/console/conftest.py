@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Response, sync_playwright
 
 from duolog.bridge.console.pages import PAGES
-from tests.console.contents import fill, set_aside_records, write_schemas
+from tests.console.contents import ask, fill, set_aside_records, write_schemas
 from tests.kit.broker import Broker
 from tests.kit.lacking import skip_or_fail
 
@@ -42,6 +42,7 @@ def broker() -> Iterator[Broker]:
             fill(running),
         ):
             yield running
+            assert "faults" not in {row["kind"] for row in ask(running, "GET", "/api/warnings")}, running.log_tail()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,7 +107,7 @@ def send(broker: Broker, topic: str, body: str, properties: dict[str, str], syst
     """Send a message of a RocketMQ producer, and return its id."""
     fields = {
         "producerGroup": "shop", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0,
-        "sysFlag": system_flag, "bornTimestamp": 0, "flag": 0,
+        "sysFlag": system_flag, "bornTimestamp": int(time.time() * 1000), "flag": 0,
         "properties": "".join(f"{name}\x01{value}\x02" for name, value in properties.items()),
     }  # fmt: skip
     reply = remoting.ask(broker.rocketmq, SEND_MESSAGE, fields, body.encode())
