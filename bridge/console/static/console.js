@@ -165,8 +165,10 @@ function timeTicks(plot, ticks, axis, space, step) {
   });
 }
 
+// For one time, uPlot would show years.
 function timeRange(plot, low, high) {
-  return low === high && low !== null ? [low - 60, high + 60] : [low, high];
+  const times = plot.data[0];
+  return times.length === 1 ? [times[0] - 60, times[0] + 60] : [low, high];
 }
 
 function chartOf(place) {
