@@ -209,6 +209,9 @@ class Port:
     def __init__(self, host: str, number: int) -> None:
         self._address = (host, number)
 
+    def listen(self, backlog: int) -> None:
+        """Do nothing: `Network.listen` opens the port."""
+
     def getsockname(self) -> tuple[str, int]:
         return self._address
 
