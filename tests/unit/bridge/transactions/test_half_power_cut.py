@@ -61,7 +61,7 @@ class History:
 
     def run(self) -> None:
         steps = [
-            (self.send, 34), (self.decide, 22), (self.look, 8), (self.core.store.write, 10), (self.settle, 12),
+            (self.send, 34), (self.decide, 22), (self.look, 8), (self.write, 10), (self.settle, 12),
             (self.retain, 8), (self.checkpoint, 3), (self.restart, 0.7), (self.kill, 0.7),
         ]  # fmt: skip
         for _ in range(STEPS):
@@ -109,6 +109,9 @@ class History:
         now_ms = self.core.clock.now_ms()
         if (due_ms := self.checks.next_deadline_ms()) is not None and due_ms <= now_ms:
             self.checks.run(now_ms, self.core.clock.mono_ms())
+
+    def write(self) -> None:
+        self.core.store.write()
 
     def settle(self) -> None:
         self.core.settle()
