@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.cluster.members import Members
+from duolog.bridge.cluster.owner_probe import ProbedOwner
 from duolog.bridge.cluster.security_mark import check_key_file, check_security
 from duolog.bridge.config import Options
 from duolog.bridge.monitoring.metrics import Metrics
@@ -30,7 +31,7 @@ from duolog.store.objects.interface import ObjectStore
 from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import ObjectStoreOptions
 from duolog.store.objects.self_test import check_creates
-from duolog.store.shared.events import Deposed, Event, StoreAnswers, StoreTrouble
+from duolog.store.shared.events import Clients, Deposed, Event, StoreAnswers, StoreTrouble
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.replica import Replica
 
@@ -82,6 +83,7 @@ class StreamMembership:
         metrics: Metrics,
         on_deposed: Callable[[OwnershipLost], None],
         on_progress: Callable[[], None],
+        clients: Clients,
     ) -> None:
         self.objects = CountedObjects(objects, metrics.object_requests, metrics.object_bytes)
         self._metrics = metrics
@@ -89,6 +91,7 @@ class StreamMembership:
         self.nodes: Nodes
         self._options, self._clock, self._own = options, clock, own
         self._on_deposed, self._on_progress = on_deposed, on_progress
+        self._clients = clients
         self._members = Members(self.objects)
         self._watching: asyncio.Task[None] | None = None
         self._is_in_trouble = False
@@ -125,6 +128,7 @@ class StreamMembership:
             mono_ms=self._clock.mono_ms,
             on_event=self._on_event,
             on_progress=self._on_replica_progress,
+            clients=self._clients,
         )
         self._metrics.shared_lost_entries = self.replica.joined.lost.entries
         self.update_nodes()
@@ -175,6 +179,11 @@ class StreamMembership:
         if not identity.epoch or number == self.nodes.own.id:
             return None  # No broker has written yet, or only this one before its restart.
         return self._members.known.get(number)
+
+    def other_owner(self) -> ProbedOwner | None:
+        """Return the owner of the stream; None if it is not known, or is this broker."""
+        owner = self.nodes.owner
+        return None if owner is None or self.nodes.is_owner else ProbedOwner(self.epoch, owner.endpoints)
 
     @property
     def is_alone(self) -> bool:

@@ -34,6 +34,7 @@ class StandbyContext:
     owner_requests: OwnerRequests
     advertised_versions: AdvertisedVersions
     cluster_id_now: Callable[[], str]  # Empty until the record that has it was replayed.
+    is_behind: Callable[[], bool]  # Whether `topics` may lack some that exist.
 
     @property
     def cluster_id(self) -> str:

@@ -1,7 +1,9 @@
 """The connection of a Kafka client to a standby.
 
 ApiVersions, SaslHandshake, SaslAuthenticate              answered: the standby knows the users, too
-Metadata, FindCoordinator, DescribeCluster                answered under the client's rights; they name the owner
+Metadata, FindCoordinator, DescribeCluster                answered under the client's rights; they name the owner. A
+                                                          standby that has not read the log yet closes the connection
+                                                          instead of saying that a topic does not exist
 DescribeTopicPartitions                                   answered: Java's admin client does not repeat a refused one
 Produce, Fetch and what else needs a leader               NOT_LEADER_OR_FOLLOWER
 groups and transactions                                   NOT_COORDINATOR
@@ -114,10 +116,16 @@ def _refused(context: StandbyContext, connection: StandbyKafkaConnection, reques
     return connection.refuse_as_standby(request)
 
 
-def _metadata(context: StandbyContext, connection: StandbyKafkaConnection, request: KafkaRequest) -> Steps | OutboxSlot:
+def _metadata(
+    context: StandbyContext, connection: StandbyKafkaConnection, request: KafkaRequest
+) -> Steps | OutboxSlot | None:
     owner = context.nodes.owner
     if owner is not None and _creates_topics(context, request):
         return connection.send_on(context, owner.endpoints.kafka)
+    if context.is_behind() and _lacks_topics(context, request):
+        # librdkafka fails the messages of a topic that it is told not to exist, although it has seen it before.
+        connection.close("this standby has not read the log, which may have the topics that were asked for")
+        return None
     return _described(context, request)
 
 
@@ -128,6 +136,12 @@ def _described(context: StandbyContext, request: KafkaRequest) -> Steps:
 
 def _topic_pages(context: StandbyContext, connection: StandbyKafkaConnection, request: KafkaRequest) -> Steps:
     return make_answer(request, (yield from topic_pages.describe(context, request)), None)
+
+
+def _lacks_topics(context: StandbyContext, request: KafkaRequest) -> bool:
+    """Whether this Metadata request asks for all topics, or for one that this standby does not know."""
+    names = metadata.asked_names(request)
+    return names is None or any(name and context.topics.by_kafka_name(name) is None for name, _ in names)
 
 
 def _creates_topics(context: StandbyContext, request: KafkaRequest) -> bool:

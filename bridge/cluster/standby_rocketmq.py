@@ -116,6 +116,8 @@ class StandbyRocketMQConnection(Connection):
         name = TopicRequest.parse(command.ext).topic
         topic = self._context.topics.by_rocketmq_name(name)
         if topic is None or (name == AUTO_CREATE_TOPIC and not self._context.topics.auto_create):
+            if self._context.is_behind():
+                raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "this standby has not read the log yet")
             remark = f"No topic route info in name server for the topic: {name[:300]}"
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, remark)
         queues = QueueData(

@@ -156,6 +156,13 @@ class ClusterSection(Section, frozen=True):
     takeover_ms: Annotated[
         int, setting("a standby takes over when the owner has written nothing for so long", ge=500, le=600_000)
     ] = 3 * SECOND_MS
+    takeover_if_cut_off: Annotated[
+        bool,
+        setting(
+            "a standby also takes over when no client asks the owner for anything, clients ask the standby, and the "
+            "standby does not reach the owner's ports any more"
+        ),
+    ] = True
 
 
 class TopicsOptions(Section, frozen=True):

@@ -132,6 +132,7 @@ class Connection(asyncio.Protocol):
                 self._count_partial()
             if frames:
                 self._has_heard = True
+                connections.heard_mono_ms = connections.mono_ms
                 self._take(frames)
         except ProtocolError as error:
             self._refuse(str(error), self._frames.refused)

@@ -64,12 +64,16 @@ class OpenConnection(Protocol):
 
 
 class Connections:
-    """The open connections, with counters and sums, and the enforcement of the limits of all connections."""
+    """The open connections, with counters and sums, and the enforcement of the limits of all connections.
+
+    The class has more than 15 fields because seven of them are counters that connections change.
+    """
 
     def __init__(self, limits: LimitsOptions, clock: Clock) -> None:
         self.limits = limits
         self.count_max = limits.connections_max
         self.mono_ms = clock.mono_ms()  # The time of the last sweep or accept, which is exact enough for idle times.
+        self.heard_mono_ms = self.mono_ms  # When a whole request came last, by the same clock.
         self.accepted_count = 0  # This counter and the next four are metrics.
         self.refused_count = 0
         self.overdue_count = 0

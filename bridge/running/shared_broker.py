@@ -13,9 +13,11 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from duolog.bridge.broker import CLOSE_MS, BeginAgain, Broker, raise_file_limit
 from duolog.bridge.cluster.membership import OwnershipLost, StreamMembership, open_stream_objects
+from duolog.bridge.cluster.owner_probe import OwnerProbe
 from duolog.bridge.cluster.owner_requests import OwnerRequests
 from duolog.bridge.cluster.standby_context import StandbyContext
 from duolog.bridge.cluster.standby_http import StandbyHttpPort
@@ -35,7 +37,7 @@ from duolog.bridge.security_start import check_users, start_security
 from duolog.bridge.tracing.export import start_export
 from duolog.store.errors import DataDirectoryInUse, StoreError, WritingEnded
 from duolog.store.files import Files, RealFiles
-from duolog.store.objects.errors import StoreRefused, UnreliableStore
+from duolog.store.objects.errors import ObjectStoreError, StoreRefused, UnreliableStore
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.recovery.format_version import UnknownFormat, ensure_format
 from duolog.store.shared.lease import lease_length_ms
@@ -45,6 +47,7 @@ from duolog.store.store import lock_directory
 log = logging.getLogger("bridge")
 
 TABLES_MS = 1_000  # The log reports a takeover that waits for longer for tables of delayed messages.
+RELEASE_S = 0.5  # The time for which a deposed broker tries to tell the new owner that its lease has ended.
 LOCAL_ERRORS = (DataDirectoryInUse, UnknownFormat, WritingEnded)  # Errors of the data directory, not of the store.
 ABORT_MS = 200  # The time between two aborts of connections while another broker may be the owner.
 
@@ -58,8 +61,10 @@ class SharedBroker(Broker):
 
     membership: StreamMembership
     _tables: StreamTables
+    _probe: OwnerProbe
     _standby_http: StandbyHttpPort
     _following: asyncio.Task[None]
+    _releasing: asyncio.Task[None] | None = None  # Set when this broker was deposed: it gives up its lease.
     _has_served = False  # The broker serves as the owner, or did so before it was deposed.
     _aborted_mono_ms = 0  # The time of the last check of the lease. Connections are not aborted before this time.
 
@@ -88,6 +93,7 @@ class SharedBroker(Broker):
             owner_requests=OwnerRequests(self.options.kafka.answer_bytes_max, self.tls.between_brokers, self._box),
             advertised_versions=ADVERTISED_VERSIONS,
             cluster_id_now=lambda: self.cluster_id,
+            is_behind=lambda: self.membership.replica.is_behind,
         )
         self._standby_http = StandbyHttpPort(
             context, self.addresses, lambda: self.store.next_position, lambda: self.membership.epoch
@@ -96,11 +102,19 @@ class SharedBroker(Broker):
         await self._listen_as_standby(bound, context)
         self._start_standby_time()
         self.membership.watch()
+        if self.options.cluster.takeover_if_cut_off:
+            self._probe.begin()
         self._tables.begin()
         self._following = self.loop.create_task(self._follow())
 
     async def _open_stream(self) -> None:
         """Open the object store. Raises StartError if this broker needs the key of the stream and has none."""
+        self._probe = OwnerProbe(
+            self.server.connections,
+            self.clock,
+            self.options.cluster.takeover_ms,
+            lambda: self.membership.other_owner(),
+        )
         try:
             self.membership = StreamMembership(
                 self._open_objects(),
@@ -110,6 +124,7 @@ class SharedBroker(Broker):
                 self.metrics,
                 self._deposed,
                 self._on_progress,
+                self._probe,
             )
             if self.security.is_enabled:
                 await self.membership.check_key_file(self.security.key_file, is_there=self.security.has_key_file)
@@ -224,6 +239,7 @@ class SharedBroker(Broker):
 
     async def _own(self) -> None:
         """Make the parts that append, and serve clients. Raises StartError and StoreError."""
+        self._probe.stop()
         begun_mono_ms = self.clock.mono_ms()
         # While the store is slow, the lease may end once before the first upload counts.
         self._aborted_mono_ms = begun_mono_ms + self.options.cluster.takeover_ms
@@ -301,10 +317,20 @@ class SharedBroker(Broker):
             self.server.abort_all()
 
     def _deposed(self, lost: OwnershipLost) -> None:
-        self._is_serving = False
+        if self._releasing is not None:
+            return
         self.server.may_answer = _never
         self.server.abort_all()
+        has_answered, self._is_serving = self._is_serving, False
         log.warning("another broker owns the stream, this one begins again as a standby reason=%r", str(lost))
+        self._releasing = self.loop.create_task(self._begin_again(lost, has_answered=has_answered))
+
+    async def _begin_again(self, lost: OwnershipLost, *, has_answered: bool) -> None:
+        """Give up the lease if this broker had one, and end, so that the process begins again."""
+        if has_answered:
+            with suppress(ObjectStoreError, TimeoutError):
+                async with asyncio.timeout(RELEASE_S):
+                    await self.membership.replica.release()
         if not self.ended.done():
             self.ended.set_exception(BeginAgain(str(lost)))
 
@@ -335,6 +361,7 @@ class SharedBroker(Broker):
     async def stop(self) -> None:
         """Stop in order. An owner first uploads the rest of its log, so that a standby takes over at once."""
         self._following.cancel()
+        self._probe.stop()
         self._tables.stop()
         if self._is_open:
             await super().stop()

@@ -1,6 +1,6 @@
-"""The events that the shared log reports to the broker."""
+"""The events that the shared log reports to the broker, and the questions that it asks the broker about its clients."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 
 class Deposed(NamedTuple):
@@ -20,3 +20,25 @@ class StoreAnswers(NamedTuple):
 
 
 Event = Deposed | StoreTrouble | StoreAnswers
+
+
+class Clients(Protocol):
+    """The clients of one broker."""
+
+    @property
+    def heard_mono_ms(self) -> int:
+        """When this broker got the last request of a client."""
+
+    @property
+    def is_owner_cut_off(self) -> bool:
+        """Whether clients reach this standby, and this standby does not reach the owner's ports."""
+
+
+class NoClients:
+    """The clients of a broker without ports."""
+
+    heard_mono_ms = 0
+    is_owner_cut_off = False
+
+
+NO_CLIENTS: Final = NoClients()

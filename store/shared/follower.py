@@ -3,6 +3,8 @@
     slot has an object     its units are appended to the copy and replayed (`store/log/log_copy.py`)
     slot is empty          the follower asks for it again after a pause; if it has found no new slot for
                            `cluster.takeover_ms`, it creates a fence
+    slot says that no      if clients ask this broker, and it does not reach the owner either (`Clients`), it creates a
+    client asks            fence in the next slot; if the owner has created that slot, it tries the one after it
 
 `polling.py` decides which slots a follower asks for, and when.
 
@@ -13,6 +15,7 @@ only from `Won.safe_mono_ms` on, because the old owner may answer until its leas
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
@@ -21,6 +24,7 @@ from duolog.store.durability import Durability
 from duolog.store.log.format import UNIT_HEADER_SIZE, BadUnit, unit_size
 from duolog.store.log.log_copy import LogCopy
 from duolog.store.shared.copy_state import CopyStateFile
+from duolog.store.shared.events import Clients
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.polling import AHEAD_BYTES, AHEAD_MAX, Polling
 from duolog.store.shared.requests import Requests
@@ -30,15 +34,29 @@ from duolog.store.shared.segments.manifest import SegmentManifests, SegmentObjec
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import Fence, Ignored, LogCursor, Units
 from duolog.store.shared.wal.lost_slots import check_end
-from duolog.store.shared.wal.wal_object import DamagedObject, WalKind, damaged, decode_header, key_of
+from duolog.store.shared.wal.wal_object import (
+    ENDED_FLAG,
+    UNASKED_FLAG,
+    DamagedObject,
+    WalKind,
+    damaged,
+    decode_header,
+    key_of,
+)
 
 DISK_FULL_MS: Final = 500  # The pause between two attempts to write to a full disk.
+LOOKS: Final = 12  # The checks in `cluster.takeover_ms` of whether an owner that no client asks is cut off.
 SLICE_BYTES: Final = 256 * 1024  # The size of the units that one turn of the loop replays.
 SLICE_UNITS: Final = 256  # The number of these units.
 
+log = logging.getLogger("store")
+
 
 class Follower:
-    """Follows one stream in the loop."""
+    """Follows one stream in the loop.
+
+    The class has more than 15 fields, because what it is given are eight parts of the replica.
+    """
 
     def __init__(
         self,
@@ -50,6 +68,7 @@ class Follower:
         durability: Durability,
         copy_state_file: CopyStateFile,
         options: SharedOptions,
+        clients: Clients,
         mono_ms: Callable[[], int],
         on_written: Callable[[], None],
     ) -> None:
@@ -59,10 +78,11 @@ class Follower:
         self._requests, self._copy, self._durability = requests, copy, durability
         self._copy_state_file = copy_state_file
         self._manifests, self._seen = manifests, seen
-        self._options, self._mono_ms = options, mono_ms
+        self._options, self._clients, self._mono_ms = options, clients, mono_ms
         self._on_written = on_written
         self._seen_mono_ms = mono_ms()  # The time at which the newest slot was read.
-        self._is_released = not cursor.owner.epoch  # The owner has ended, or the stream has not had one yet.
+        # The flags of the newest slot. A stream without an owner is like one whose owner has ended.
+        self._flags = 0 if cursor.owner.epoch else ENDED_FLAG
         self._polling = Polling(options.takeover_ms, cursor.sequence)
         self._asked: dict[
             asyncio.Task[bytes | None], tuple[int, int]
@@ -70,6 +90,11 @@ class Follower:
         self._found: dict[int, bytes] = {}  # The objects that were read, by slot, from the cursor on.
 
     # -- Slots
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the copy may lack much of the log."""
+        return self._polling.is_behind
 
     async def _follow(self) -> None:
         """Take slots until this broker should take over. Raises RequestsStopped, DamagedObject and StoreError."""
@@ -82,7 +107,7 @@ class Follower:
                 self._asked[task] = sequence, self._mono_ms()
             if (data := self._found.pop(self.cursor.sequence, None)) is not None:
                 await self._take(data)
-            elif self.is_overdue:
+            elif self.is_overdue or self._is_cut_off:
                 return
             else:
                 await self._wait()
@@ -95,8 +120,9 @@ class Follower:
         return len(self._found) >= AHEAD_MAX or sum(map(len, self._found.values())) >= AHEAD_BYTES
 
     async def _wait(self) -> None:
-        """Wait for an answer, or until a request or a fence is due."""
-        deadlines = [each for each in (self._polling.next_ms(), self._overdue_mono_ms) if each is not None]
+        """Wait for an answer, or until a request, a fence or a check of whether the owner is cut off is due."""
+        look_ms = self._mono_ms() + self._options.takeover_ms // LOOKS if self._flags & UNASKED_FLAG else None
+        deadlines = [each for each in (self._polling.next_ms(), self._overdue_mono_ms, look_ms) if each is not None]
         left_ms = max(0, min(deadlines) - self._mono_ms()) if deadlines else None
         if self._asked:
             timeout = None if left_ms is None else left_ms / 1000
@@ -140,12 +166,12 @@ class Follower:
             slot = CountedSlot(self.cursor.owner, self.cursor.tail, isinstance(outcome, Fence))
             self._seen.note(slot, self._options.kept_slots + 2 * self._options.compact_slots)
         if isinstance(outcome, Units):
-            self._is_released = outcome.is_last
+            self._flags = outcome.flags
             await self._apply(outcome.payload)
             self._durability.stored(self._copy.position)
             self._copy_state_file.note(self.cursor.owner, self.cursor.tail)
         elif isinstance(outcome, Fence):
-            self._is_released = False
+            self._flags = 0
 
     async def _was_deleted(self, data: bytes) -> bool:
         """Return whether the slot of the cursor was compacted; if it was, the cursor has moved beyond it.
@@ -200,9 +226,9 @@ class Follower:
         for segment in self._manifests.segments:
             if segment.end > self._copy.position:
                 await self._apply_segment(segment)
-        self.cursor = LogCursor(floor.owner, floor.tail)
+        self.cursor.go_to(floor.owner, floor.tail)
         self._seen.forget(floor.tail.sequence)
-        self._is_released = False
+        self._flags = 0
         self._seen_mono_ms = self._mono_ms()
         self._forget()
         self._durability.stored(self._copy.position)
@@ -237,10 +263,19 @@ class Follower:
         """The time of a takeover if no slot is found before; None while the next slot may already have an object."""
         if not self._polling.is_at_end:
             return None
-        if self._is_released:
+        if self._flags & ENDED_FLAG:
             return 0
         takeover_ms = self._options.takeover_ms
         return self._seen_mono_ms + takeover_ms - min(self._polling.latency_ms, takeover_ms * 2 // 3)
+
+    @property
+    def _is_cut_off(self) -> bool:
+        """Whether the owner writes and no client reaches it, so that this broker should take over.
+
+        While the store is slow, each fence would come too late. The tries would take the time of reading, and with it
+        that of a takeover from an owner that writes no more.
+        """
+        return bool(self._flags & UNASKED_FLAG) and not self._polling.is_slow and self._clients.is_owner_cut_off
 
     async def run(self, writer: bytes, claim: bytes) -> Won:
         """Follow until this broker owns the stream. Raises RequestsStopped, DamagedObject and StoreError."""
@@ -253,11 +288,18 @@ class Follower:
                         await check_end(self._requests, self._manifests, self.cursor)
                         self._polling.settle(self._mono_ms())
                     continue
+                is_alive = not self.is_overdue
                 won = await self.take_over(writer, claim)
                 if won is not None:
-                    safe_mono_ms = 0 if self._is_released else self._seen_mono_ms + self._options.takeover_ms
+                    if is_alive:
+                        log.warning("no client reaches the owner, this broker takes over epoch=%d", won.identity.epoch)
+                    safe_mono_ms = 0 if self._flags & ENDED_FLAG else self._seen_mono_ms + self._options.takeover_ms
                     return won._replace(safe_mono_ms=safe_mono_ms)
-                self._polling.doubt()
+                if is_alive:  # Its next slot was there before the fence. It says if there is to be another try.
+                    self._flags &= ~UNASKED_FLAG
+                    self._polling.hurry()
+                else:
+                    self._polling.doubt()
         finally:
             self._forget()
 

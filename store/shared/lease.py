@@ -8,7 +8,24 @@ The lease only concerns reads: no acknowledgement depends on it, because an ackn
 The lease counts from the beginning of the request, and a standby counts from the moment at which it has seen the slot,
 which is later. So an owner stops answering before another one can begin, if the rates of the monotonic clocks of the
 two machines differ by less than a tenth.
+
+An owner that is deposed while it has a lease gives it up: it stops answering, and then creates
+`released/<epoch>-<writer>`. The new owner looks for this object while it waits for the end of the lease. Only an owner
+that has answered clients creates it, because one that is deposed while it waits for the end of an earlier lease must
+not end the wait of its successor.
 """
+
+from typing import Final
+
+from duolog.store.shared.wal.wal_object import Identity
+
+RELEASED_FOLDER: Final = "released/"
+LOOKS: Final = 30  # For the object, in the time of a takeover.
+
+
+def released_key(owner: Identity) -> str:
+    """Return the key of the object by which an owner gives up its lease."""
+    return f"{RELEASED_FOLDER}{owner.epoch:020}-{owner.writer.hex()}"
 
 
 def lease_length_ms(takeover_ms: int) -> int:

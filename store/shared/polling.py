@@ -49,8 +49,8 @@ class _Newest(NamedTuple):
 class Polling:
     """Slots are numbers. `due` returns those to ask for now; `found` or `missed` takes the answer of each request.
 
-    The class has more than 15 fields because it has the state of the requests and what their answers say about the
-    owner.
+    The class has more than 20 methods and 15 fields because it has the state of the requests and what their answers say
+    about the owner.
     """
 
     def __init__(self, takeover_ms: int, sequence: int) -> None:
@@ -90,6 +90,16 @@ class Polling:
         return min(self._latencies)
 
     @property
+    def is_behind(self) -> bool:
+        """Whether this follower may lack much of the log: no slot was empty since it began, or was away."""
+        return self._is_behind
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the store is slow, so that the owner writes its slots closer together than a round trip takes."""
+        return self.latency_ms * SLOW_SHARE > self._takeover_ms
+
+    @property
     def is_at_end(self) -> bool:
         """Whether the next slot was empty in a request that began after the one that found the newest slot.
 
@@ -105,8 +115,7 @@ class Polling:
 
     @property
     def _heartbeat_ms(self) -> int:
-        is_slow = self._is_fast_owner or self.latency_ms * SLOW_SHARE > self._takeover_ms
-        return self._takeover_ms // (HEARTBEATS_IF_SLOW if is_slow else HEARTBEATS)
+        return self._takeover_ms // (HEARTBEATS_IF_SLOW if self._is_fast_owner or self.is_slow else HEARTBEATS)
 
     @property
     def _pause_ms(self) -> int:
@@ -177,6 +186,11 @@ class Polling:
         """Forget which slots were empty: they may have had objects that were deleted."""
         self.is_doubtful = True
         self._empty.clear()
+
+    def hurry(self) -> None:
+        """Ask for the next slot at once, because it was seen to be there."""
+        self._due = dict.fromkeys(self._due, 0)
+        self._is_busy = True
 
     def settle(self, mono_ms: int) -> None:
         """End the doubt: the empty slots never had an object."""

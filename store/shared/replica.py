@@ -27,11 +27,11 @@ from duolog.store.shared.cache.cached_files import CachedFiles
 from duolog.store.shared.cache.dropping import RANGES_SHARE, SegmentDropper
 from duolog.store.shared.cache.local_segments import CacheCounts
 from duolog.store.shared.copy_state import CopyStateFile
-from duolog.store.shared.events import Deposed, Event
+from duolog.store.shared.events import NO_CLIENTS, Clients, Deposed, Event
 from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.follower import Follower
 from duolog.store.shared.joining import Joined, join
-from duolog.store.shared.lease import OwnerLease
+from duolog.store.shared.lease import LOOKS, OwnerLease, released_key
 from duolog.store.shared.local_copy import REMEDY
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests, RequestsStopped
@@ -70,6 +70,7 @@ class Replica:
         mono_ms: Callable[[], int],
         on_event: Callable[[Event], None],
         on_progress: Callable[[], None],
+        clients: Clients,
     ) -> None:
         self.joined, self.options = joined, options
         self.store: Store
@@ -81,6 +82,7 @@ class Replica:
         self.named_files = NamedFiles(requests, files, writer.hex())
         self._writer, self._claim = writer, claim
         self._mono_ms, self._on_event, self._on_progress = mono_ms, on_event, on_progress
+        self._clients = clients
         self._won: Won | None = joined.won
         self._seen = SlotsSeen()
         self._slots_max = options.kept_slots + 2 * options.compact_slots
@@ -106,6 +108,7 @@ class Replica:
         mono_ms: Callable[[], int],
         on_event: Callable[[Event], None],
         on_progress: Callable[[], None],
+        clients: Clients = NO_CLIENTS,
     ) -> "Replica":
         """Find the stream and prepare the data directory.
 
@@ -120,7 +123,7 @@ class Replica:
         requests = Requests(objects, options.takeover_ms, on_event)
         files = CachedFiles(files, objects, options.cache_bytes // RANGES_SHARE)
         joined = await join(requests, files, writer=writer, new_stream=new_stream, claim=claim, mono_ms=mono_ms)
-        return cls(requests, files, lock, joined, writer, claim, options, mono_ms, on_event, on_progress)
+        return cls(requests, files, lock, joined, writer, claim, options, mono_ms, on_event, on_progress, clients)
 
     def open(self, options: StoreOptions, replayer: Replayer) -> Store:
         """Recover the local log. Blocks; raises StoreError and OSError."""
@@ -157,12 +160,18 @@ class Replica:
                 store.durability,
                 self._copy_state_file,
                 self.options,
+                self._clients,
                 self._mono_ms,
                 self._on_progress,
             )
         return store
 
     # -- Standby
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a standby may lack much of the log, because it was started or was away."""
+        return self.joined.won is None and self.follower.is_behind
 
     async def follow(self) -> None:
         """Follow until this broker owns the stream. Raises RequestsStopped, DamagedObject, StoreError."""
@@ -219,6 +228,7 @@ class Replica:
             OwnerLease(self.options.takeover_ms, won.begun_mono_ms),
             won.took_ms,
             self.options,
+            self._clients,
             self._mono_ms,
             self._on_event,
             self._counted,
@@ -228,8 +238,25 @@ class Replica:
             await self._next_progress()
             store.write_state.raise_if_ended()
             self.uploader.begin_due_uploads(self._mono_ms())
-        while (left_ms := won.safe_mono_ms - self._mono_ms()) > 0:
-            await self._requests.pause(left_ms)
+        await self._wait_for_lease(won)
+
+    async def _wait_for_lease(self, won: Won) -> None:
+        """Return once the previous owner has no lease: its time is over, or it has given it up."""
+        key, left_ms = released_key(won.previous), won.safe_mono_ms - self._mono_ms()
+        if left_ms <= 0:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_ms / 1000):
+                while await self._requests.get(key) is None:
+                    await self._requests.pause(self.options.takeover_ms // LOOKS)
+
+    async def release(self) -> None:
+        """Give up the lease of this owner. It must have answered clients, and must answer nothing any more.
+
+        Raises ObjectStoreError.
+        """
+        assert self._won is not None, "Replica.follow comes first"
+        await self._requests.create_once(released_key(self._won.identity))
 
     async def confirm(self) -> None:
         """Return once a slot counts whose create began after this call, as proof that this broker is still the owner.

@@ -50,6 +50,10 @@ class Requests:
             self._report(error)
             return False
 
+    async def create_once(self, key: str) -> None:
+        """Create an empty object by one request, also after the broker has stopped. Raises ObjectStoreError."""
+        await self._objects.create(key, b"")
+
     async def get(self, key: str, *, is_hedged: bool = True) -> bytes | None:
         """Return an object; None if there is none. Raises RequestsStopped.
 

@@ -9,6 +9,8 @@ wait; the upload window may lower that size (`upload_window.py`). So a unit wait
 that appends nothing uploads heartbeat slots, which are objects without units, every third of `cluster.takeover_ms`, so
 that followers know that it is alive. While the store is slow it does so more often, because the lease counts from the
 beginning of a request.
+
+Each object says whether a client has sent this owner a request lately (`UNASKED_FLAG`).
 """
 
 import asyncio
@@ -18,23 +20,29 @@ from typing import Final
 from duolog.store.durability import Durability
 from duolog.store.errors import StoreBehind
 from duolog.store.log.unit_source import Cut, UnitSource
-from duolog.store.shared.events import Deposed, Event
+from duolog.store.shared.events import Clients, Deposed, Event
 from duolog.store.shared.lease import OwnerLease
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests, RequestsStopped
 from duolog.store.shared.upload_window import UploadWindow
 from duolog.store.shared.wal.slots import Slots, Upload, UploadStep
-from duolog.store.shared.wal.wal_object import ENDED_FLAG
+from duolog.store.shared.wal.wal_object import ENDED_FLAG, UNASKED_FLAG
 from duolog.store.workers import Failure
 from duolog.store.write_state import WriteState
 
 HEARTBEATS: Final = 3  # The number of heartbeat slots in `cluster.takeover_ms` while the store is fast.
 HEARTBEATS_IF_SLOW: Final = 12  # The same number while the store is slow.
 SLOW_SHARE: Final = 10  # The store is slow if a create takes more than a tenth of `cluster.takeover_ms`.
+# The part of `cluster.takeover_ms` after whose time without a request an owner says that no client asks it: 750 ms. A
+# Kafka consumer asks every 500 ms (`fetch.max.wait.ms`), and the time of a request is exact to 250 ms.
+UNASKED_SHARE: Final = 4
 
 
 class Uploader:
-    """The uploads of one owner. All methods are called in the loop."""
+    """The uploads of one owner. All methods are called in the loop.
+
+    The class has more than 15 fields, because ten of them are what it is given.
+    """
 
     def __init__(
         self,
@@ -46,6 +54,7 @@ class Uploader:
         lease: OwnerLease,
         took_ms: int,
         options: SharedOptions,
+        clients: Clients,
         mono_ms: Callable[[], int],
         on_event: Callable[[Event], None],
         on_counted: Callable[[Sequence[Upload]], None],
@@ -54,7 +63,7 @@ class Uploader:
         self.slots, self.lease = slots, lease
         self._requests, self._source = requests, source
         self._durability, self._write_state = durability, write_state
-        self._options, self._mono_ms = options, mono_ms
+        self._options, self._clients, self._mono_ms = options, clients, mono_ms
         self._on_event, self._on_counted = on_event, on_counted
         self._window = UploadWindow(options.in_flight_bytes, options.takeover_ms, took_ms)
         self.slots.bytes_max = self._window.bytes
@@ -120,6 +129,8 @@ class Uploader:
 
     def _begin(self, cut: Cut, mono_ms: int, flags: int = 0) -> None:
         self._cut_mono_ms = mono_ms
+        if mono_ms - self._clients.heard_mono_ms > self._options.takeover_ms // UNASKED_SHARE:
+            flags |= UNASKED_FLAG
         upload = self.slots.begin(cut.end, cut.payload, flags)
         self._durability.cut()
         task = asyncio.create_task(self._upload(upload))

@@ -153,7 +153,7 @@ class Machine:
         self.restarts = False  # A broker that has stopped in order is started again.
         self._decided_ms = 0  # Of brokers that have ended.
         self._serving_since_mono_ms = 0  # Since when the broker serves clients, if it does.
-        self._options, self._bucket = options, bucket
+        self._options, self.bucket = options, bucket
 
     @property
     def is_owner(self) -> bool:
@@ -183,7 +183,7 @@ class Machine:
         self.process = self.broker = None
 
     async def _serve(self) -> None:
-        objects = Outside(self._bucket.client(self.host, self.faults))
+        objects = Outside(self.bucket.client(self.host, self.faults))
         broker = self.broker = SimulatedBroker(self._options, self.clock, self.host, self.disk, objects)
         broker.on_open = self._serves
         await broker.start()

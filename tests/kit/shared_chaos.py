@@ -18,6 +18,7 @@ async def chaos(world: World, seconds: int = 12) -> None:
         happen(world, world.nodes[chance.choice("abc")], chance)
     for node in [*world.nodes.values()]:
         node.faults = StoreFaults()
+        node.clients.is_owner_cut_off = False
         if node.task is None or node.task.done():
             world.start(node.name, node.faults)
         else:
@@ -46,7 +47,7 @@ async def chaos(world: World, seconds: int = 12) -> None:
 def happen(world: World, node: Node, chance: random.Random) -> None:
     """Let something happen to a node."""
     is_running = node.task is not None and not node.task.done()
-    what = chance.choice(("kill", "pause", "cut", "heal", "faults", "slow", "power", "lose disk"))
+    what = chance.choice(("kill", "pause", "cut", "heal", "faults", "slow", "power", "lose disk", "cut off"))
     if not is_running:
         world.start(node.name)
     elif what == "kill":
@@ -70,6 +71,8 @@ def happen(world: World, node: Node, chance: random.Random) -> None:
     elif what == "power":
         node.kill()
         node.disk = node.disk.after_power_cut(chance.randrange(1 << 32))
+    elif what == "cut off":  # As a standby, it takes the owner for cut off from its clients, or no longer.
+        node.clients.is_owner_cut_off = not node.clients.is_owner_cut_off
     else:
         node.kill()
         node.lose_disk()

@@ -23,6 +23,7 @@ from duolog.store.entry import FIRST_FRAME_FORM, SHARED, STATE_FORM, SYNCED, Ent
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import queue_key
 from duolog.store.log.format import UnitHeader, check_unit, entries_of
+from duolog.store.objects.errors import ObjectStoreError
 from duolog.store.objects.interface import LIST_LIMIT, Content, Creation, ObjectEntry
 from duolog.store.options import StoreOptions
 from duolog.store.shared.events import Deposed, Event
@@ -208,6 +209,14 @@ def _units_of(units: memoryview, position: int) -> Iterator[tuple[UnitHeader, me
 
 
 @dataclass
+class NodeClients:
+    """What a node knows of its clients; a test changes it."""
+
+    heard_mono_ms: int = 0
+    is_owner_cut_off: bool = False
+
+
+@dataclass
 class Node:
     """One broker. `run` lives until it is killed; a deposed node joins again."""
 
@@ -225,6 +234,7 @@ class Node:
     deposed: list[str] = field(default_factory=list)
     lost_units: int = 0
     paused_until_mono_ms: int = 0
+    clients: NodeClients = field(default_factory=NodeClients)
 
     @property
     def is_serving(self) -> bool:
@@ -267,6 +277,7 @@ class Node:
                 mono_ms=self.world.clock.mono_ms,
                 on_event=self._on_event,
                 on_progress=self._sync,
+                clients=self.clients,
             )
             self.lost_units += replica.joined.lost.units
             self.world.make_replica(replica)
@@ -284,7 +295,10 @@ class Node:
                 if not (replica.uploader is not None and replica.uploader.slots.deposed):
                     raise
             finally:
-                self.is_begun = False
+                has_answered, self.is_begun = self.is_begun, False
+                if has_answered and replica.uploader is not None and replica.uploader.slots.deposed:
+                    with suppress(ObjectStoreError):
+                        await replica.release()
                 duties.cancel()
                 replica.stop()
                 store.executors.readers = store.executors.background = Inline(lambda: True)
@@ -299,7 +313,14 @@ class Node:
             if self.world.trims and self.world.random.random() < 0.02:
                 self._trim(store)
             self._turn(replica, store)
-            await asyncio.sleep(self.append_ms / 1000)
+            await self._pause(replica)
+
+    async def _pause(self, replica: Replica) -> None:
+        """Wait until the next append, or until this node is deposed."""
+        left_ms = self.append_ms
+        while replica.is_owner and left_ms > 0:
+            await asyncio.sleep(min(left_ms, 50) / 1000)
+            left_ms -= 50
 
     def _append(self, store: Store, replica: Replica) -> None:
         if store.refusal:

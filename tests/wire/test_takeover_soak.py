@@ -1,8 +1,8 @@
 """A hundred takeovers in a row, each with a fault by chance, while the same clients of both protocols and Spark go on.
 
-The brokers and the store are in network namespaces of their own. The faults are those of `takeover_faults.py`, and a
-machine whose cable is pulled. At the end everything is checked that `test_takeover.py` checks after one takeover, and
-that Spark's Kafka source has read each record once. The times from a fault to the next acknowledged send are printed.
+The brokers and the store are in network namespaces of their own. The faults are those of `takeover_faults.py`. At the
+end everything is checked that `test_takeover.py` checks after one takeover, and that Spark's Kafka source has read each
+record once. The times from a fault to the next acknowledged send are printed.
 
 The environment may set `TAKEOVERS`, and `SEED`, which chooses the faults.
 """
@@ -24,7 +24,7 @@ from tests.wire.clients.jvm import Agents
 from tests.wire.clients.namespaces import Network
 from tests.wire.clients.shared_pair import BUCKET, Pair, wait_for_role
 from tests.wire.clients.spark import Spark, source
-from tests.wire.clients.takeover_faults import FAULTS, UNPLUGGED, Fault
+from tests.wire.clients.takeover_faults import FAULTS, FAULTS_OF_NETWORK, Fault
 from tests.wire.clients.takeover_loads import Acknowledged, RocketmqJavaWriter, now_ms
 from tests.wire.test_takeover import AFTER, GOES_ON_WITHIN_S, ORDERS, ROUTES_WITHIN_S, SETTINGS, Everyone
 
@@ -40,7 +40,7 @@ pytestmark = [
 
 TAKEOVERS = int(os.environ.get("TAKEOVERS", "100"))
 SEED = int(os.environ.get("SEED", "1"))
-ALL_FAULTS = {**FAULTS, "unplugged": UNPLUGGED}
+ALL_FAULTS = FAULTS | FAULTS_OF_NETWORK
 QUERY = "orders_of_spark"
 
 

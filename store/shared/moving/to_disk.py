@@ -22,7 +22,7 @@ from duolog.store.shared.segments.manifest import SegmentManifests
 from duolog.store.shared.wal.log_cursor import Ignored, LogCursor, Units
 from duolog.store.shared.wal.slots import WINDOW
 from duolog.store.shared.wal.stream import KEY, decode_stream
-from duolog.store.shared.wal.wal_object import FOLDER, damaged, decode, key_of, sequence_of
+from duolog.store.shared.wal.wal_object import ENDED_FLAG, FOLDER, damaged, decode, key_of, sequence_of
 
 SEGMENT_BYTES: Final = 256 << 20  # The size of a segment file after which units are written to the next one.
 
@@ -88,7 +88,7 @@ async def _copy_slots(requests: Requests, files: Files, cursor: LogCursor) -> bo
             if isinstance(taken, Units):
                 await asyncio.to_thread(tail.write, taken.payload)
             if not isinstance(taken, Ignored):
-                is_ended = isinstance(taken, Units) and taken.is_last
+                is_ended = isinstance(taken, Units) and bool(taken.flags & ENDED_FLAG)
     finally:
         tail.close()
     return is_ended

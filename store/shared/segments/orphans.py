@@ -5,6 +5,7 @@
     seg/<start>-<end>     it begins below the floor, and no manifest names it, or a manifest has removed it
     snapshot/<position>   a manifest names a snapshot of a higher position
     self-test/...         it has existed for TEST_MS, so the test of the store that created it was interrupted
+    released/...          its owner has given up its lease: nobody waits for it while this owner serves
 
 Orphans are left by a process that ended between an upload and its manifest, or between a manifest and its deletions.
 An owner that was deposed may also create objects again that were already deleted.
@@ -25,6 +26,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from duolog.store.objects.self_test import FOLDER as TEST_FOLDER
+from duolog.store.shared.lease import RELEASED_FOLDER
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.manifest import (
     SEGMENT_FOLDER,
@@ -57,6 +59,8 @@ class Orphans:
     async def delete(self) -> None:
         """Make one pass. Raises RequestsStopped and DamagedObject."""
         count = await self._delete_tests()
+        async for keys in self._pages(RELEASED_FOLDER):
+            count += await self._delete(keys)
         await self._manifests.refresh()
         floor = self._manifests.floor
         if floor is None:

@@ -34,6 +34,7 @@ class Won(NamedTuple):
     """This broker has fenced the stream and owns it."""
 
     identity: Identity
+    previous: Identity  # The owner before.
     fence: Tail  # The fence itself.
     first: int  # The slot of the first upload.
     begun_mono_ms: int  # When the creates began of which other brokers know: the lease counts from it.
@@ -55,9 +56,9 @@ async def take_over(
     was deleted after a compaction. The latter is looked up after the create: a fence in a slot that was empty for that
     reason is below the floor and means nothing. Raises RequestsStopped and DamagedObject.
     """
-    stream, sequence, begun_mono_ms = cursor.owner.stream, cursor.sequence, mono_ms()
+    previous, sequence, begun_mono_ms = cursor.owner, cursor.sequence, mono_ms()
     _, position, crc = cursor.tail
-    asked = WalHeader(WalKind.FENCE, 0, cursor.owner.epoch + 1, sequence, position, position, crc, stream, writer)
+    asked = WalHeader(WalKind.FENCE, 0, previous.epoch + 1, sequence, position, position, crc, previous.stream, writer)
     data, header = encode(asked, [claim])
     while not await requests.create(key_of(sequence), data):
         found = await requests.get(key_of(sequence))
@@ -79,7 +80,7 @@ async def take_over(
     # The next broker that fences has read an object that was created after this time.
     begun_mono_ms = voids_mono_ms if writer in writers else begun_mono_ms
     took_ms = mono_ms() - voids_mono_ms
-    return Won(header.identity, Tail(sequence, position, header.crc), first, begun_mono_ms, took_ms)
+    return Won(header.identity, previous, Tail(sequence, position, header.crc), first, begun_mono_ms, took_ms)
 
 
 async def _occupy(requests: Requests, void: WalHeader) -> bytes | None:

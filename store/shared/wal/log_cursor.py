@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from duolog.store.entry import Buffer
 from duolog.store.shared.wal.slots import Tail
-from duolog.store.shared.wal.wal_object import ENDED_FLAG, DamagedObject, Identity, WalHeader, WalKind, decode, key_of
+from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalHeader, WalKind, decode, key_of
 
 
 class Units(NamedTuple):
@@ -23,7 +23,7 @@ class Units(NamedTuple):
 
     first: int
     payload: memoryview
-    is_last: bool  # The writer has ended; another broker may take over at once.
+    flags: int
 
 
 class Fence(NamedTuple):
@@ -50,6 +50,10 @@ class LogCursor:
         self.tail = tail  # The last object that counts.
         self.sequence = tail.sequence + 1  # The next slot to read. Objects between it and the tail were ignored.
 
+    def go_to(self, owner: Identity, tail: Tail) -> None:
+        """Continue behind a later `tail`."""
+        self.owner, self.tail, self.sequence = owner, tail, tail.sequence + 1
+
     @classmethod
     def at_start(cls, stream: bytes) -> "LogCursor":
         """Return a cursor before the first slot of a stream."""
@@ -75,7 +79,7 @@ class LogCursor:
             return Ignored(header.epoch)
         if header.kind == WalKind.FENCE:
             return Fence(header.writer, header.epoch, bytes(payload))
-        return Units(header.first, payload, bool(header.flags & ENDED_FLAG))
+        return Units(header.first, payload, header.flags)
 
     def pass_over(self, header: WalHeader) -> bool:
         """Move past the object of slot `sequence`, which has this header; return whether it counts.

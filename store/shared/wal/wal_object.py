@@ -15,6 +15,7 @@ An object is created once and never changed. Fields of the header:
                   interpret.
                   VOID: the slot is taken so that no other broker can use it. It never counts and has no payload.
     flags         ENDED_FLAG: the writer writes no further object, and another broker may take over at once
+                  UNASKED_FLAG: no client has sent the writer a request for some time (`store/shared/uploader.py`)
     epoch         number of the run of the stream; a fence begins a new one
     sequence      number of the slot, by which an object under a wrong key is detected
     first, end    positions of the first byte of the units and of the byte after them; a fence has the same value twice
@@ -39,7 +40,8 @@ from duolog.store.log.format import ALIGNMENT, POSITION_MAX
 
 MAGIC: Final = b"DLW1"
 ENDED_FLAG: Final = 1
-KNOWN_FLAGS: Final = ENDED_FLAG
+UNASKED_FLAG: Final = 2
+KNOWN_FLAGS: Final = ENDED_FLAG | UNASKED_FLAG
 ID_BYTES: Final = 16
 CLAIM_BYTES_MAX: Final = 1 << 16
 OBJECT_BYTES_MAX: Final = 1 << 29  # The size of one object, which contains at least one unit, of any size.

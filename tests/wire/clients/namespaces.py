@@ -3,8 +3,10 @@
     with Network(["a", "b", "store"]) as network:
         Broker(data, host=network.address("a"), prefix=network.prefix("a"))
         network.unplug("a")        # packets vanish, and no connection is closed; until `plug`
+        network.close_ports("a", [9092], "DROP")   # the same, for these ports alone; until `open_ports`
 
-Tests and their clients are on the host, at `network.host`. It takes the rights of root, and `ip` (iproute2).
+Tests and their clients are on the host, at `network.host`. It takes the rights of root, `ip` (iproute2) and, to close
+ports, `iptables`.
 """
 
 from __future__ import annotations
@@ -43,6 +45,15 @@ class Network:
     def plug(self, name: str) -> None:
         _ip("link", "set", self._cable(name), "up")
 
+    def close_ports(self, name: str, ports: Sequence[int], target: str) -> None:
+        """Let no packet reach these ports. With the target RESET the peer is told, also on open connections."""
+        how = ["REJECT", "--reject-with", "tcp-reset"] if target == "RESET" else [target]
+        which = ["-p", "tcp", "-m", "multiport", "--dports", ",".join(map(str, ports))]
+        _run(*self.prefix(name), "iptables", "-w", "-A", "INPUT", *which, "-j", *how)
+
+    def open_ports(self, name: str) -> None:
+        _run(*self.prefix(name), "iptables", "-w", "-F", "INPUT")
+
     def _space(self, name: str) -> str:
         return f"{self._id}-{name}"
 
@@ -69,6 +80,8 @@ class Network:
             _ip("netns", "add", space)
             self._made.callback(_ip, "netns", "del", space)
             _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+            # The kernel keeps a namespace as long as a closed connection in it has unsent bytes, and its cable with it.
+            self._made.callback(_ip, "link", "del", cable)
             _ip("link", "set", cable, "master", self._id, "up")
             _ip("-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
             _ip("-n", space, "link", "set", "eth0", "up")
@@ -79,4 +92,8 @@ class Network:
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)

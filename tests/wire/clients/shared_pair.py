@@ -98,6 +98,18 @@ class Pair:
         assert self._network is not None, "the pair has no network"
         self._network.plug(self.owner.data.name)
 
+    def cut_off_clients(self, target: str = "RESET") -> None:
+        """Let nobody reach the ports of the owner, which goes on with the store; `target` as in `Network`."""
+        assert self._network is not None, "the pair has no network"
+        owner = self.owner
+        addresses = (owner.kafka, owner.rocketmq, owner.namesrv, owner.http)
+        ports = [int(each.rpartition(":")[2]) for each in addresses]
+        self._network.close_ports(owner.data.name, ports, target)
+
+    def mend_clients(self) -> None:
+        assert self._network is not None, "the pair has no network"
+        self._network.open_ports(self.owner.data.name)
+
     def log_tails(self) -> str:
         return f"{self.owner.log_tail()}\n{self.standby.log_tail()}"
 

@@ -94,5 +94,9 @@ FAULTS = {
     "repeated requests": with_a_bad_store(repeated=0.3),
     "stale lists": with_a_bad_store(stale_list=1.0),
 }
-# A machine that is cut off from its clients, the store and the other broker; for brokers in network namespaces.
-UNPLUGGED = Fault(Pair.unplug_owner, Pair.plug_owner, CUT_OFF_WITHIN_S)
+# For brokers in network namespaces.
+FAULTS_OF_NETWORK = {
+    "unplugged": Fault(Pair.unplug_owner, Pair.plug_owner, CUT_OFF_WITHIN_S),  # From clients, store and other broker.
+    # It reaches the store, and its name server does not answer the first request for routes.
+    "cut off from clients": Fault(Pair.cut_off_clients, Pair.mend_clients, routes_further_s=30.0),
+}

@@ -1,6 +1,6 @@
 """What an owner has appended and the object store lacks: a limit, a metric, and what a takeover loses of it.
 
-The brokers run in virtual time, on simulated hosts (`tests/simulation/brokers.py`).
+The brokers run in virtual time, on simulated hosts (`tests/kit/machines.py`).
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from duolog.bridge.config import Options
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-from tests.kit.clock import ManualClock
+from tests.kit.clock import HostClock, ManualClock
 from tests.kit.hosts import run_hosts
 from tests.kit.kafka_frames import answer_of, frame_of
+from tests.kit.machines import OPTIONS, PORTS, Machine
 from tests.kit.object_store import SimulatedBucket
-from tests.simulation.brokers import OPTIONS, PORTS, Machine
 from tests.simulation.history import History
 from tests.simulation.kafka_clients import Setting
 from tests.simulation.rocketmq_clients import Connection, Sender
@@ -34,7 +34,7 @@ BODY = bytes(300_000)
 def run_machines(main: Callable[[list[Machine]], Coroutine[object, object, None]], options: Options = OPTIONS) -> None:
     async def checked() -> None:
         bucket = SimulatedBucket(5)
-        machines = [Machine(options, clock, bucket, f"10.0.0.{number}") for number in (1, 2)]
+        machines = [Machine(options, HostClock(clock), bucket, f"10.0.0.{number}") for number in (1, 2)]
         await main(machines)
         for each in machines:
             each.kill()
@@ -74,7 +74,7 @@ async def produce(machine: Machine, *values: bytes) -> tuple[ErrorCode, int]:
 
 async def send(machine: Machine) -> RemotingCommand:
     """Send a message of a RocketMQ client."""
-    sender = Sender(Setting([machine.host], ManualClock(), History(), random.Random(1)), "sender")
+    sender = Sender(Setting([machine.host], ManualClock(), History(), random.Random(1), [machine]), "sender")
     loop = asyncio.get_running_loop()
     _, connection = await loop.create_connection(lambda: Connection(sender), machine.host, PORTS["rocketmq"])
     answer = await connection.ask(

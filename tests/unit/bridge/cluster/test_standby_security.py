@@ -82,6 +82,7 @@ def context_of(core: ManualCore, asked: Asked) -> StandbyContext:
         owner_requests=cast(OwnerRequests, asked),
         advertised_versions=ADVERTISED_VERSIONS,
         cluster_id_now=lambda: core.cluster_id,
+        is_behind=lambda: False,
     )
 
 

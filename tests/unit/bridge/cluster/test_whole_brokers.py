@@ -10,8 +10,10 @@ import pytest
 
 from duolog.bridge.cluster.membership import OwnershipLost
 from duolog.bridge.config import DelayOptions, Options, SecurityOptions
+from duolog.bridge.config.storage import ClusterSection
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
 from duolog.protocol.rocketmq.messages.message import Message
+from duolog.store.shared.lease import RELEASED_FOLDER
 from tests.kit.clock import HostClock, ManualClock
 from tests.kit.hosts import run_hosts
 from tests.kit.kafka_frames import answer_of, frame_of
@@ -73,6 +75,8 @@ def test_a_deposed_broker_accepts_connections_on_all_ports_until_it_begins_again
             assert isinstance(first.broker._by_role(name, accept_as_standby)(), asyncio.BaseProtocol)
         assert not first.broker.server.may_answer()
         assert not first.broker.is_owner
+        await asyncio.sleep(1)
+        assert first.deposed == 1, "it has begun again"
 
     run_machines(main)
 
@@ -129,6 +133,73 @@ def test_fetch_from_a_standby_has_the_error_in_each_partition() -> None:
         answer = answer_of(ApiKey.FETCH, 11, 1, await reader.readexactly(size))
         assert answer.error_code is ErrorCode.none
         assert answer.responses[0].partitions[0].error_code is ErrorCode.not_leader_or_follower
+
+    run_machines(main)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize("asks", [True, False])
+def test_standby_takes_over_from_an_owner_that_is_cut_off_if_clients_ask_it(is_on: bool, asks: bool) -> None:
+    """The owner reaches the store all the time. Clients come and go until the network is whole again."""
+    cluster = ClusterSection(takeover_if_cut_off=is_on)
+
+    async def main(first: Machine, second: Machine) -> None:
+        for machine in (first, second):
+            machine.start()
+            await asyncio.sleep(2)
+        network = asyncio.get_running_loop().network  # type: ignore[attr-defined]
+        network.cut(first.host)
+        for _ in range(6):
+            await asyncio.sleep(0.5)
+            if asks:
+                _, writer = await asyncio.open_connection(second.host, PORTS["kafka"])
+                writer.write(frame_of(ApiKey.API_VERSIONS, 2, 1))
+                await asyncio.sleep(0)
+                writer.close()
+        assert (second.is_owner, first.deposed) == ((True, 1) if is_on and asks else (False, 0))
+        is_released = any(key.startswith(RELEASED_FOLDER) for key in second.bucket.objects)
+        assert is_released is (is_on and asks), "the lease was given up"
+        network.heal(first.host)
+        await asyncio.sleep(10)
+        assert (second.is_owner, first.deposed) == ((True, 1) if is_on and asks else (False, 0))
+
+    run_machines(main, msgspec.structs.replace(OPTIONS, cluster=cluster))
+
+
+def test_standby_that_has_not_read_the_log_does_not_say_that_a_topic_does_not_exist() -> None:
+    """A producer of librdkafka, which knew the topic, failed its messages when a standby began on an empty disk."""
+
+    async def create(broker: SimulatedBroker) -> None:
+        broker.topics.create("orders", 1, {}, broker.clock.now_ms())
+
+    async def error_of(standby: Machine) -> ErrorCode | None:
+        """Ask for the topic; None: the standby accepts no connection, or closes it."""
+        topics = [{"name": "orders"}]
+        try:
+            reader, writer = await asyncio.open_connection(standby.host, PORTS["kafka"])
+            writer.write(frame_of(ApiKey.METADATA, 8, 1, topics=topics, allow_auto_topic_creation=False))
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            answer = answer_of(ApiKey.METADATA, 8, 1, await reader.readexactly(size))
+        except (OSError, asyncio.IncompleteReadError):
+            return None
+        writer.close()
+        return ErrorCode(answer.topics[0].error_code)
+
+    async def main(first: Machine, second: Machine) -> None:
+        first.start()
+        await asyncio.sleep(5)
+        assert first.process is not None
+        assert first.broker is not None
+        await first.process.start(create(first.broker))
+        await asyncio.sleep(2)
+        second.faults.latency_ms = (300, 300)
+        second.start()
+        outcomes = []
+        while not outcomes or outcomes[-1] is not ErrorCode.none:
+            outcomes.append(await error_of(second))
+            await asyncio.sleep(0.02)
+            assert len(outcomes) < 1_000
+        assert set(outcomes) == {None, ErrorCode.none}
 
     run_machines(main)
 

@@ -408,6 +408,19 @@ def test_byte_now_and_then_is_no_request() -> None:
     assert slow.closed
 
 
+def test_last_request_of_a_client_is_a_whole_frame_and_no_connection() -> None:
+    """A standby opens connections to the ports of the owner, which says in its log when no client asks it."""
+    bench = Bench()
+    begun_mono_ms = bench.clock.mono_ms()
+    client, _ = bench.connect()
+    bench.sweep_after(1_000)
+    bench.connect()
+    client.data_received(frames(b"!x")[:3])
+    assert bench.server.connections.heard_mono_ms == begun_mono_ms
+    client.data_received(frames(b"!x")[3:])
+    assert bench.server.connections.heard_mono_ms == begun_mono_ms + 1_000
+
+
 def test_time_in_which_the_broker_stood_still_counts_for_nobody() -> None:
     """Requests that came meanwhile are still to be read when the first sweep runs."""
     bench = Bench(first_request_ms=10_000, unread_ms=10_000)

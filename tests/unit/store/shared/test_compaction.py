@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from duolog.store.objects.transfers import RANGE_BYTES
+from duolog.store.shared.lease import released_key
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.segments import orphans
 from duolog.store.shared.segments.manifest import (
@@ -207,6 +208,7 @@ def test_objects_that_a_deposed_owner_creates_in_deleted_slots_hide_nothing() ->
         owner.append_ms = 10_000_000
         await world.pass_s(6)
         assert standby.replayer.state == owner.replayer.state == world.state()
+        assert standby.replica.joined.cursor.sequence > left, "by which the broker says who owns the stream"
 
     run_in(world, main)
 
@@ -262,7 +264,7 @@ def test_objects_of_an_interrupted_test_of_the_store_go_and_those_of_a_running_o
         await world.pass_s(4)
         assert left in world.bucket.objects
         world.bucket.objects[running] = b"running"
-        await world.pass_s(3)
+        await world.pass_s(4)
         assert left not in world.bucket.objects
         assert running in world.bucket.objects
         del world.bucket.objects[running]
@@ -294,6 +296,7 @@ def test_objects_that_nobody_reads_any_more_go_and_all_others_stay(faults: Store
         unread = {
             key_of(sequence): encode(stale, [bytes(8)])[0],  # A deposed owner has created it in a deleted slot.
             SegmentObject(0, 8, 0).key: b"8 bytes.",
+            released_key(Identity(bytes(16), bytes(16), 1)): b"",  # The owner of epoch 2 has begun.
             SegmentObject(position - 8, position + 800, 0).key: b"of a deposed owner",
         }
         others = {

@@ -7,6 +7,7 @@ import pytest
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.polling import AHEAD_MAX
 from duolog.store.shared.replica import Replica
+from duolog.store.shared.uploader import HEARTBEATS
 from duolog.store.shared.wal.wal_object import key_of, sequence_of
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
@@ -100,6 +101,54 @@ def test_lease_counts_from_the_first_create_of_an_object() -> None:
         assert begun[lost][-1] > begun[lost][0] + 1_000
         assert renewed[0] == begun[lost][0]
         await stop_all(world)
+
+    run(main(), world.clock)
+
+
+@pytest.mark.parametrize(("latency_ms", "append_ms"), [(5, 10_000_000), (5, 20), (200, 10_000_000)])
+def test_standby_takes_over_from_an_owner_that_writes_and_that_no_client_reaches(
+    latency_ms: int, append_ms: int
+) -> None:
+    """The fence must win against the slots of the owner: beats, or what timers and the like append."""
+    world = World(7, OPTIONS)
+
+    async def main() -> None:
+        faults = StoreFaults(latency_ms=(latency_ms, latency_ms))
+        owner = world.start("a", faults)
+        await until(lambda: owner.is_serving, world)
+        owner.append_ms = append_ms
+        standby = world.start("b", faults)
+        await world.pass_s(10.4)
+        assert world.owners == [owner]
+        begun_mono_ms = world.clock.mono_ms()
+        standby.clients.is_owner_cut_off = True
+        await until(lambda: bool(owner.deposed), world)
+        assert world.clock.mono_ms() - begun_mono_ms <= 2 * OPTIONS.takeover_ms // HEARTBEATS + 4 * latency_ms
+        await until(lambda: world.owners == [standby], world)
+        # The old owner, which is told by its next slot, has given up its lease.
+        assert world.clock.mono_ms() - begun_mono_ms <= 2 * OPTIONS.takeover_ms // HEARTBEATS + 8 * latency_ms + 200
+        await world.pass_s(5)
+        assert world.owners == [standby]
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
+def test_standby_leaves_the_stream_to_an_owner_that_clients_ask() -> None:
+    world = World(8, OPTIONS)
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        owner.clients.heard_mono_ms = 1 << 40
+        await world.pass_s(2)
+        standby = world.start("b")
+        standby.clients.is_owner_cut_off = True
+        await world.pass_s(10)
+        assert (world.owners, owner.deposed) == ([owner], [])
+        await stop_all(world)
+        world.check()
 
     run(main(), world.clock)
 

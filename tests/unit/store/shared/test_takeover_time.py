@@ -37,8 +37,11 @@ def test_limits_are_those_of_the_promise() -> None:
 @pytest.mark.parametrize("latency_ms", first_in_unit([5, 200, 2_000], 2))
 @pytest.mark.parametrize("append_ms", [20, 10_000_000], ids=["busy", "idle"])
 @pytest.mark.parametrize("phase_ms", first_in_unit([0, 370], 1))
-def test_takeover_takes_the_silence_and_four_round_trips(latency_ms: int, append_ms: int, phase_ms: int) -> None:
-    """The owner is killed at several moments between two of its slots."""
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_takeover_takes_the_silence_and_four_round_trips(
+    latency_ms: int, append_ms: int, phase_ms: int, is_cut_off: bool
+) -> None:
+    """The owner is killed at several moments between two of its slots. The standby may take it for cut off."""
     world = World(latency_ms, OPTIONS)
 
     async def main() -> None:
@@ -46,11 +49,12 @@ def test_takeover_takes_the_silence_and_four_round_trips(latency_ms: int, append
         owner = world.start("a", faults)
         await until(lambda: owner.is_serving, world)
         owner.append_ms = append_ms
-        world.start("b", faults)
+        standby = world.start("b", faults)
         await world.pass_s((phase_ms + 40 * latency_ms) / 1000 + 10)
         assert world.owners == [owner]
         killed_mono_ms, count = world.clock.mono_ms(), len(world.acknowledged)
         owner.kill()
+        standby.clients.is_owner_cut_off = is_cut_off
         await until(lambda: any(done.node == "b" for done in world.acknowledged[count:]), world)
         assert world.clock.mono_ms() - killed_mono_ms <= limit_ms(latency_ms)
         await stop_all(world)

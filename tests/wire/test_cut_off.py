@@ -1,0 +1,121 @@
+"""The owner of a shared log reaches the store, and its clients and the standby do not reach the owner.
+
+Brokers and store are in network namespaces. The standby takes over because clients ask it, and because the slots of the
+owner say that no client asks the owner. It takes root.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.kit.eventually import eventually
+from tests.kit.object_servers import versity
+from tests.wire.clients.jvm import Agents
+from tests.wire.clients.namespaces import Network
+from tests.wire.clients.shared_pair import BUCKET, Pair, status, wait_for_role
+from tests.wire.clients.takeover_faults import FAULTS_OF_NETWORK
+from tests.wire.clients.takeover_loads import (
+    QUEUES,
+    AiokafkaWriter,
+    Consumer,
+    KafkaJavaWriter,
+    LibrdkafkaConsumer,
+    LibrdkafkaWriter,
+    RocketmqJavaWriter,
+    Writer,
+    now_ms,
+)
+from tests.wire.clients.topics import create_topic
+from tests.wire.test_takeover import (
+    AFTER,
+    GOES_ON_WITHIN_S,
+    ORDERS,
+    ROUTES_WITHIN_S,
+    check_orders,
+    last_of,
+    longest_silence_s,
+)
+
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("duolog_only"), pytest.mark.timeout(300)]
+
+WITHIN_S = 5.0  # From the fault to the next acknowledged send of a client that is told that its connection is gone.
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    with (
+        Network(["a", "b", "store"]) as network,
+        versity(network.address("store"), network.prefix("store")) as store,
+    ):
+        store.make_bucket(BUCKET)
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        running = Pair(tmp_path, store, is_proxied=False, network=network)
+        create_topic(running.bootstrap, ORDERS, QUEUES)
+        admin = AdminClient({"bootstrap.servers": running.owner.kafka})
+        # A client that has never heard of the standby could not ask it.
+        eventually("both brokers", lambda: len(admin.list_topics(timeout=5).brokers), lambda count: count == 2, 30.0)
+        yield running
+        running.close()
+
+
+def test_all_clients_go_on_with_the_standby(pair: Pair, agents: Agents) -> None:
+    writers: list[Writer] = [
+        LibrdkafkaWriter(pair, ORDERS),
+        AiokafkaWriter(pair, ORDERS),
+        KafkaJavaWriter(pair, ORDERS, agents.kafka("4.3")),
+        RocketmqJavaWriter(pair, ORDERS, agents.rocketmq("5.5")),
+    ]
+    consumer = LibrdkafkaConsumer(pair, ORDERS)
+    wait_for_records(consumer, writers)
+    fault_ms = now_ms()
+    pair.cut_off_clients()
+    epoch = wait_for_role(pair.standby, "owner")["epoch"]
+    print(f"the standby owns the stream after {(now_ms() - fault_ms) / 1000:.1f} s")
+    wait_for_records(consumer, writers)
+    pair.mend_clients()
+    pair.wait_until_followed()
+    consumer.stop()
+    acknowledged = {each.name: each.stop() for each in writers}
+    silent_s = {name: round(longest_silence_s(each, fault_ms), 1) for name, each in acknowledged.items()}
+    print(f"cut off from clients: longest time without an acknowledgement: {silent_s}")
+    check_orders(pair.bootstrap, acknowledged, {each.name: each.is_idempotent for each in writers})
+    assert status(pair.standby)["epoch"] == epoch == 2, "the stream has moved once"
+    for name, waited_s in silent_s.items():
+        routes_s = ROUTES_WITHIN_S + FAULTS_OF_NETWORK["cut off from clients"].routes_further_s
+        limit_s = WITHIN_S + (routes_s if name == RocketmqJavaWriter.name else 0.0)
+        assert waited_s < limit_s, f"{name} waited {waited_s} s"
+
+
+def wait_for_records(consumer: Consumer, writers: list[Writer]) -> None:
+    """Wait until some more records of each writer were read."""
+    for name, last in [(each.name, last_of(consumer, each.name)) for each in writers]:
+        eventually(
+            f"records of {name}",
+            lambda name=name: last_of(consumer, name),
+            lambda found, last=last: found >= last + AFTER,
+            GOES_ON_WITHIN_S,
+        )
+
+
+def test_a_client_that_starts_while_packets_to_the_owner_vanish_is_served_by_the_standby(pair: Pair) -> None:
+    time.sleep(2.0)
+    pair.cut_off_clients("DROP")
+    time.sleep(6.0)
+    assert status(pair.standby)["role"] == "standby", "no client has asked it, so it may be the one that is cut off"
+    producer = confluent_kafka.Producer({"bootstrap.servers": pair.bootstrap})
+    begun_s = time.monotonic()
+    producer.produce(ORDERS, b"new")
+    assert producer.flush(20.0) == 0
+    waited_s = time.monotonic() - begun_s
+    print(f"a new client of an owner whose packets vanish waited {waited_s:.1f} s")
+    assert status(pair.standby)["role"] == "owner"
+    pair.mend_clients()
+    pair.wait_until_followed()
+    assert waited_s < 2 * WITHIN_S
