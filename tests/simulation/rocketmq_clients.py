@@ -177,7 +177,8 @@ class Sender(RocketMQClient):
             self.history.stored(body, None)
         if kind in DELAYS_MS:
             self.history.delayed(body, int(sent.ext["queueId"]), due_ms, self.setting.clock.mono_ms())
-            self._handles.append((body, sent.ext["recallHandle"]))
+            if handle := sent.ext.get("recallHandle"):  # None: by the broker's clock it was due at once.
+                self._handles.append((body, handle))
         if kind == "half" and self.random.random() < 0.5:
             self._end(connection, body, int(sent.ext["queueOffset"]), position, is_check=False)
 

@@ -109,7 +109,7 @@ async def _run(clock: ManualClock, chance: random.Random) -> History:
     await _until_served(history, machines)
     setting.is_over = True
     done, _ = await asyncio.wait(tasks[1:], timeout=SETTLE_S)
-    for task in done:
+    for task in (each for each in tasks if each.done()):
         task.result()  # Raises what ended a client.
     assert len(done) == len(tasks) - 1, "a client does not get an answer"
     await _read_the_rest(setting)
