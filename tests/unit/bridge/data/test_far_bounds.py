@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from duolog.delay.tables.compaction import Compaction
+from duolog.delay.tables.compaction import TableCompaction
 from duolog.delay.tables.table_format import table_path
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.store.errors import StoreError
@@ -154,11 +154,11 @@ class LongMerges(Inline):
 
     def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
         what, merge = getattr(run, "__name__", ""), getattr(run, "__self__", None)
-        if isinstance(merge, Compaction) and what == "run":
+        if isinstance(merge, TableCompaction) and what == "run":
             merge.run()
             self.ended.append(lambda: done(None))
             return
-        if isinstance(merge, Compaction):
+        if isinstance(merge, TableCompaction):
             self.unmarked_counts.append(merge.unmarked_count)
             if self.is_full:
                 done(StoreError("too much waits"))
