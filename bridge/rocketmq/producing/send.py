@@ -89,14 +89,17 @@ def send_message(context: RocketMQContext, connection: RocketMQConnection, comma
         if context.messages.halves.gathered:
             append_gathered(context.messages.halves, context.metrics, context.clock.now_ms())
         sender = None if request.topic.startswith(RETRY_PREFIX) else connection
-        client = None if sender is None and _has_level(request) else quota_client(connection)
+        client = None
+        if connection.context.quotas.has_any and (sender is not None or not _has_level(request)):
+            client = quota_client(connection)
         slots, promise = context.messages.publisher.publish_messages(
             topic, queue_id, [message], context.clock.now_ms(), sender, client
         )
     stored_id = message_id(context.messages.publisher.messages.store_host, slots[0][0])
     handle = _recall_handle(context, request.topic, message, slots[0].position, unique_key)
     buffers = remoting.encode_stored(command, stored_id, queue_id, slots[0].base_offset, unique_key, handle)
-    return Answer(buffers, promise if _waits(request, raw) else None)
+    waits = _NO_WAIT not in request.properties or _waits(raw)
+    return Answer(buffers, promise if waits else None)
 
 
 def _has_level(request: SendRequest) -> bool:
@@ -105,9 +108,9 @@ def _has_level(request: SendRequest) -> bool:
     return level.isdecimal() and bool(level.strip("0"))
 
 
-def _waits(request: SendRequest, raw: bytes) -> bool:
+def _waits(raw: bytes) -> bool:
     """Return whether the answer waits for the log."""
-    return _NO_WAIT not in request.properties or properties.get(raw, properties.WAIT) != "false"
+    return properties.get(raw, properties.WAIT) != "false"
 
 
 def _too_large(context: RocketMQContext, command: RemotingCommand, raw: bytes) -> MessageTooLarge:
@@ -240,7 +243,7 @@ def _send_batch(
             raise IllegalMessage(f"message {number + len(messages)} of a batch: {error}") from None
         return messages, first_key
 
-    target = Target(topic, queue_id, _waits(request, raw), make)
+    target = Target(topic, queue_id, _waits(raw), make)
     return context.requests.batches.begin(connection, command, sending(context, connection, command, target))
 
 

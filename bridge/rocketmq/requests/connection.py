@@ -289,11 +289,11 @@ class RocketMQConnection(Connection):
         `is_held`: the request waited before it was answered. `row` is that of the request; None: its code is unknown.
         The log keeps promises of one kind in the order in which it gave them, so only the first one is awaited.
         """
-        promise = answer.promise
+        promise, context = answer.promise, self.context
         if self.meter is not None and row is not None and row.kind is Kind.PULL:
             count_pulled(self.meter, answer.size, self.server.clock.mono_ms())
         kind, name = (row.kind, row.counter[1]) if row is not None else (Kind.ADMIN, "UNKNOWN")
-        metrics = self.context.metrics
+        metrics = context.metrics
         latency_ms = (metrics.held_rpc_ms if is_held and kind is Kind.PULL else metrics.rpc_ms)[name]
         if promise is None or self.log.kept(promise):
             self.answers.write(answer.buffers)
@@ -304,7 +304,7 @@ class RocketMQConnection(Connection):
         waiting = self._promised[promise.level]
         waiting.append((promise, answer.buffers, kind, latency_ms, asked.received_mono_ms))
         self.unanswered += 1
-        admission = self.context.admission
+        admission = context.admission
         admission.waiting += 1
         admission.in_work[kind] += 1
         if len(waiting) == 1:
