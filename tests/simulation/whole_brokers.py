@@ -159,13 +159,14 @@ def _happen(setting: Setting, machine: Machine, process: Process, what: str, cha
         case "stop" if machine.broker is not None and process.is_running:
             machine.broker.end("asked by the simulation")
         case "pause":
-            process.pause(chance.uniform(0.1, 15))
+            seconds = chance.uniform(0.1, 15)
+            process.pause(seconds)
+            _calm_from(setting, machine, setting.clock.mono_ms() + seconds * 1_000)
         case "clients":
             running_loop().network.cut(machine.host)
         case "clock":
             machine.clock.ahead_ms = _ahead_ms(chance)
-            calm_ms = setting.calm_mono_ms.get(machine.host, 0)
-            setting.calm_mono_ms[machine.host] = max(calm_ms, setting.clock.mono_ms())
+            _calm_from(setting, machine, setting.clock.mono_ms())
         case "heal":
             _heal_one(setting, machine)
         case "store" | "faults" | "slow":
@@ -177,6 +178,11 @@ def _happen(setting: Setting, machine: Machine, process: Process, what: str, cha
         case "disk":
             machine.kill()
             machine.disk = CrashDisk()
+
+
+def _calm_from(setting: Setting, machine: Machine, mono_ms: float) -> None:
+    """Note that a disturbance of a machine has effects until then."""
+    setting.calm_mono_ms[machine.host] = max(setting.calm_mono_ms.get(machine.host, 0), mono_ms)
 
 
 def _begin_faults(faults: StoreFaults, what: str, chance: random.Random) -> None:
@@ -214,7 +220,8 @@ def _heal(setting: Setting) -> None:
 def _heal_one(setting: Setting, machine: Machine) -> None:
     running_loop().network.heal(machine.host)
     _replace(machine.faults, StoreFaults())
-    setting.calm_mono_ms[machine.host] = setting.clock.mono_ms() + AFTER_FAULTS_MS
+    calm_ms, now_ms = setting.calm_mono_ms.get(machine.host, 0), setting.clock.mono_ms()
+    setting.calm_mono_ms[machine.host] = max(now_ms + AFTER_FAULTS_MS, calm_ms if calm_ms < math.inf else 0)
 
 
 async def _read_the_rest(setting: Setting) -> None:
