@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from benchmarks import librdkafka
 from benchmarks.contenders import Duolog, admin, cpu_s, create_topic, settle
-from duolog.bridge.monitoring.history import INTERVAL_MS, SAMPLES_MAX
+from duolog.bridge.monitoring.history import INTERVAL_MS, INTERVALS_MAX
 from duolog.bridge.monitoring.metrics import WIRES
 from duolog.bridge.records.groups import CommittedOffset
 from tests.kit.http import HEADERS, HttpBench, encoded
@@ -120,10 +120,12 @@ def _page_s(queues: int) -> float:
     topics = [core.topic(name, QUEUES) for name in _topics(queues)]
     places = [CommittedOffset(queue.key, 0) for topic in topics for queue in topic.queues]
     core.group_offsets.commit(GROUP, places, core.clock.now_ms())
-    for number in range(SAMPLES_MAX):
+    for number in range(INTERVALS_MAX + 1):
         for wire in WIRES:
             core.metrics.records_in[wire] += 10_000 + number
-            core.metrics.frames_out[wire] += 9_000 + number
+            core.metrics.records_out[wire] += 9_000 + number
+            core.metrics.bytes_in[wire] += 10_000_000 + number
+            core.metrics.bytes_out[wire] += 9_000_000 + number
         core.metrics.timer_lateness_s.add(0.001 * number)
         core.metrics.fsync_s.add(0.002)
         core.clock.pass_ms(INTERVAL_MS)

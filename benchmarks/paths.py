@@ -16,7 +16,7 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -255,8 +255,10 @@ def _kafka_pairs(*stages: Stage) -> Iterator[Pair]:
     ):
         for stage, connection in zip(stages, connections, strict=True):
             stage.expect(connection, request, 1)
-        tasks = [stage.ask(each, request, SHARED) for stage, each in zip(stages, connections, strict=True)]
-        yield Pair(title, "request", *tasks)
+        without, authorised = (
+            stage.ask(each, request, SHARED) for stage, each in zip(stages, connections, strict=True)
+        )
+        yield Pair(title, "request", without, authorised)
 
 
 def _rocketmq_pairs(*stages: Stage) -> Iterator[Pair]:
@@ -266,11 +268,11 @@ def _rocketmq_pairs(*stages: Stage) -> Iterator[Pair]:
     request, signed = send_request("sends", bytes(KIB)), signed_send_request("sends", bytes(KIB))
     for stage, connection in zip(stages, connections, strict=True):
         stage.expect(connection, request, 1)
-    tasks = [stage.ask(each, request, SHARED) for stage, each in zip(stages, connections, strict=True)]
-    yield Pair("RocketMQ SEND of 1 KiB, login by certificate", "message", *tasks)
+    without, authorised = (stage.ask(each, request, SHARED) for stage, each in zip(stages, connections, strict=True))
+    yield Pair("RocketMQ SEND of 1 KiB, login by certificate", "message", without, authorised)
     stages[1].expect(connections[1], signed, 1)
-    tasks[1] = stages[1].ask(connections[1], signed, SHARED)
-    yield Pair("RocketMQ SEND of 1 KiB, signed with an access key", "message", *tasks, is_signed=True)
+    authorised = stages[1].ask(connections[1], signed, SHARED)
+    yield Pair("RocketMQ SEND of 1 KiB, signed with an access key", "message", without, authorised, is_signed=True)
 
 
 def _authorised(pace: Pace) -> Iterator[Measured]:
@@ -545,7 +547,7 @@ class _NoState:
 
     def set_aside(self, kind: str, position: int, what: str, error: Exception) -> None: ...
 
-    def snapshot(self) -> Iterator[bytes]:
+    def snapshot(self) -> Generator[bytes, None, None]:
         yield from ()
 
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 from rich.table import Table
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -70,7 +70,7 @@ class ObjectServer:
             with (self._folder / f"{number}.log").open("wb") as output:
                 self._processes.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT))
         for endpoint in self.endpoints:
-            eventually(f"answers of {endpoint}", lambda at=endpoint: self._answers(at), bool, START_WITHIN_S)
+            eventually(f"answers of {endpoint}", partial(self._answers, endpoint), bool, START_WITHIN_S)
         return self
 
     def _answers(self, endpoint: str) -> bool:
