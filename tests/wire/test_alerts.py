@@ -55,6 +55,9 @@ CASES = [
     Case("DuologTimersLate", True, lateness("duolog_timer_lateness_seconds", "1", "0+50x30", "0+60x30")),
     Case("DuologTimersLate", False, lateness("duolog_timer_lateness_seconds", "1", "0+60x30", "0+60x30")),
     Case("DuologTimersLate", False, lateness("duolog_timer_lateness_seconds", "1", "5x30", "60x30")),  # Long ago.
+    Case("DuologTimersOverdue", True, {"duolog_timer_overdue_seconds": "2x30"}),
+    Case("DuologTimersOverdue", False, {"duolog_timer_overdue_seconds": "0.5x30"}),
+    Case("DuologTimersOverdue", False, {"duolog_timer_overdue_seconds": "0x29 2x1"}),  # For less than a minute.
     Case("DuologDiskNearlyFull", True, {"duolog_disk_used_bytes": "90x30", "duolog_disk_total_bytes": "100x30"}),
     Case("DuologDiskNearlyFull", False, {"duolog_disk_used_bytes": "80x30", "duolog_disk_total_bytes": "100x30"}),
     Case("DuologFsyncSlow", True, lateness("duolog_fsync_seconds", "0.2", "0+50x30", "0+60x30")),
