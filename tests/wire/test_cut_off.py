@@ -65,6 +65,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
         running.close()
 
 
+@pytest.mark.soak
 def test_all_clients_go_on_with_the_standby(pair: Pair, agents: Agents) -> None:
     writers: list[Writer] = [
         LibrdkafkaWriter(pair, ORDERS),

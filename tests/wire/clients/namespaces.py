@@ -5,13 +5,13 @@
         network.unplug("a")        # packets vanish, and no connection is closed; until `plug`
         network.close_ports("a", [9092], "DROP")   # the same, for these ports alone; until `open_ports`
 
-Tests and their clients are on the host, at `network.host`. It takes the rights of root, `ip` (iproute2) and, to close
-ports, `iptables`.
+Tests and their clients are on the host, at `network.host`. It takes the rights of root, `ip` (iproute2) and `iptables`.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -71,6 +71,8 @@ class Network:
         return self
 
     def _make(self) -> None:
+        if shutil.which("iptables") is None:
+            raise FileNotFoundError("there is no iptables")
         _ip("link", "add", self._id, "type", "bridge")
         self._made.callback(_ip, "link", "del", self._id)
         _ip("addr", "add", f"{self.host}/24", "dev", self._id)
