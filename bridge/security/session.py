@@ -40,9 +40,8 @@ class Session:
         self.host = host
         self.address: Address | None = address_of(host)
         self.login = login
-        self.is_broker = (
-            is_broker  # The principal is another broker of the stream, which forwards requests of its clients.
-        )
+        # The principal is another broker of the stream, which forwards requests of its clients.
+        self.is_broker = is_broker
         self.principals: frozenset[str] = frozenset()
         self.take_groups(groups)
         self.generation = -1  # The generation of the authorizer for which the following fields are valid.

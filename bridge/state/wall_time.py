@@ -34,9 +34,8 @@ from duolog.store.entry import EntrySlot
 from duolog.store.errors import StoreError
 from duolog.store.state_log import StateLog
 
-STEP_MS: Final = (
-    60_000  # NTP corrects a clock by less, or slews it. The clock of a laptop after a sleep differs by more.
-)
+# NTP corrects a clock by less, or slews it. The clock of a laptop after a sleep differs by more.
+STEP_MS: Final = 60_000
 DRIFT_MS_MIN: Final = 100  # The shortest time between two corrections of the trusted time towards the wall clock.
 # A correction is at most a hundredth of the time since the last one. Quartz clocks drift less than that.
 DRIFT_SHARE: Final = 100
@@ -61,9 +60,8 @@ class WallTime:
     """Compares the wall clock with the monotonic clock. Call `begin` after the recovery, then `observe` regularly."""
 
     def __init__(self, state_log: StateLog, options: RetentionOptions) -> None:
-        self.ahead_ms = (
-            0  # The time by which the wall clock is ahead of the trusted time; 0 if it is trusted or behind.
-        )
+        # The time by which the wall clock is ahead of the trusted time; 0 if it is trusted or behind.
+        self.ahead_ms = 0
         self.jumps = 0  # The number of jumps since the start.
         self.on_step: Callable[[int], None] = _ignore  # Called with the difference in ms after the wall clock jumped.
         # Called with `now_ms` after a wall clock that was ahead was set back.
@@ -75,9 +73,8 @@ class WallTime:
         self._offset_ms = 0  # Trusted time minus monotonic time.
         self._seen_ms = 0  # Wall time minus monotonic time at the last call of `observe`.
         self._steady_mono_ms = 0  # The monotonic time of the last jump, or of the first call.
-        self._copied: tuple[int, int] | None = (
-            None  # The last store time that a standby has copied, and the monotonic time of the copy.
-        )
+        # The last store time that a standby has copied, and the monotonic time of the copy.
+        self._copied: tuple[int, int] | None = None
         self._confirm_ms = 0
         self._drift_mono_ms = 0
         state_log.own(ClockDoubted, self._replay)

@@ -26,9 +26,8 @@ from duolog.store.shared.uploader import HEARTBEATS, HEARTBEATS_IF_SLOW, SLOW_SH
 from duolog.store.shared.wal.wal_object import HEADER_SIZE
 
 HEARTBEATS_PER_MISS: Final = 30  # One request in so many finds its slot empty while the owner writes only heartbeats.
-HITS_MAX: Final = (
-    40  # After so many found slots in a row, one request is sent early, to see whether the owner is faster.
-)
+# After so many found slots in a row, one request is sent early, to see whether the owner is faster.
+HITS_MAX: Final = 40
 MISSES_MAX: Final = 3  # After so many empty slots in a row, the owner writes no faster than one slot in an interval.
 AHEAD_FIRST: Final = 4  # The number of slots that a follower asks for at a time at the start.
 AHEAD_MAX: Final = 32  # The greatest number of slots that it asks for at a time.

@@ -34,9 +34,8 @@ class RouteAccess(NamedTuple):
     is_open: bool = False  # The route needs no login.
     has_readers: bool = False  # A token of `http.readers_file` is enough; the handler checks it.
     quota: str = ""  # The key of the quota in which its messages count: PRODUCED or FETCHED.
-    is_data: bool = (
-        False  # The route sends or reads messages, so it is not administrative although it is neither GET nor HEAD.
-    )
+    # The route sends or reads messages, so it is not administrative although it is neither GET nor HEAD.
+    is_data: bool = False
 
 
 class _Named(msgspec.Struct):

@@ -32,9 +32,8 @@ from duolog.txn.coordinator import State
 from duolog.txn.half import Half, UnknownHalf
 
 ROWS_MAX: Final = 1000
-ID_CHARACTERS_MAX: Final = (
-    300  # The length of a RocketMQ id, which is kept in memory. Unique keys of stock clients have 32.
-)
+# The length of a RocketMQ id, which is kept in memory. Unique keys of stock clients have 32.
+ID_CHARACTERS_MAX: Final = 300
 
 
 class UnknownTransaction(Exception):

@@ -14,9 +14,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-SUBJECT_CHARACTERS_MAX: Final = (
-    1024  # A longer subject is not matched, because a pattern may take long for a long text.
-)
+# A longer subject is not matched, because a pattern may take long for a long text.
+SUBJECT_CHARACTERS_MAX: Final = 1024
 NAME_CHARACTERS_MAX: Final = 255
 
 _RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")

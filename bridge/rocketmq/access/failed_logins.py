@@ -19,7 +19,7 @@ class FailedLogins:
         self._waiting: deque[tuple[RemotingCommand, WrongSignature]] = deque()
 
     def refuse(self, asked: RemotingCommand, error: WrongSignature) -> None:
-        """Answer a request later; others that failed come behind it."""
+        """Answer a request later; others that failed come after it."""
         connection = self._connection
         if not self._delay_ms:
             connection.reply(asked, connection.refusal(asked, error))

@@ -51,7 +51,7 @@ class LogCursor:
         self.sequence = tail.sequence + 1  # The next slot to read. Objects between it and the tail were ignored.
 
     def go_to(self, owner: Identity, tail: Tail) -> None:
-        """Continue behind a later `tail`."""
+        """Continue after a later `tail`."""
         self.owner, self.tail, self.sequence = owner, tail, tail.sequence + 1
 
     @classmethod
