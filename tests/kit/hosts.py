@@ -73,8 +73,6 @@ _PROCESS: Final = ContextVar[Process | None]("process", default=None)
 class _Handle(asyncio.Handle):
     """A callback of a process."""
 
-    __slots__ = ("_process",)
-
     def __init__(self, process: Process, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._process = process
@@ -86,20 +84,8 @@ class _Handle(asyncio.Handle):
             self._process.hold(self)
 
 
-class _TimerHandle(asyncio.TimerHandle):
+class _TimerHandle(_Handle, asyncio.TimerHandle):
     """A timer of a process."""
-
-    __slots__ = ("_process",)
-
-    def __init__(self, process: Process, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._process = process
-
-    def _run(self) -> None:
-        if self._process.is_running:
-            super()._run()
-        else:
-            self._process.hold(self)
 
 
 class HostLoop(VirtualLoop):
