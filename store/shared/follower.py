@@ -31,6 +31,7 @@ from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.compactor import CountedSlot, SlotsSeen
 from duolog.store.shared.segments.log_download import FellBehind, missing
 from duolog.store.shared.segments.manifest import SegmentManifests, SegmentObject
+from duolog.store.shared.uploader import HEARTBEATS
 from duolog.store.shared.wal.fencing import Won, take_over
 from duolog.store.shared.wal.log_cursor import Fence, Ignored, LogCursor, Units
 from duolog.store.shared.wal.lost_slots import check_end
@@ -266,6 +267,8 @@ class Follower:
         if self._flags & ENDED_FLAG:
             return 0
         takeover_ms = self._options.takeover_ms
+        if not self._polling.is_silent_since(self._seen_mono_ms + takeover_ms // HEARTBEATS):
+            return None  # It may be the store that is silent, and not the owner.
         return self._seen_mono_ms + takeover_ms - min(self._polling.latency_ms, takeover_ms * 2 // 3)
 
     @property

@@ -14,6 +14,9 @@ the store is slow for it. A follower asks for each slot shortly after the owner 
     any, and slots have units or         As many slots at a time as were found, without pauses, up to AHEAD_MAX.
     many slots were found
 
+A store that has just become slow is seen as slow before it answers: no answer is a round trip of unknown length. If
+there is none for `cluster.takeover_ms`, the follower sends no further request until one has come.
+
 While the store is fast, a follower sends hardly more requests than the owner. While the store is slow, a follower is
 two heartbeat intervals and one way of an answer late. If it repeated a request only after the answer that the slot is
 empty, it would be a whole round trip late.
@@ -55,6 +58,9 @@ class Polling:
     def __init__(self, takeover_ms: int, sequence: int) -> None:
         self._takeover_ms = takeover_ms
         self._latencies = deque([0], LATENCIES)
+        self._unanswered = 0  # The number of requests without an answer.
+        self._waits_since_mono_ms = 0  # When the last answer came; or the first request, if none was unanswered then.
+        self._waited_ms = 0  # How long no answer has come, at the last call of `due`.
         self._asked_mono_ms: int | None = None  # The time of the newest request.
         self._is_fast_owner = False  # The owner writes more slots than one in a heartbeat interval.
         self._is_probing = False  # The next request is sent early, to see whether the owner is fast.
@@ -67,6 +73,7 @@ class Polling:
 
     def restart(self, sequence: int) -> None:
         """Go on with this slot. Answers to requests that are under way must not be given any more."""
+        self._unanswered = self._waited_ms = 0
         # All slots below `_first` were found. No slot from `_next` on was asked for.
         self._first = self._next = sequence
         self._is_behind = True  # No slot was empty since this follower may have fallen behind.
@@ -85,7 +92,11 @@ class Polling:
 
     @property
     def latency_ms(self) -> int:
-        """The shortest one of the last round trips."""
+        """The shortest one of the last round trips, or how long no answer has come, if that is longer."""
+        return max(self._round_trip_ms, self._waited_ms)
+
+    @property
+    def _round_trip_ms(self) -> int:
         return min(self._latencies)
 
     @property
@@ -106,6 +117,10 @@ class Polling:
         later.
         """
         return self._empty.get(self._first, 0) > self._newest.asked_mono_ms
+
+    def is_silent_since(self, mono_ms: int) -> bool:
+        """Whether the store has said that the next slot was empty at this time or later."""
+        return self._empty.get(self._first, -1) >= mono_ms - self._round_trip_ms
 
     @property
     def asks_again(self) -> bool:
@@ -156,14 +171,22 @@ class Polling:
 
     def next_ms(self) -> int | None:
         """Return the monotonic time at which `due` must be called next; None if only an answer changes anything."""
+        if self._waited_ms > self._takeover_ms:
+            return None
         times = [*self._due.values()]
         if self._room > 0:
             times.append(self._next_new_ms)
+        if self._unanswered:  # A store that has become slow is noticed before it answers.
+            times.append(self._waits_since_mono_ms + self._waited_ms + self._heartbeat_ms)
         return min(times, default=None)
 
     def due(self, mono_ms: int) -> list[int]:
         """Return the slots to ask for now."""
-        away_ms = 2 * self._takeover_ms // HEARTBEATS + self.latency_ms
+        if self._unanswered:
+            self._waited_ms = mono_ms - self._waits_since_mono_ms
+            if self._waited_ms > self._takeover_ms:
+                return []  # The store is away; more requests would wait with those that do.
+        away_ms = 2 * self._takeover_ms // HEARTBEATS + self._round_trip_ms
         if self._asked_mono_ms is not None and mono_ms - self._asked_mono_ms > away_ms:
             self.doubt()
             self._is_behind = self._is_busy = self.was_away = True
@@ -177,6 +200,9 @@ class Polling:
             if self.asks_again:
                 self._due[sequence] = mono_ms + REPEAT_HEARTBEATS * self._heartbeat_ms
         if asked:
+            if not self._unanswered:
+                self._waits_since_mono_ms = mono_ms
+            self._unanswered += len(asked)
             self._asked_mono_ms = mono_ms
             self._planned = {sequence: max(at_ms, mono_ms - self._pause_ms) for sequence, at_ms in asked.items()}
         return list(asked)
@@ -200,7 +226,7 @@ class Polling:
 
     def found(self, sequence: int, size: int, asked_mono_ms: int, mono_ms: int) -> None:
         """Note that a slot has an object of this size. An object with a payload means that more slots may be there."""
-        self._latencies.append(mono_ms - asked_mono_ms)
+        self._note_answer(asked_mono_ms, mono_ms)
         self._due.pop(sequence, None)
         if sequence in self._empty:
             del self._empty[sequence]
@@ -228,6 +254,11 @@ class Polling:
         while self._found_mono_ms[0] < mono_ms - self._until_known_ms:
             self._found_mono_ms.popleft()
 
+    def _note_answer(self, asked_mono_ms: int, mono_ms: int) -> None:
+        self._latencies.append(mono_ms - asked_mono_ms)
+        self._unanswered -= 1
+        self._waits_since_mono_ms, self._waited_ms = mono_ms, 0
+
     def _grow(self) -> None:
         """Ask for more slots at a time: twice as many in a round trip while this follower is behind, else one more."""
         self._grown += 1
@@ -236,7 +267,7 @@ class Polling:
 
     def missed(self, sequence: int, asked_mono_ms: int, mono_ms: int) -> None:
         """Note that a slot is empty."""
-        self._latencies.append(mono_ms - asked_mono_ms)
+        self._note_answer(asked_mono_ms, mono_ms)
         if not self._first <= sequence < self._next or sequence in self._found:
             return
         self._empty[sequence] = max(asked_mono_ms, self._empty.get(sequence, 0))

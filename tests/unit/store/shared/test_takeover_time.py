@@ -61,3 +61,29 @@ def test_takeover_takes_the_silence_and_four_round_trips(
         world.check()
 
     run(main(), world.clock)
+
+
+@pytest.mark.parametrize("slow_s", [0.5, 3, 10])
+@pytest.mark.parametrize("phase_ms", first_in_unit([0, 370], 1))
+def test_takeover_takes_no_longer_if_the_store_has_just_become_slow(slow_s: float, phase_ms: int) -> None:
+    """The standby does not take the silence of the store for that of the owner: its fence would come too early."""
+    world, latency_ms = World(5, OPTIONS), 2_000
+
+    async def main() -> None:
+        faults = StoreFaults(latency_ms=(5, 5))
+        owner = world.start("a", faults)
+        await until(lambda: owner.is_serving, world)
+        owner.append_ms = 20
+        world.start("b", faults)
+        await world.pass_s(phase_ms / 1000 + 10)
+        faults.latency_ms = (latency_ms, latency_ms)
+        await world.pass_s(slow_s)
+        assert world.owners == [owner]
+        killed_mono_ms, count = world.clock.mono_ms(), len(world.acknowledged)
+        owner.kill()
+        await until(lambda: any(done.node == "b" for done in world.acknowledged[count:]), world)
+        assert world.clock.mono_ms() - killed_mono_ms <= limit_ms(latency_ms)
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
