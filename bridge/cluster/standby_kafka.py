@@ -1,10 +1,9 @@
 """The connection of a Kafka client to a standby.
 
 ApiVersions, SaslHandshake, SaslAuthenticate              answered: the standby knows the users, too
-Metadata, FindCoordinator, DescribeCluster                answered under the client's rights; they name the owner. A
-                                                          standby that has not read the log yet closes the connection
+Metadata, FindCoordinator, DescribeCluster,               answered under the client's rights; they name the owner. A
+DescribeTopicPartitions                                   standby that has not read the log yet closes the connection
                                                           instead of saying that a topic does not exist
-DescribeTopicPartitions                                   answered: Java's admin client does not repeat a refused one
 Produce, Fetch and what else needs a leader               NOT_LEADER_OR_FOLLOWER
 groups and transactions                                   NOT_COORDINATOR
 all others                                                NOT_CONTROLLER
@@ -14,7 +13,7 @@ sent on to the owner (`owner_requests.py`) if the client has the right to all of
 producer ids without a transactional id, for which librdkafka asks the same broker until it gets one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from duolog.bridge.cluster.standby_context import StandbyContext
@@ -122,9 +121,8 @@ def _metadata(
     owner = context.nodes.owner
     if owner is not None and _creates_topics(context, request):
         return connection.send_on(context, owner.endpoints.kafka)
-    if context.is_behind() and _lacks_topics(context, request):
-        # librdkafka fails the messages of a topic that it is told not to exist, although it has seen it before.
-        connection.close("this standby has not read the log, which may have the topics that were asked for")
+    names = metadata.asked_names(request)
+    if _may_lack(context, connection, None if names is None else [name for name, _ in names if name]):
         return None
     return _described(context, request)
 
@@ -134,14 +132,26 @@ def _described(context: StandbyContext, request: KafkaRequest) -> Steps:
     return make_answer(request, (yield from encode_in_steps(context, request, entity)), None)
 
 
-def _topic_pages(context: StandbyContext, connection: StandbyKafkaConnection, request: KafkaRequest) -> Steps:
+def _topic_pages(context: StandbyContext, connection: StandbyKafkaConnection, request: KafkaRequest) -> Steps | None:
+    if _may_lack(context, connection, [topic.name for topic in request.body.topics] or None):
+        return None
+    return _described_pages(context, request)
+
+
+def _described_pages(context: StandbyContext, request: KafkaRequest) -> Steps:
     return make_answer(request, (yield from topic_pages.describe(context, request)), None)
 
 
-def _lacks_topics(context: StandbyContext, request: KafkaRequest) -> bool:
-    """Whether this Metadata request asks for all topics, or for one that this standby does not know."""
-    names = metadata.asked_names(request)
-    return names is None or any(name and context.topics.by_kafka_name(name) is None for name, _ in names)
+def _may_lack(context: StandbyContext, connection: StandbyKafkaConnection, names: Sequence[str] | None) -> bool:
+    """Return whether the log that this standby has not read may have these topics, or others if `names` is None.
+
+    Then the connection is closed: librdkafka fails the messages of a topic that it is told not to exist, although it
+    has seen it before.
+    """
+    if not context.is_behind() or (names is not None and all(map(context.topics.by_kafka_name, names))):
+        return False
+    connection.close("this standby has not read the log, which may have the topics that were asked for")
+    return True
 
 
 def _creates_topics(context: StandbyContext, request: KafkaRequest) -> bool:

@@ -4,7 +4,7 @@ to the owner only what the client may do; and that brokers with another key, or 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
@@ -51,6 +51,7 @@ from tests.unit.bridge.security.test_kafka_login import BOX, RECORDS, SETTINGS, 
 OWN = Endpoints(("standby", 1), ("standby", 2), ("standby", 3), ("standby", 4))
 OWNER = Endpoints(("owner", 1), ("owner", 2), ("owner", 3), ("owner", 4))
 OTHER_BOX = SecretBox(b"o" * 32)
+PAGE = {"response_partition_limit": 2000, "cursor": None}  # Of DescribeTopicPartitions
 
 
 class Asked:
@@ -65,7 +66,7 @@ class Asked:
         return True
 
 
-def context_of(core: ManualCore, asked: Asked) -> StandbyContext:
+def context_of(core: ManualCore, asked: Asked, is_behind: Callable[[], bool] = lambda: False) -> StandbyContext:
     nodes = Nodes(Node(1, OWN), None)
     nodes.set({0: OWNER}, OWNER)
     return StandbyContext(
@@ -82,7 +83,7 @@ def context_of(core: ManualCore, asked: Asked) -> StandbyContext:
         owner_requests=cast(OwnerRequests, asked),
         advertised_versions=ADVERTISED_VERSIONS,
         cluster_id_now=lambda: core.cluster_id,
-        is_behind=lambda: False,
+        is_behind=is_behind,
     )
 
 
@@ -93,7 +94,8 @@ class KafkaStandby(SecureBench):
         super().__init__()
         self.asked = Asked()
         self.serving: KafkaContext | None = None
-        self._context = context_of(self, self.asked)
+        self.is_behind = False
+        self._context = context_of(self, self.asked, lambda: self.is_behind)
 
     def connect(self) -> KafkaClient:
         return KafkaClient(self, StandbyKafkaConnection(self._context, lambda: self.serving))
@@ -137,11 +139,31 @@ def test_pages_of_topics_show_what_metadata_shows() -> None:
         standby.topics.create(name, 1, {}, standby.clock.now_ms())
     standby.allow("topic", "orders", "describe")
     alice = standby.logged_in("alice")
-    asked = {"response_partition_limit": 2000, "cursor": None}
-    (found,) = alice.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[], **asked).topics
+    (found,) = alice.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[], **PAGE).topics
     assert (found.name, found.error_code, found.partitions[0].leader_id) == ("orders", ErrorCode.none, 0)
-    (refused,) = alice.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "payments"}], **asked).topics
+    (refused,) = alice.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "payments"}], **PAGE).topics
     assert (refused.error_code, refused.partitions) == (ErrorCode.topic_authorization_failed, ())
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "further"),
+    [(ApiKey.METADATA, 12, {"allow_auto_topic_creation": False}), (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, PAGE)],
+    ids=["Metadata", "DescribeTopicPartitions"],
+)
+def test_standby_that_has_not_read_the_log_says_of_no_topic_that_it_does_not_exist(
+    key: ApiKey, version: int, further: dict[str, Any]
+) -> None:
+    standby = KafkaStandby()
+    standby.topics.create("orders", 1, {}, standby.clock.now_ms())
+    standby.is_behind = True
+    root = standby.logged_in("root")
+    (known,) = root.ask(key, version, topics=[{"name": "orders"}], **further).topics
+    assert known.error_code is ErrorCode.none
+    root.send(key, version, topics=[{"name": "orders"}, {"name": "unread"}], **further)
+    assert root.is_closed
+    standby.is_behind = False
+    found = standby.logged_in("root").ask(key, version, topics=[{"name": "unread"}], **further).topics
+    assert [each.error_code for each in found] == [ErrorCode.unknown_topic_or_partition]
 
 
 @pytest.mark.parametrize(
