@@ -1,4 +1,4 @@
-"""The class MemtableFlush: reads the messages of frozen rows and writes them to a sorted table, in a worker."""
+"""`write_table`: reads the messages of frozen rows and writes them to a sorted table, in a worker."""
 
 from collections.abc import Callable, Sequence
 from heapq import merge
@@ -17,44 +17,41 @@ READ_AT_ONCE: Final = 4_096  # Messages in one read. After each read the thread 
 Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # May block; raises OSError and StoreError.
 
 
-class MemtableFlush:
-    """One flush. It is made in the loop with blocks of rows in due order, and a worker calls `run`."""
+def write_table(
+    blocks: Sequence[bytes], read: Read, new_writer: Callable[[], TableWriter]
+) -> tuple[SortedTable, bytes]:
+    """Write the timers of these blocks of rows, which are in due order, to a table; return it and its packed keys.
 
-    def __init__(self, blocks: Sequence[bytes], read: Read, begin: Callable[[], TableWriter]) -> None:
-        self.table: SortedTable | None = None
-        self.keys = b""  # The packed keys of all timers in the table, in order.
-        self._blocks, self._read, self._begin = blocks, read, begin
+    The table is durable then. Blocks; raises OSError and StoreError, and then leaves no file.
+    """
+    found = _read_all(blocks, read)
+    writer = new_writer()
+    try:
+        keys = []
+        for block in blocks:
+            for due_ms, address, queue_key, _, marks, form in ROW.iter_unpack(block):
+                name, frame = found[address]  # Two rows may have one address, if a timer was rescheduled.
+                writer.add(TableTimer(due_ms, address, queue_key, form, name, frame, entity_of(marks)))
+            keys += [row[:KEY_SIZE] for row in rows_of(block)]
+        return writer.finish(), b"".join(keys)
+    except BaseException:
+        writer.abandon()
+        raise
 
-    def run(self) -> None:
-        """Write the table and make it durable. Blocks; raises OSError and StoreError, and then leaves no file."""
-        found = self._read_all()
-        writer = self._begin()
-        try:
-            keys = []
-            for block in self._blocks:
-                for due_ms, address, queue_key, _, marks, form in ROW.iter_unpack(block):
-                    name, frame = found[address]  # Two rows may have one address, if a timer was rescheduled.
-                    writer.add(TableTimer(due_ms, address, queue_key, form, name, frame, entity_of(marks)))
-                keys += [row[:KEY_SIZE] for row in rows_of(block)]
-            self.table = writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
-        self.keys = b"".join(keys)
 
-    def _read_all(self) -> dict[int, tuple[bytes, bytes]]:
-        """Read all messages in the order of their positions in the log; return (name, frame) of each by its address."""
-        found: dict[int, tuple[bytes, bytes]] = {}
-        rows = merge(*[sorted(ROW.iter_unpack(block), key=_address_of) for block in self._blocks], key=_address_of)
-        while some := [*islice(rows, READ_AT_ONCE)]:
-            places = [
-                EntryLocation(address, size + (HASH_AT + NAME_SIZE if marks & NAME_SIZE else 0), form)
-                for _, address, _, size, marks, form in some
-            ]
-            for (_, address, _, size, marks, _), stored in zip(some, self._read(places), strict=True):
-                name = bytes(stored.frame[size + HASH_AT :]) if marks & NAME_SIZE else b""
-                found[address] = (name, bytes(stored.frame[:size]))
-        return found
+def _read_all(blocks: Sequence[bytes], read: Read) -> dict[int, tuple[bytes, bytes]]:
+    """Read all messages in the order of their positions in the log; return (name, frame) of each by its address."""
+    found: dict[int, tuple[bytes, bytes]] = {}
+    rows = merge(*[sorted(ROW.iter_unpack(block), key=_address_of) for block in blocks], key=_address_of)
+    while some := [*islice(rows, READ_AT_ONCE)]:
+        places = [
+            EntryLocation(address, size + (HASH_AT + NAME_SIZE if marks & NAME_SIZE else 0), form)
+            for _, address, _, size, marks, form in some
+        ]
+        for (_, address, _, size, marks, _), stored in zip(some, read(places), strict=True):
+            name = bytes(stored.frame[size + HASH_AT :]) if marks & NAME_SIZE else b""
+            found[address] = (name, bytes(stored.frame[:size]))
+    return found
 
 
 def _address_of(row: tuple[int, ...]) -> int:

@@ -317,10 +317,10 @@ class Tables:
         return tuple(entry for entry in self.added(compaction.outputs) if entry.number not in inputs)
 
     def abandon_compaction(self) -> None:
-        """End the compaction, because it has failed or its results are about to become current."""
-        assert self._compaction is not None, "no compaction is under way"
-        self.unpin(self._compaction.inputs)
-        self._compaction = None
+        """End the compaction, if it has not ended: it has failed, or its results are about to become current."""
+        if self._compaction is not None:
+            self.unpin(self._compaction.inputs)
+            self._compaction = None
 
     def discard(self, tables: Sequence[SortedTable]) -> Callable[[], None]:
         """Close tables whose manifest was not committed; return a function that removes their files, for a worker."""

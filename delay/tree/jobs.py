@@ -1,13 +1,15 @@
-"""The class Context: what all background jobs of the timer tree use. And ManifestChange, which jobs commit."""
+"""What the background jobs of the timer tree are and use: the classes BackgroundJob, Context and ManifestChange."""
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from duolog.delay.pending import PendingTimers
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import TableFile, files_of
 from duolog.delay.tables.tables import TableManifest, Tables
+from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.cursors import Cursors
 from duolog.delay.tree.deletions import Deletions
 from duolog.store.entry import Promise
@@ -20,6 +22,8 @@ from duolog.store.workers import Executor, Failure, Inline
 RETRY_MS: Final = 1_000  # The time without new jobs after a failure of the disk.
 
 T = TypeVar("T")
+Wait = Callable[[Callable[[Any], None]], None]  # Begins something, and calls its argument with the result or a Failure.
+Steps = Generator[Wait | None, Any, T]  # What a run of a BackgroundJob consists of.
 
 log = logging.getLogger("delay")
 
@@ -109,16 +113,26 @@ class Context:
 
         self.executor.submit(run, post)
 
+    def in_worker(self, run: Callable[[], T]) -> Steps[T]:
+        """Return what `run` returns in a worker. Raises a Failure."""
+        found: T = yield partial(self.submit, run)
+        return found
+
+    def read(self, read: Callable[[TablesView], T], done: Callable[[T | Failure], None]) -> None:
+        """Let a worker read the tables that are current now, and call `done` in the loop with the result."""
+        view = self.tables.view()
+
+        def take(found: T | Failure) -> None:
+            view.close()
+            done(found)
+
+        self.submit(partial(read, view), take)
+
     # -- Files
 
-    def copy(self, tables: Sequence[SortedTable], done: Callable[[Failure | None], None]) -> None:
-        """Copy new tables to where the log is, and then call `done` in the loop, unless the tree is closed by then."""
-
-        def post(outcome: Failure | None) -> None:
-            if not self.is_closed:
-                done(outcome)
-
-        self.table_copies.copy([file for table in tables for file in files_of(table.entry)], post)
+    def copied(self, tables: Sequence[SortedTable]) -> Wait:
+        """Copy new tables to where the log is."""
+        return partial(self.table_copies.copy, [file for table in tables for file in files_of(table.entry)])
 
     def discard(self, tables: Sequence[SortedTable]) -> None:
         """Remove the files of tables whose manifest was not committed."""
@@ -148,3 +162,59 @@ class Context:
 def log_failure(outcome: Failure | None) -> None:
     if outcome is not None:
         log.warning("file not removed, the next start removes it: %s", outcome)
+
+
+class BackgroundJob:
+    """A background job. A run of it is a generator, of which one at most is under way.
+
+        what it yields    when it continues
+        None              in the next turn of the loop, in which `step` is called
+        a Wait            with the result; if that is a Failure, `yield` raises it
+
+    When a run has raised a Failure, the next one does not begin before `retry_ms` have passed.
+    """
+
+    def __init__(self, context: Context, what: str, retry_ms: int = RETRY_MS) -> None:
+        self.is_busy = False  # Whether `step` has something to do.
+        self._context, self._what, self._retry_ms = context, what, retry_ms
+        self._retry_mono_ms = 0  # No run begins before this time.
+        self._steps: Steps[None] | None = None  # The run that is under way.
+
+    @property
+    def is_running(self) -> bool:
+        return self._steps is not None
+
+    @property
+    def may_start(self) -> bool:
+        return not self.is_running and self._context.mono_ms >= self._retry_mono_ms
+
+    def start(self, steps: Steps[None]) -> None:
+        self._steps = steps
+        self.step()
+
+    def step(self) -> None:
+        """Continue the run until it waits."""
+        self._continue(None)
+
+    def _continue(self, result: object) -> None:
+        if self._context.is_closed:
+            return
+        assert self._steps is not None, "no run is under way"
+        self.is_busy = False
+        try:
+            wait = self._steps.throw(result) if isinstance(result, Exception) else self._steps.send(result)
+        except StopIteration:
+            self._steps = None
+        except (StoreError, OSError) as error:
+            self._steps = None
+            self.failed(error)
+        else:
+            if wait is None:
+                self.is_busy = True
+            else:
+                wait(self._continue)
+
+    def failed(self, error: Failure) -> None:
+        """Log a failure of the disk, and start no run for a while."""
+        self._retry_mono_ms = self._context.mono_ms + self._retry_ms
+        self._context.failed(self._what, error)

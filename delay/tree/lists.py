@@ -83,13 +83,12 @@ class PendingLists:
         self, read: Callable[[TablesView, frozenset[TimerKey]], T], done: Callable[[T | StoreError], None]
     ) -> None:
         """Let a worker read all tables. `read` also gets the keys of timers that may be deleted without a tombstone."""
-        view, deleted = self._context.tables.view(), frozenset(self._context.deletions.keys())
+        deleted = frozenset(self._context.deletions.keys())
 
         def take(found: T | Failure) -> None:
-            view.close()
             done(as_store_error(found) if isinstance(found, StoreError | OSError) else found)
 
-        self._context.submit(lambda: read(view, deleted), take)
+        self._context.read(lambda view: read(view, deleted), take)
 
 
 def _without_tombstone(view: TablesView, keys: Sequence[TimerKey]) -> Iterator[RowRef]:

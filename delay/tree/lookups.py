@@ -1,7 +1,6 @@
 """The class Lookups: searches sorted tables for the timers that a command names by id or by the sender's key."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final
 
 from duolog.delay.names import name_hash
@@ -71,10 +70,9 @@ class Lookups:
 
     def _search(self, begin: Callable[[], Callable[[TablesView], list[Found]]], then: Then) -> None:
         """Let a worker search the tables, and again if a flush or a compaction has changed them meanwhile."""
-        view, flushes = self._context.tables.view(), self._flush.count
+        flushes = self._flush.count
 
         def take(found: list[Found] | Failure) -> None:
-            view.close()
             if isinstance(found, Exception):
                 then(as_store_error(found))
             elif flushes != self._flush.count or any(not self._context.tables.has(each.table) for each in found):
@@ -82,7 +80,7 @@ class Lookups:
             else:
                 self._with(found, then)
 
-        self._context.submit(partial(begin(), view), take)
+        self._context.read(begin(), take)
 
     def _with(self, found: list[Found], then: Then) -> None:
         timers = self._pending(found)

@@ -8,9 +8,7 @@ from duolog.delay.rows import TimerKey
 from duolog.delay.tables.sorted_table import RowRef, SortedTable
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tables.tombstones import TombstoneWrite
-from duolog.delay.tree.jobs import Context, ManifestChange
-from duolog.store.errors import StoreError
-from duolog.store.workers import Failure
+from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
 
 TOMBSTONES_MIN: Final = 4_096  # At this number of deletions that no manifest counts, tombstones are written.
 TOMBSTONES_MS: Final = 10_000  # With fewer deletions, tombstones are written at this interval.
@@ -18,14 +16,13 @@ MARKED_IN_SLICE: Final = 512
 
 
 class _Marks(NamedTuple):
-    """What makes the tables have all deletions of the log below the position `counted_to`."""
+    """What makes the tables have the deletions that only the log has."""
 
-    counted_to: int
     starts: dict[int, int]  # For each table number, the ordinal below which all timers are deleted.
     tombstones: list[tuple[SortedTable, RowRef]]
 
 
-class TombstoneJob:
+class TombstoneJob(BackgroundJob):
     """Writes the deletions that only the log has to the files of the tables.
 
     Where files are write-once (`TableCopies`), tables get their tombstones in the log instead. All timers below a
@@ -40,81 +37,49 @@ class TombstoneJob:
     """
 
     def __init__(self, context: Context) -> None:
-        self.is_running = False
-        self._context = context
-        self._marks: _Marks | None = None
+        super().__init__(context, "tombstones of delayed messages")
         self._begun_mono_ms = 0
 
     @property
-    def is_busy(self) -> bool:
-        """Whether `step` has something to do."""
-        return self._marks is not None
-
-    @property
     def is_urgent(self) -> bool:
-        return not self.is_running and len(self._context.deletions) >= TOMBSTONES_MIN
+        return self.may_start and len(self._context.deletions) >= TOMBSTONES_MIN
 
     @property
     def is_wanted(self) -> bool:
         is_late = self._context.mono_ms - self._begun_mono_ms >= TOMBSTONES_MS
-        return not self.is_running and is_late and len(self._context.deletions) > 0
+        return self.may_start and is_late and len(self._context.deletions) > 0
 
     def begin(self) -> None:
-        context = self._context
-        self.is_running, self._begun_mono_ms = True, context.mono_ms
+        self._begun_mono_ms = self._context.mono_ms
+        self.start(self._run())
+
+    def _run(self) -> Steps[None]:
+        context, tables = self._context, self._context.tables
         counted_to, low = context.store.next_position, context.cursors.low(context.deletions.by_topic)
-        compacting, view, keys = context.tables.compacting, context.tables.view(), context.deletions.keys()
-
-        def take(found: _Marks | Failure) -> None:
-            view.close()
-            if isinstance(found, Exception):
-                self._end(found)
-            else:
-                self._marks = found
-                context.wake()
-
-        context.submit(lambda: _find_marks(view, keys, low, compacting, counted_to), take)
-
-    def step(self) -> None:
-        """Add tombstones for a slice of the deleted timers."""
-        marks, tables = self._marks, self._context.tables
-        assert marks is not None, "tombstones are being written"
-        for _ in range(min(MARKED_IN_SLICE, len(marks.tombstones))):
-            table, ref = marks.tombstones.pop()
-            if not tables.has(table):  # The table was compacted meanwhile, so the job begins again.
-                self._marks, self.is_running = None, False
-                return
-            tables.delete(table, ref)
-        if not marks.tombstones:
-            self._marks = None
-            if self._context.table_copies.is_write_once:
-                self._commit(marks, (), None)
-                return
-            writes = tables.tombstone_writes()
-            self._context.submit(partial(_run_all, writes), partial(self._commit, marks, writes))
-
-    def _commit(self, marks: _Marks, writes: Sequence[TombstoneWrite], outcome: Failure | None) -> None:
-        if outcome is None:
-            tables = self._context.tables
-            manifest = tables.with_starts(marks.starts, tables.with_tombstones(writes))
-            logged = tables.unlogged_tombstones() if self._context.table_copies.is_write_once else b""
-            try:
-                self._context.commit(ManifestChange(manifest, counted_to=marks.counted_to, tombstones=logged))
-            except StoreError as error:
-                outcome = error
-        self._end(outcome)
-
-    def _end(self, outcome: Failure | None) -> None:
-        self.is_running = False
-        if outcome is None:
-            self._context.wake()  # A cursor may wait, because no cursor reads while tombstones are written.
+        marks: _Marks = yield partial(
+            context.read, partial(_find_marks, context.deletions.keys(), low, tables.compacting)
+        )
+        tombstones = marks.tombstones
+        while tombstones:
+            yield None
+            for _ in range(min(MARKED_IN_SLICE, len(tombstones))):
+                table, ref = tombstones.pop()
+                if not tables.has(table):  # The table was compacted meanwhile, so the job begins again.
+                    return
+                tables.delete(table, ref)
+        manifest, logged = tables.manifest, b""
+        if context.table_copies.is_write_once:
+            logged = tables.unlogged_tombstones()
         else:
-            self._context.failed("tombstones of delayed messages", outcome)
+            writes = tables.tombstone_writes()
+            yield from context.in_worker(partial(_run_all, writes))
+            manifest = tables.with_tombstones(writes)
+        manifest = tables.with_starts(marks.starts, manifest)
+        context.commit(ManifestChange(manifest, counted_to=counted_to, tombstones=logged))
+        context.wake()  # A cursor may wait, because no cursor reads while tombstones are written.
 
 
-def _find_marks(
-    view: TablesView, keys: list[TimerKey], low: TimerKey, compacting: frozenset[int], counted_to: int
-) -> _Marks:
+def _find_marks(keys: list[TimerKey], low: TimerKey, compacting: frozenset[int], view: TablesView) -> _Marks:
     """Find the deleted timers in the tables; called in a worker.
 
     Timers below a table's new `start` need no tombstones, except in a table that is being compacted.
@@ -127,7 +92,7 @@ def _find_marks(
         for table in view.tables
         for ref in table.refs(keys if table.entry.number in compacting else above)
     ]  # fmt: skip
-    return _Marks(counted_to, starts, tombstones)
+    return _Marks(starts, tombstones)
 
 
 def _run_all(writes: Sequence[TombstoneWrite]) -> None:

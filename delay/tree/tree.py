@@ -26,13 +26,13 @@ cursor does not read while rows of paused topics are frozen, because their keys 
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import KEY, TimerKey
 from duolog.delay.tables.table_format import TableEntry, TableTimer
 from duolog.delay.tables.tables import TableManifest, Tables
-from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.compaction_job import CompactionJob
 from duolog.delay.tree.cursors import Read
 from duolog.delay.tree.flush_job import FlushJob
@@ -205,11 +205,9 @@ class TimerTree:
         read = self.cursors.next_read(now_ms, self._ahead_ms, until_ms, may_read_own=not self.flush.has_paused)
         if read is not None:
             self._is_reading = True
-            view = self.context.tables.view()
-            self.context.submit(lambda: read.run(view), lambda outcome: self._end_read(read, view, outcome))
+            self.context.read(read.run, partial(self._end_read, read))
 
-    def _end_read(self, read: Read, view: TablesView, outcome: tuple[list[TableTimer], bool] | Failure) -> None:
-        view.close()
+    def _end_read(self, read: Read, outcome: tuple[list[TableTimer], bool] | Failure) -> None:
         self._is_reading = False
         self._is_failing = isinstance(outcome, Exception)
         if isinstance(outcome, Exception):
