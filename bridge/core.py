@@ -117,7 +117,7 @@ class Core(StateOwners):
         has_lost = self.poison_records.counts["state record"] > 0
         self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost, is_takeover=is_takeover)
         self._make_publisher(turn_log, store_host)
-        self.halves.attach(self.store, self.topics, store_host)
+        self.halves.attach(self.store, self.topics, store_host, self.publisher.append_accepted)
         self.store.durability.on_visible = self.purgatory.on_visible
         self.store.durability.contain = partial(self.faults.contain, kind="answer")
         self._cluster.name_if_new(now_ms)

@@ -120,7 +120,7 @@ class StateLog:
     def _follow_frames(self, frames: Sequence[Frame | FrameRun], slots: Sequence[EntrySlot]) -> None:
         """Call the watchers of `extra` for the frames that were appended."""
         for frame, slot in zip(frames, slots, strict=False):
-            if type(frame) is Frame and frame.extra and (watcher := self._extras.get(frame.extra[0])):
+            if frame.extra and isinstance(frame, Frame) and (watcher := self._extras.get(frame.extra[0])):
                 watcher(slot, frame.form, frame.size, frame.extra)
 
     def barrier(self) -> Promise:

@@ -6,6 +6,7 @@ store does not interpret frames: `form` is the number of the frame format, which
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from duolog.store.entry import Buffer, EntrySlot
 from duolog.store.index.queue import Queue
@@ -54,6 +55,7 @@ class FrameRun:
     timestamps_ms: Sequence[int]
     tags: Sequence[int]
     stamp: Stamp
+    extra: ClassVar[bytes] = b""  # No frame of a run has an extra.
 
 
 @dataclass(slots=True)

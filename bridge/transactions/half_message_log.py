@@ -21,8 +21,8 @@ from duolog.bridge.config.check_urls import CheckUrls
 from duolog.bridge.data.half_frames import CHECK_URL, ID, HalfRequest, half_batch
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.stamps import WAITING_STAMP
+from duolog.bridge.data.units import AppendUnit, UnitPlan, joined
 from duolog.bridge.records import frame_formats
-from duolog.bridge.records.codec import Record
 from duolog.bridge.records.half_messages import HalvesChecked
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
@@ -83,9 +83,10 @@ class HalfMessageLog:
         self._check_urls = CheckUrls(options.check_urls)
         self._replay = HalfMessageReplay(state_log, self.state, self.ids, options.half_ms)
 
-    def attach(self, store: Store, topics: Topics, store_host: bytes) -> None:
-        """Set the recovered log and the queues of the transaction topics."""
+    def attach(self, store: Store, topics: Topics, store_host: bytes, append: AppendUnit) -> None:
+        """Set the recovered log, the queues of the transaction topics, and the function that appends units."""
         self.store_host = store_host
+        self._append = append
         self._store = store
         self.half_queue, op_queue, self._given_up_queue = (
             _first_queue(topics, name) for name in (HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
@@ -119,7 +120,7 @@ class HalfMessageLog:
     def prepare(self, message: Message, asker: str, immunity_ms: int | None, now_ms: int) -> Appended:
         """Append a half message of a RocketMQ producer. Raises StoreError, ProtocolError."""
         frame = message_frame(self.half_queue, self._half_writer, message, now_ms)
-        appended = self._state_log.commit([], now_ms, [frame])
+        appended = self._append(UnitPlan([frame], changes_state=True), now_ms)
         slot = appended.slots[0]
         with updating_state("a half message"):
             self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
@@ -150,11 +151,14 @@ class HalfMessageLog:
         with updating_state("a half message"):
             self._replay.follow_kafka(topic.name, request, slot)
 
-    def end(self, offset: int, decision: HalfDecision, now_ms: int, records: Sequence[Record] = ()) -> Promise:
-        """Append a verdict that `judge` has approved, with `records`, as one unit."""
+    def end(self, offset: int, decision: HalfDecision, now_ms: int, append: AppendUnit | None = None) -> Promise:
+        """Append a verdict that `judge` has approved, and its message, as one unit. Raises what `append` raises.
+
+        `append` counts a delayed message in a quota of the client that decides; None: it counts in none.
+        """
         if self.gathered:
             self.settle(now_ms)
-        return self._end({offset: decision}, now_ms, records)
+        return self._end({offset: decision}, now_ms, append or self._append)
 
     def judge(self, offset: int, verdict: HalfVerdict, now_ms: int) -> bool:
         """Raise what `HalfMessages.judge` raises; gathered verdicts count as given."""
@@ -168,7 +172,8 @@ class HalfMessageLog:
         Until then only `judge` takes it into account. So the caller must call `settle` before it returns to the loop.
         """
         size, verdict_bytes = 0, _VERDICT_BYTES + 2 * len(decision.topic)
-        for frame in decision.frames:
+        for frame in decision.plan.frames:
+            assert isinstance(frame, Frame), "of one message"
             size += frame.size
         if self._gathered_bytes + self._verdict_bytes + size + verdict_bytes > self._unit_bytes_max and self.gathered:
             self.settle(now_ms)
@@ -183,12 +188,12 @@ class HalfMessageLog:
         """Append the gathered verdicts as one unit. After a StoreError none of them is given."""
         decisions = self.gathered
         self.gathered, self._gathered_bytes, self._verdict_bytes = {}, 0, 0
-        self._end(decisions, now_ms, ())
+        self._end(decisions, now_ms, self._append)
 
-    def _end(self, decisions: dict[int, HalfDecision], now_ms: int, records: Sequence[Record]) -> Promise:
-        op_frame = self._op_messages.frame(decisions, now_ms)
-        frames = [frame for decision in decisions.values() for frame in decision.frames]
-        promise = self._state_log.commit(records, now_ms, [*frames, op_frame]).promise
+    def _end(self, decisions: dict[int, HalfDecision], now_ms: int, append: AppendUnit) -> Promise:
+        op_message = UnitPlan([self._op_messages.frame(decisions, now_ms)], changes_state=True)
+        unit = joined([*(decision.plan for decision in decisions.values()), op_message])
+        promise = append(unit, now_ms).promise
         with updating_state("verdicts of half messages"):
             for offset, decision in decisions.items():
                 self._replay.follow_verdict(offset, decision.verdict)

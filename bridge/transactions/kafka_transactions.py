@@ -247,6 +247,7 @@ class Transactions:
         settled = TransactionalIdSettled(
             transactional_id, *producer, timeout_ms, state, now_ms, number_before, epoch_before
         )
+        # The publisher checks no limits here, because a transaction that began must be able to end.
         appended = self._state_log.commit([*records, settled], now_ms, markers)
         with updating_state("the end of a transaction"):
             for frame, slot in zip(markers, appended.slots, strict=False):

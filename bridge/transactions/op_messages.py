@@ -11,9 +11,10 @@ message was stored, its topic, and topic/queue/offset of the frame that the verd
 rollback, and the place of the pending message if the message is delayed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from duolog.bridge.data.units import NOTHING, UnitPlan
 from duolog.bridge.records import frame_formats
 from duolog.bridge.state.topics import Topics
 from duolog.protocol.names import kafka_name
@@ -35,12 +36,12 @@ _OP_CODE: Final = tags.hash_code(OP_TAG)
 
 
 class HalfDecision(NamedTuple):
-    """A verdict on a half message, with the frames that it appends."""
+    """A verdict on a half message, and what it appends."""
 
     verdict: HalfVerdict
     topic: str  # The destination of the half message, in either spelling.
     stored_ms: int  # When the half message was stored.
-    frames: Sequence[Frame] = ()  # Empty after a rollback; otherwise the message comes first.
+    plan: UnitPlan = NOTHING  # The message that a commit makes visible, or the copy of one that is given up.
 
 
 class OpMessages:
@@ -63,12 +64,12 @@ class OpMessages:
         """Make the property TRAN_VERDICTS, with the offsets that the frames are about to get."""
         verdicts: list[str] = []
         ahead: dict[int, int] = {}  # By queue key: how many frames of this unit come before.
-        for offset, (verdict, topic, stored_ms, frames) in decisions.items():
+        for offset, (verdict, topic, stored_ms, plan) in decisions.items():
             checks = self._state.checks_of(offset)
             # The last check gives the half message up, and sends no check-back.
             checks -= verdict is _GIVEN_UP and checks > 0
             place = "-"
-            for frame in frames:
+            for frame in plan.frames:
                 queue = frame.queue
                 at = ahead.get(queue.key, 0)
                 ahead[queue.key] = at + 1

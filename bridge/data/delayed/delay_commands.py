@@ -167,6 +167,7 @@ class DelayCommands:
             hashed = int.from_bytes(found.name, "big")
             extra = encode_stored_again(StoredAgain(found.queue_key, due_ms, hashed, timer_id, key, found.entity))
             frames.append(self._frames.stored_again(found.form, memoryview(found.frame), due_ms, extra))
+        # The publisher checks no limits here, because these messages are pending already.
         return self._state_log.commit(moves, now_ms, frames).promise
 
     def _not_pending(self, timer_id: TimerId | None) -> Decision:

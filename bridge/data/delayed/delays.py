@@ -1,6 +1,6 @@
 """Delayed messages of one broker: appended as pending, delivered when they are due.
 
-    publisher   append ──────> one unit: the pending entries, and the visible ones of the same batch
+    publisher   append ──────> one unit: the pending entries, and the visible ones of the same request
     HTTP, RPC   commands ────> `delay_commands.py`: cancel, reschedule, view
     ticker      run ─────────> `deliveries.py`: one unit for each slice of what is due
                                        │
@@ -10,7 +10,7 @@ Replay is the only code that changes which messages are pending. So a change tha
 happened, and a crash delivers each message exactly once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -22,26 +22,23 @@ from duolog.bridge.data.delayed.delivery_frames import DeliveryFrames
 from duolog.bridge.data.delayed.text_ids import TextIds
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import PoisonRecords
-from duolog.bridge.records.codec import Record
-from duolog.bridge.records.timers import DelayPaused, TimersCancelled
+from duolog.bridge.records.timers import DelayPaused
 from duolog.bridge.state.deleted_topics import IsDeleted, in_slices
 from duolog.bridge.state.topic_table import Topic
 from duolog.bridge.state.topics import Topics
 from duolog.delay.requested_delay import DelayLimits
-from duolog.delay.rows import KEY_SIZE
 from duolog.delay.timers import Timers
 from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from duolog.store.entry import Appended, Promise
+from duolog.store.entry import Promise
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
 from duolog.store.store import Store
-from duolog.store.unit import Frame, FrameRun
 
 SWEPT_IN_SLICE: Final = 2048  # Rows that are searched for those of deleted topics.
 
 
 class Delays:
-    """Appends delayed messages, pauses topics and runs deliveries."""
+    """The pending messages and their commands; pauses topics and runs deliveries."""
 
     commands: DelayCommands
 
@@ -80,22 +77,6 @@ class Delays:
             frames,
             TextIds(cluster_id),
         )
-
-    # -- Appending
-
-    def append(self, frames: Sequence[Frame | FrameRun], now_ms: int, records: Sequence[Record] = ()) -> Appended:
-        """Append pending entries, and other frames and records of the same request, as one unit.
-
-        Raises TooManyTimers and other StoreError; nothing was appended then.
-        """
-        timers = self.timers
-        timers.check_room(len(frames))
-        before = len(timers)
-        appended = self._state_log.commit(records, now_ms, frames)
-        replaced = sum([len(record.ids) // KEY_SIZE for record in records if isinstance(record, TimersCancelled)])
-        self._metrics.timers["accepted"] += len(timers) - before + replaced
-        self._metrics.timers["cancelled"] += replaced
-        return appended
 
     # -- Topics
 

@@ -218,6 +218,7 @@ class Deliveries:
         records: list[Record] = [TimersDelivered(topic, self._pending.ids.packed(timers)) for topic, timers in turns]
         records += credits_of(self._timers, (timer for _, timers in turns for timer in timers))
         try:
+            # The publisher checks no limits here, because it accepted these messages when they were sent.
             self._state_log.commit(records, now_ms, runs)
         except EntryTooLarge as error:
             self._deliver_parts(turns, found, now_ms, error)

@@ -159,6 +159,7 @@ class Schedules:
                 log.warning("series of a schedule not started schedule=%s reason=%r", due.schedule.name, str(error))
         elif due.run is not None:
             frames = [run for run in [self._frames_of(due.schedule, due.run.due_ms, now_ms)] if run.frames]
+        # The publisher checks no limits here, because the schedule was accepted with all its runs.
         self._state_log.commit(records, now_ms, frames)
         self._metrics.timers["recurred"] += len(frames)
 

@@ -1,19 +1,18 @@
 """Verdicts on half messages of Kafka producers: a commit and the message that it makes visible are one unit."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from duolog.bridge.clock import Clock
 from duolog.bridge.data.half_frames import final_record, read_half
 from duolog.bridge.data.publishing.publisher import Publisher
-from duolog.bridge.records.codec import Record
+from duolog.bridge.data.units import NOTHING
 from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.state.topics import Topics
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.store.entry import Promise, Stored
 from duolog.store.store import Store
-from duolog.store.unit import Frame
 from duolog.txn.half_verdicts import HalfVerdict
 
 
@@ -37,18 +36,18 @@ class HalfDecisions:
         now_ms = self.clock.now_ms()
         if not self.halves.state.judge(half.base_offset, verdict):
             return self.store.promise()  # The half message has this verdict already.
-        frames: Sequence[Frame] = ()
-        records: Sequence[Record] = ()
+        plan = NOTHING
         _, name, queue_id, record = read_half(half.frame)
         if verdict is HalfVerdict.COMMITTED:
             topic = self.topics.get(name)
             if topic is None:
                 return None
             final = final_record(record)
-            plan = self.publisher.batches.plan_committed(
-                topic, queue_id % topic.queue_count, final, now_ms, sent_ms=half.stored_ms
+            # The message was counted in the metrics when it was sent, so its unit does not count it again.
+            plan = self.publisher.unit_of(
+                self.publisher.batches.plan_committed(
+                    topic, queue_id % topic.queue_count, final, now_ms, sent_ms=half.stored_ms
+                )
             )
-            frames = [planned.frame for planned in plan.frames]
-            records = self.publisher.records_of(plan, now_ms)
-            frames, records = self.publisher.pending_quota.charge(frames, records, client, refuses=False)
-        return self.halves.end(half.base_offset, HalfDecision(verdict, name, half.stored_ms, frames), now_ms, records)
+        append = partial(self.publisher.append_accepted, client=client)
+        return self.halves.end(half.base_offset, HalfDecision(verdict, name, half.stored_ms, plan), now_ms, append)

@@ -22,7 +22,7 @@ from duolog.bridge.security.quotas.quotas import Quotas
 from duolog.bridge.security.rules import NAME_CHARACTERS_MAX
 from duolog.delay import entry_extra
 from duolog.delay.quota_entities import QuotaEntities, QuotaEntity
-from duolog.store.unit import Frame
+from duolog.store.unit import Frame, FrameRun
 
 _NAME_MAX: Final = NAME_CHARACTERS_MAX  # Client ids that are equal up to there count together.
 
@@ -46,8 +46,13 @@ class PendingQuota:
             self._check_number(client, found[0])
 
     def charge(
-        self, frames: Sequence[Frame], records: Sequence[Record], client: QuotaClient | None, *, refuses: bool = True
-    ) -> tuple[Sequence[Frame], Sequence[Record]]:
+        self,
+        frames: Sequence[Frame | FrameRun],
+        records: Sequence[Record],
+        client: QuotaClient | None,
+        *,
+        refuses: bool,
+    ) -> tuple[Sequence[Frame | FrameRun], Sequence[Record]]:
         """Return the frames and records of a unit with the entity of its pending messages.
 
         The unit must be appended before the loop turns. Raises PendingQuotaReached if there is no room for them after
@@ -94,9 +99,9 @@ class PendingQuota:
         return PendingQuotaReached(f"quota {DELAYED} of {client.user}: {reason}")
 
 
-def _with_entity(frame: Frame, number: int) -> Frame:
+def _with_entity(frame: Frame | FrameRun, number: int) -> Frame | FrameRun:
     """Return a frame with the number of its entity, if it is pending."""
-    if not entry_extra.is_pending(frame.extra):
+    if not isinstance(frame, Frame) or not entry_extra.is_pending(frame.extra):
         return frame
     return replace(frame, extra=entry_extra.with_entity(frame.extra, number))
 

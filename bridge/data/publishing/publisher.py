@@ -1,14 +1,15 @@
 """Appends what clients send: checks the limits of a plan, appends it as one unit, and follows what was appended.
 
     check     a sound batch (`produced_batches.py`) or message, within the limits of its topic and format
-    plan      the frames and state records that it becomes (`kafka_plan.py`, `rocketmq_plan.py`)
+    plan      the frames and state records that it becomes (`kafka_plan.py`, `rocketmq_plan.py`), as a UnitPlan
     producer  a batch of an idempotent producer that is in the log already is answered with its place and not appended;
               for a batch of a Kafka transaction, its producer must be the newest and the transaction have the partition
-    limits    pending messages, of all and of the client, schedules, half messages, what a transaction may have
-    append    one unit; the store stamps offsets, positions and times into the frames
+    append    `Publisher.append`: the limits of pending messages, of all and of the client, and of schedules; then one
+              unit, of which each frame gets its slot. The store stamps offsets, positions and times into the frames
 
-A batch in which all records are visible at once, and a message that asks for nothing, are appended as one frame without
-a plan's further steps.
+Handlers that append further records with messages (retries, dead letters, checkpoints of POP, verdicts on half
+messages) call `append` with plans of their own. A batch in which all records are visible at once, and a message that
+asks for nothing, are appended as one frame without further steps.
 """
 
 from collections.abc import Generator, Sequence
@@ -30,19 +31,15 @@ from duolog.bridge.data.publishing.produced_batches import (
     run_to_end,
 )
 from duolog.bridge.data.publishing.refusals import check_may_produce
-from duolog.bridge.data.publishing.rocketmq_plan import (
-    HalfMessageOutline,
-    MessagePlan,
-    MessagePlanner,
-    SenderKey,
-    replacing_keys,
-)
+from duolog.bridge.data.publishing.rocketmq_batch_plan import MessageBatchPlan, PlacedMessages
+from duolog.bridge.data.publishing.rocketmq_plan import MessagePlanner, replacing_keys
 from duolog.bridge.data.stamps import KafkaStamps
+from duolog.bridge.data.units import SenderKey, UnitPlan
 from duolog.bridge.data.unknown_headers import Sender, UnknownHeaders
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record as StateRecord
-from duolog.bridge.records.timers import DelayedBatch, TimerRequested
+from duolog.bridge.records.timers import DelayedBatch, TimerRequested, TimersCancelled
 from duolog.bridge.security.quotas.entity import QuotaClient
 from duolog.bridge.security.quotas.quotas import Quotas
 from duolog.bridge.state.idempotency_keys import IdempotencyKey
@@ -52,8 +49,9 @@ from duolog.bridge.state.topics import Topics
 from duolog.bridge.state.wall_time import WallTime
 from duolog.bridge.transactions.half_message_log import HalfMessageLog
 from duolog.bridge.transactions.kafka_transactions import Transactions
+from duolog.delay import entry_extra
 from duolog.delay.requested_delay import RequestedDelay
-from duolog.delay.rows import TimerId
+from duolog.delay.rows import KEY_SIZE, TimerId
 from duolog.protocol.kafka.batch_builder import encoded_headers
 from duolog.protocol.kafka.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, Reason, Record
 from duolog.protocol.rocketmq.messages.message import Message
@@ -180,17 +178,15 @@ class Publisher:
         stamp = self._stamps.of(topic.leader_epoch(queue_id), log_append_time)
         timestamp_ms = now_ms if log_append_time else header.max_timestamp
         frame = Frame(queue, frame_formats.KAFKA, batch, count, timestamp_ms, 0, stamp)
-        if requested is None or queue.key in self._expiring_queues:
-            (slot,), promise = self._log.append([frame], now_ms)
-        else:
-            (slot, *_), promise = self._delays.append([frame], now_ms, self._expiring_queues.records_for(queue.key))
-            promise = Promise(promise.end, queue.level)
+        # Records that ask for something and need no plan have an expiry.
+        records = () if requested is None else self._expiring_queues.records_for(queue.key)
+        plan = UnitPlan([frame], records, origin.wire, count, len(batch), queue.level)
+        (slot,), promise = self.append(plan, now_ms)
         if header.producer_id >= 0:
             with updating_state("a batch of an idempotent producer"):
                 self._producers.remember_header(queue.key, slot, header)
                 if header.is_transactional:
                     self._transactions.wrote(queue.key, header.producer_id, slot)
-        self._count(origin.wire, count, len(batch))
         return new_tuple(Published, (slot.base_offset, slot.stored_ms if log_append_time else NO_TIME, promise))
 
     def _check_producer(
@@ -220,31 +216,33 @@ class Publisher:
             self._transactions.check_delayed(header.producer_id, plan.delayed_count)
         self._half_messages.check_kafka(topic, plan.half_requests)
         self.pending_quota.check_room(origin.client, sum(half.is_delayed for half in plan.half_requests))
-        records = self.records_of(plan, now_ms)
-        self._schedules.check_room(records)
+        unit = self.unit_of(plan)
         if header.producer_id >= 0:
             first, last = header.base_sequence, header.last_sequence
-            records.append(DelayedBatch(queue.key, header.producer_id, header.producer_epoch, first, last))
-        frames, owned = self.pending_quota.charge([planned.frame for planned in plan.frames], records, origin.client)
-        slots, promise = self._delays.append(frames, now_ms, owned)
-        for planned, slot in zip(plan.frames, slots, strict=False):
+            window = DelayedBatch(queue.key, header.producer_id, header.producer_epoch, first, last)
+            unit = unit._replace(records=[*unit.records, window])
+        unit = unit._replace(
+            wire=origin.wire,
+            message_count=header.record_count,
+            message_bytes=header.size,
+            level=queue.level,
+            changes_state=True,
+        )
+        slots, promise = self.append(unit, now_ms, origin.client)
+        for planned, slot in zip(plan.frames, slots, strict=True):
             if planned.half is not None:
                 self._half_messages.follow_kafka(topic, planned.half, slot)
             elif planned.is_visible and header.is_transactional:
                 self._transactions.wrote(queue.key, header.producer_id, slot)
-        self._count(origin.wire, header.record_count, header.size)
-        log_append_ms = now_ms if topic.settings.log_append_time else NO_TIME
-        return Published(NO_OFFSET, log_append_ms, Promise(promise.end, queue.level))
+        return Published(NO_OFFSET, now_ms if topic.settings.log_append_time else NO_TIME, promise)
 
-    def records_of(self, plan: KafkaPlan, now_ms: int) -> list[StateRecord]:
-        """Make the state records of a plan, as of now: timers that it cancels, its schedules, and the mark of expiry.
-
-        A caller that appends a plan in a unit of its own adds these to the unit.
-        """
-        records = cancellations_by_key(self._delays.timers, plan.topic.number, plan.replacing_keys, now_ms)
+    def unit_of(self, plan: KafkaPlan) -> UnitPlan:
+        """Return the unit of a plan, with the schedules and the mark of expiry that it needs as of now."""
+        records: list[StateRecord] = [*plan.schedules]
         if plan.has_expiry:
             records += self._expiring_queues.records_for(plan.topic.queues[plan.queue_id].key)
-        return [*records, *plan.schedules]
+        keys = [SenderKey(key, replaces=True) for key in plan.replacing_keys]
+        return UnitPlan([planned.frame for planned in plan.frames], records, topic=plan.topic.number, keys=keys)
 
     # -- Single records, over HTTP
 
@@ -267,13 +265,10 @@ class Publisher:
         """
         check_record(topic, record)
         plan = self.batches.plan_delayed(topic, queue_id, record, delay, now_ms, replaces=replaces)
-        records = self.records_of(plan, now_ms)
-        frames, owned = self.pending_quota.charge([planned.frame for planned in plan.frames], records, client)
-        if request is not None:
-            owned = [_answer_record(request, frames[0], topic.key(queue_id), now_ms), *owned]
-        slots, promise = self._delays.append(frames, now_ms, owned)
-        self._count("http", 1, frames[0].size)
-        return (delay.due_ms, slots[0].position), promise
+        unit = self.unit_of(plan)
+        unit = unit._replace(wire="http", message_count=1, message_bytes=plan.frames[0].frame.size, request=request)
+        (slot,), promise = self.append(unit, now_ms, client)
+        return (delay.due_ms, slot.position), promise
 
     # -- RocketMQ messages
 
@@ -291,96 +286,68 @@ class Publisher:
         `client` is whose quota delayed messages count in. Raises DelayRefused, IllegalMessage, NotSupported,
         PendingQuotaReached, ProduceRefused, ProtocolError, StoreError, and then nothing was appended.
         """
-        plan = self.messages.plan_messages(topic, queue_id, messages, now_ms, sender=sender)
-        return self.append_messages(topic, queue_id, plan, now_ms, client)
+        return self.append(
+            self.messages.plan_messages(topic, queue_id, messages, now_ms, sender=sender), now_ms, client
+        )
 
-    def append_messages(
-        self, topic: Topic, queue_id: int, plan: MessagePlan, now_ms: int, client: QuotaClient | None = None
+    def publish_message_batch(
+        self, plan: MessageBatchPlan, now_ms: int, client: QuotaClient | None = None
+    ) -> PlacedMessages:
+        """Append a batch that was planned in parts as one unit. Raises what `append` raises."""
+        return plan.placed(self.append(plan.unit(), now_ms, client))
+
+    # -- Units
+
+    def append(
+        self, plan: UnitPlan, now_ms: int, client: QuotaClient | None = None, *, is_accepted: bool = False
     ) -> Appended:
-        """Append a plan as one unit; the slots are those of its messages.
+        """Check the limits of a plan, and append it as one unit; the slots are those of its frames, in order.
 
-        Raises DelayRefused, PendingQuotaReached and StoreError, and appends nothing.
+        `client` is whose quota the delayed messages count in. If they were accepted before, as half messages, they
+        count also above the limits, and are refused only if they cannot be counted. Raises DelayRefused,
+        PendingQuotaReached and StoreError, and appends nothing.
         """
-        frames, body_bytes = plan.frames, plan.body_bytes
-        records = self._with_cancellations(topic, plan, now_ms) if plan.keys else plan.records
-        if records or frames[0].extra or (len(frames) > 1 and any(frame.extra for frame in frames)):
-            self._check_room(records)
-            parts, owned = self.pending_quota.charge(frames, records, client)
-            slots, promise = self._delays.append(parts, now_ms, owned)
-            appended = Appended(slots[: len(frames)], Promise(promise.end, topic.queues[queue_id].level))
-        else:
+        frames, records, wire, count, size, _, _, keys, _, changes_state = plan
+        if records or keys or changes_state or len(frames) != 1 or frames[0].extra:
+            appended = self._append_checked(plan, now_ms, client, is_accepted=is_accepted)
+        else:  # This is so for nearly all messages: one frame that asks for nothing.
             appended = self._log.append(frames, now_ms)
-        self._count("rocketmq", len(frames), body_bytes)
+        if count:
+            metrics = self._metrics
+            metrics.records_in[wire] += count
+            metrics.bytes_in[wire] += size
+            metrics.records_of_size[(size // count - 1).bit_length()] += count
         return appended
 
-    def append_batch(
-        self,
-        run: FrameRun,
-        delayed: Sequence[Frame],
-        records: Sequence[StateRecord],
-        keys: Sequence[SenderKey],
-        body_bytes: int,
-        now_ms: int,
-        client: QuotaClient | None = None,
+    def append_accepted(self, plan: UnitPlan, now_ms: int, client: QuotaClient | None = None) -> Appended:
+        """Append a plan of half messages, whose limits were checked before, or of the messages that they become."""
+        return self.append(plan, now_ms, client, is_accepted=True)
+
+    def _append_checked(
+        self, plan: UnitPlan, now_ms: int, client: QuotaClient | None, *, is_accepted: bool
     ) -> Appended:
-        """Append the messages of a batch as one unit; the slots are that of the run's first, if any, and of `delayed`.
+        """Append a plan with state records, delayed messages or frames that change state."""
+        timers = self._delays.timers
+        records = [*plan.records, *cancellations_by_key(timers, plan.topic, replacing_keys(plan.keys), now_ms)]
+        self._schedules.check_room(records)
+        frames, owned = self.pending_quota.charge(plan.frames, records, client, refuses=not is_accepted)
+        pending_count = sum([entry_extra.is_pending(frame.extra) for frame in frames])
+        if pending_count and not is_accepted:
+            timers.check_room(pending_count)
+        if plan.request is not None:
+            owned = [_answer_record(plan.request, frames[0], now_ms), *owned]
+        pending_before = len(timers)
+        slots, promise = self._state_log.commit(owned, now_ms, frames)
+        if pending_count:
+            self._count_delayed(len(timers) - pending_before, owned)
+        level = promise.level if plan.level is None else plan.level
+        return Appended(slots[: len(frames)], Promise(promise.end, level))
 
-        `keys` are those of the delayed messages. A run takes a third of the time that as many frames take. Raises
-        DelayRefused, PendingQuotaReached and StoreError, and appends nothing.
-        """
-        replaced = cancellations_by_key(self._delays.timers, run.queue.topic, replacing_keys(keys), now_ms)
-        records = [*records, *replaced]
-        delayed, records = self.pending_quota.charge(delayed, records, client)
-        parts: Sequence[Frame | FrameRun] = [run, *delayed] if run.frames else delayed
-        if delayed:
-            slots, promise = self._delays.append(parts, now_ms, records)
-        elif records:
-            slots, promise = self._state_log.commit(records, now_ms, parts)
-        else:
-            slots, promise = self._log.append(parts, now_ms)
-        self._count("rocketmq", len(run.frames) + len(delayed), body_bytes)
-        return Appended(slots[: len(parts)], Promise(promise.end, run.queue.level))
-
-    def plan_messages(
-        self, topic: Topic, queue_id: int, messages: Sequence[Message], now_ms: int, *, sent_ms: int | None = None
-    ) -> MessagePlan:
-        """Plan messages that the caller appends in a unit of its own, and count them. Raises as `publish_messages`."""
-        plan = self.messages.plan_messages(topic, queue_id, messages, now_ms, sent_ms=sent_ms)
-        records = self._with_cancellations(topic, plan, now_ms)
-        self._check_room(records)
-        self._count("rocketmq", len(plan.frames), plan.body_bytes)
-        return plan._replace(records=records)
-
-    def plan_committed_message(
-        self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int, client: QuotaClient | None
-    ) -> tuple[Sequence[Frame], Sequence[StateRecord]]:
-        """Plan the message of a half message, and count it; the caller appends it in the unit of the commit.
-
-        It counts towards the client's pending messages also above the quota, because it was accepted as a half message.
-        """
-        plan = self.messages.plan_committed(topic, queue_id, half, now_ms)
-        records = self._with_cancellations(topic, plan, now_ms)
-        self._check_room(records)
-        planned = self.pending_quota.charge(plan.frames, records, client, refuses=False)
-        self._count("rocketmq", len(plan.frames), plan.body_bytes)
-        return planned
-
-    def _check_room(self, records: Sequence[StateRecord]) -> None:
-        if len(records) > 1:
-            self._schedules.check_room(records)
-
-    def _with_cancellations(self, topic: Topic, plan: MessagePlan, now_ms: int) -> list[StateRecord]:
-        """Return a plan's records and those that cancel, as of now, the pending messages that it replaces."""
-        keys = replacing_keys(plan.keys)
-        return [*plan.records, *cancellations_by_key(self._delays.timers, topic.number, keys, now_ms)]
-
-    def _count(self, wire: str, count: int, size: int) -> None:
-        """Count records that were appended, of `size` bytes together."""
-        metrics = self._metrics
-        metrics.records_in[wire] += count
-        metrics.bytes_in[wire] += size
-        if count:
-            metrics.records_of_size[(size // count - 1).bit_length()] += count
+    def _count_delayed(self, more: int, records: Sequence[StateRecord]) -> None:
+        """Count delayed messages that were accepted; `more` of them are pending now than before."""
+        replaced = sum([len(record.ids) // KEY_SIZE for record in records if isinstance(record, TimersCancelled)])
+        self._metrics.timers["accepted"] += more + replaced
+        self._metrics.timers["cancelled"] += replaced
 
 
 def check_record(topic: Topic, record: Record) -> None:
@@ -395,7 +362,8 @@ def check_record(topic: Topic, record: Record) -> None:
         )
 
 
-def _answer_record(request: IdempotencyKey, frame: Frame, key: int, now_ms: int) -> TimerRequested:
+def _answer_record(request: IdempotencyKey, frame: Frame | FrameRun, now_ms: int) -> TimerRequested:
     """Make the record of the answer to a request. It must follow the frame, whose position it is relative to."""
+    assert isinstance(frame, Frame), "a delayed message"
     distance = entry_size(frame.size, len(frame.extra), 1)
-    return TimerRequested(*request, frame.timestamp_ms, key, distance, now_ms)
+    return TimerRequested(*request, frame.timestamp_ms, entry_extra.destination_of(frame.extra), distance, now_ms)

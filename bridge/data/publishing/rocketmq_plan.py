@@ -27,6 +27,7 @@ from duolog.bridge.data.publishing.refusals import (
     check_may_produce,
 )
 from duolog.bridge.data.stamps import ROCKETMQ_STAMP
+from duolog.bridge.data.units import SenderKey, UnitPlan
 from duolog.bridge.data.unknown_headers import AMQ_PREFIX, TIMER_PREFIX, Sender, UnknownHeaders
 from duolog.bridge.records import frame_formats
 from duolog.bridge.records.codec import Record as StateRecord
@@ -48,22 +49,6 @@ from duolog.store.unit import Frame
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
 _REQUEST_MARKS: Final = ("DELAY", TIMER_PREFIX, "TRAN_MSG", AMQ_PREFIX, expiry.PREFIX)
 _SCHEDULE_MARK: Final = b"AMQ_SCHEDULED_"
-
-
-class SenderKey(NamedTuple):
-    """The key that the sender gave a delayed message."""
-
-    key: bytes
-    replaces: bool  # The message replaces the pending messages of its topic that have the key.
-
-
-class MessagePlan(NamedTuple):
-    """What RocketMQ messages become in one unit."""
-
-    frames: list[Frame]  # One for each message that is stored, in order.
-    records: list[StateRecord]
-    body_bytes: int  # The sum over the messages that are stored.
-    keys: Sequence[SenderKey] = ()  # The keys of its delayed messages that have one, in order.
 
 
 class HalfMessageOutline(NamedTuple):
@@ -108,7 +93,7 @@ class MessagePlanner:
         sent_ms: int | None = None,
         sender: Sender | None = None,
         schedules_before: int = 0,
-    ) -> MessagePlan:
+    ) -> UnitPlan:
         """Plan messages for a queue. The topic, queue and store host that a message names itself are ignored.
 
         `sent_ms` is the time from which delays and expiry count if the messages were sent earlier than now; an expired
@@ -169,9 +154,10 @@ class MessagePlanner:
             body_bytes += size
         if has_expiry:
             records += self._expiring_queues.records_for(queue.key)
-        return new_tuple(MessagePlan, (frames, records, body_bytes, keys))
+        plan = (frames, records, "rocketmq", len(frames), body_bytes, queue.level, topic.number, keys, None, False)
+        return new_tuple(UnitPlan, plan)
 
-    def plan_committed(self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int) -> MessagePlan:
+    def plan_committed(self, topic: Topic, queue_id: int, half: HalfMessageOutline, now_ms: int) -> UnitPlan:
         """Plan the message of a half message that is committed now.
 
         The half message was checked when it was sent, and its delay counts from that time. Raises as `plan_messages`.
@@ -191,7 +177,8 @@ class MessagePlanner:
         )
         index_ms = topic.settings.index_ms(half.born_ms, now_ms)
         frame = Frame(topic.queues[queue_id], frame_formats.ROCKETMQ, final, 1, index_ms, code, ROCKETMQ_STAMP)
-        return MessagePlan([frame], [], rocketmq_message.body_bytes_of(half.record))
+        body_bytes = rocketmq_message.body_bytes_of(half.record)
+        return UnitPlan([frame], wire="rocketmq", message_count=1, message_bytes=body_bytes)
 
     def _plan_delayed(
         self,

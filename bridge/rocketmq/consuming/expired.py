@@ -16,13 +16,13 @@ reason. `expired_ranges.py` keeps the ranges.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from duolog.bridge.data import expiry
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.reading.rocketmq_reader import Records
-from duolog.bridge.records.codec import Record
+from duolog.bridge.data.units import UnitPlan, joined
 from duolog.bridge.records.expiry import MessagesExpired
 from duolog.bridge.rocketmq.consuming.expired_ranges import Range
 from duolog.bridge.rocketmq.context import RocketMQContext
@@ -41,7 +41,6 @@ from duolog.protocol.rocketmq.messages.message import (
 from duolog.protocol.rocketmq.names import DLQ_PREFIX, SYSTEM_GROUPS
 from duolog.store.entry import Buffer, Promise
 from duolog.store.index.queue import Queue
-from duolog.store.unit import Frame
 
 DEAD_AT_ONCE: Final = 64  # Dead letters of one read, which take two milliseconds; the read ends before the next.
 logger = logging.getLogger("rocketmq")
@@ -51,14 +50,13 @@ logger = logging.getLogger("rocketmq")
 
 
 class ReadWithoutExpired(NamedTuple):
-    """The messages that have not expired, and the records and frames of the unit that the others need; mostly none.
+    """The messages that have not expired, and the unit with the dead letters of the others; mostly None.
 
     `reports`: the answer shows the effect of an earlier such unit, so it must wait until that unit is durable.
     """
 
     found: Records
-    records: Sequence[Record] = ()
-    frames: Sequence[Frame] = ()
+    dead: UnitPlan | None = None
     reports: bool = False
 
 
@@ -78,10 +76,10 @@ def without_expired(
     expired and cannot become a dead letter.
     """
     split = split_expired(context, group, topic, queue, offset, found)
-    if not split.records:
+    if split.dead is None:
         return split.found, context.state_log.barrier() if split.reports else None
-    promise = context.state_log.commit(split.records, context.clock.now_ms(), split.frames).promise
-    context.metrics.dead_letters += len(split.frames)
+    promise = context.messages.publisher.append(split.dead, context.clock.now_ms()).promise
+    context.metrics.dead_letters += len(split.dead.frames)
     return split.found, promise
 
 
@@ -126,17 +124,16 @@ def split_expired(
         return ReadWithoutExpired(found)
     if not dead:
         return ReadWithoutExpired(Records(alive, next_offset), reports=reports)
-    records: list[Record] = []
     try:
-        frames = _frames(context, group, topic, dead, now_ms, records)
+        plans = _plans(context, group, topic, dead, now_ms)
     except ANSWERABLE as error:
         logger.warning("dead letters of expired messages not stored group=%s reason=%r", group, str(error))
         alive = [buffer for buffer in alive if queue_offset_of(buffer) < first_dead]
         if first_dead == queue_offset_of(found.buffers[0]):
             raise
         return ReadWithoutExpired(Records(alive, first_dead), reports=reports)
-    records.append(MessagesExpired(name, queue.key, _gaps(offset, next_offset, map(queue_offset_of, alive))))
-    return ReadWithoutExpired(Records(alive, next_offset), records, frames)
+    passed = MessagesExpired(name, queue.key, _gaps(offset, next_offset, map(queue_offset_of, alive)))
+    return ReadWithoutExpired(Records(alive, next_offset), joined(plans, [passed]))
 
 
 def _expiry_of(context: RocketMQContext, topic: Topic, raw: bytes, buffer: Buffer) -> int | None:
@@ -162,22 +159,17 @@ def _set_aside(context: RocketMQContext, topic: Topic, buffer: Buffer, error: Ex
     context.poison_records.set_aside("expired message", place, error)
 
 
-def _frames(
-    context: RocketMQContext, group: str, source: Topic, dead: list[Message], now_ms: int, records: list[Record]
-) -> list[Frame]:
-    """Return the frames of the dead letters; raises ANSWERABLE if the group can have none."""
+def _plans(context: RocketMQContext, group: str, source: Topic, dead: list[Message], now_ms: int) -> list[UnitPlan]:
+    """Return the plans of the dead letters; raises ANSWERABLE if the group can have none."""
     topic = dead_letters_of(context, group_config(context, group), origins_of(context, source.rocketmq_name))
-    frames: list[Frame] = []
+    plans: list[UnitPlan] = []
     for each in dead:
         try:
-            plan = context.messages.publisher.plan_messages(topic, 0, [each], now_ms)
+            plans.append(context.messages.publisher.messages.plan_messages(topic, 0, [each], now_ms))
         except IllegalMessage as error:
             # Only a Kafka record can be too large: its headers fill the format, and the copy has more properties.
             logger.warning("expired message not kept as dead letter group=%s reason=%r", group, str(error))
-            continue
-        frames += plan.frames
-        records += plan.records
-    return frames
+    return plans
 
 
 def _gaps(start: int, end: int, offsets: Iterable[int]) -> list[Range]:

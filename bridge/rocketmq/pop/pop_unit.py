@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from duolog.bridge.data.reading.rocketmq_reader import Records
+from duolog.bridge.data.units import UnitPlan, joined
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.rocketmq.consuming.expired import may_expire, split_expired
@@ -17,7 +18,6 @@ from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
 from duolog.protocol.rocketmq.headers import PopRequest
 from duolog.protocol.rocketmq.messages.message import queue_offset_of
 from duolog.store.entry import Buffer, Promise
-from duolog.store.unit import Frame
 
 
 class PoppedQueue(NamedTuple):
@@ -50,11 +50,11 @@ def popped_queue(source: PopSource, found: Records, before: PopCheckpoint | None
 class _Unit:
     """What the pop appends."""
 
-    __slots__ = ("frames", "is_awaited", "positions", "records", "refusals")
+    __slots__ = ("dead", "is_awaited", "positions", "records", "refusals")
 
     def __init__(self, positions: list[CommittedOffset]) -> None:
         self.records: list[Record] = []
-        self.frames: list[Frame] = []  # Dead letters of messages that have expired.
+        self.dead: list[UnitPlan] = []  # Dead letters of messages that have expired.
         self.positions = positions
         self.refusals: list[Exception] = []  # The errors of queues that cannot be popped.
         self.is_awaited = False  # The unit has dead letters, so the answer waits until it is stored.
@@ -76,7 +76,7 @@ def take(
     due_ms = now_ms + request.invisible_time
     unit = _Unit(passed)
     queues = [popped for each in read if (popped := _without_expired(context, request, each, unit)) is not None]
-    if unit.refusals and not (queues or unit.records or unit.positions):
+    if unit.refusals and not (queues or unit.records or unit.positions or unit.dead):
         raise unit.refusals[0]
     places = [(each.source.queue.key, each.offsets[0]) for each in queues]
     pop_ms = context.pop.checkpoints.unused_pop_ms(group, places, now_ms)
@@ -94,8 +94,9 @@ def take(
         context.groups.reset_marks.clear(request.consumer_group, key)
     if unit.positions:
         unit.records += context.groups.group_offsets.records(group, unit.positions, now_ms)
-    promise = context.state_log.commit(unit.records, now_ms, unit.frames).promise
-    context.metrics.dead_letters += len(unit.frames)
+    plan = joined(unit.dead, unit.records)
+    promise = context.messages.publisher.append(plan, now_ms).promise
+    context.metrics.dead_letters += len(plan.frames)
     return Popped(queues, pop_ms, promise if unit.is_awaited or not queues else None)
 
 
@@ -114,9 +115,9 @@ def _without_expired(
     except ANSWERABLE as error:
         unit.refusals.append(error)
         return None
-    unit.records += split.records
-    unit.frames += split.frames
-    unit.is_awaited |= bool(split.frames) or split.reports
+    if split.dead is not None:
+        unit.dead.append(split.dead)
+    unit.is_awaited |= split.reports or (split.dead is not None and bool(split.dead.frames))
     if split.found.buffers:
         return popped_queue(read.source, split.found, read.before)
     unit.positions.append(CommittedOffset(queue.key, split.found.next_offset))

@@ -19,8 +19,8 @@ from typing import Final
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import Records
+from duolog.bridge.data.units import UnitPlan, joined
 from duolog.bridge.net.connection import TURN_MS
-from duolog.bridge.records.codec import Record
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.pop.pop_checkpoints import PopCheckpoint, settled
 from duolog.bridge.rocketmq.pop.pop_sources import retry_name
@@ -36,7 +36,6 @@ from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.entry import Buffer
 from duolog.store.errors import StoreError
 from duolog.store.index.queue import Queue
-from duolog.store.unit import Frame
 
 CHECKPOINTS_AT_ONCE: Final = 16  # Checkpoints in one turn of the loop.
 BYTES_AT_ONCE: Final = 1 << 20
@@ -99,8 +98,8 @@ def _give_back(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic
     done = [offset for offset in checkpoint.pending if offset < found.next_offset]
     try:
         pending = [buffer for buffer in found.buffers if checkpoint.is_pending(message.queue_offset_of(buffer))]
-        frames, records = _plan_copies(context, checkpoint, topic, pending, now_ms)
-        context.state_log.commit([settled(checkpoint.name, done), *records], now_ms, frames)
+        plans = _plan_copies(context, checkpoint, topic, pending, now_ms)
+        context.messages.publisher.append(joined(plans, [settled(checkpoint.name, done)]), now_ms)
     except ANSWERABLE as error:
         logger.warning("popped messages not given back group=%s reason=%r", checkpoint.name.group, str(error))
         context.pop.checkpoints.retry_at(checkpoint, now_ms + AGAIN_MS)
@@ -111,12 +110,11 @@ def _give_back(context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic
 
 def _plan_copies(
     context: RocketMQContext, checkpoint: PopCheckpoint, topic: Topic, failed: list[Buffer], now_ms: int
-) -> tuple[list[Frame], list[Record]]:
-    """Plan the copies of the messages that were not acknowledged: their frames and state records."""
+) -> list[UnitPlan]:
+    """Plan the copies of the messages that were not acknowledged."""
     config = group_config(context, context.groups.configs.name_of(checkpoint.name.group))
     origins = origins_of(context, topic.rocketmq_name)
-    frames: list[Frame] = []
-    records: list[Record] = []
+    plans: list[UnitPlan] = []
     for buffer in failed:
         try:
             copy = _copy(context, checkpoint, topic, config, buffer, now_ms)
@@ -134,18 +132,16 @@ def _plan_copies(
             else _retries_of(context, config.group_name, topic, origins)
         )
         try:
-            plan = context.messages.publisher.plan_messages(target, 0, [again], now_ms)
+            plans.append(context.messages.publisher.messages.plan_messages(target, 0, [again], now_ms))
         except IllegalMessage as error:
             # Only a Kafka record can be too large: its headers fill the format, and the copy has more properties.
             logger.warning("popped message not sent again group=%s reason=%r", config.group_name, str(error))
             continue
-        frames += plan.frames
-        records += plan.records
         if is_dead:
             context.metrics.dead_letters += 1
         else:
             context.metrics.retries += 1
-    return frames, records
+    return plans
 
 
 def _copy(

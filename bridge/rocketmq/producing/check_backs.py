@@ -20,6 +20,7 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.data.half_frames import read_half
 from duolog.bridge.data.publishing.half_decisions import HalfDecisions
 from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.units import UnitPlan
 from duolog.bridge.monitoring.metrics import CheckCounts
 from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.net.addresses import endpoint
@@ -202,7 +203,9 @@ class CheckBackLoop:
             topic = properties.get(copy.properties, properties.REAL_TOPIC) or ""
             copy.properties = properties.join(copy.properties, _check_times(half.checks))
             frame = self._halves.given_up_frame(copy, now_ms)
-        self._halves.end(half.offset, HalfDecision(HalfVerdict.GIVEN_UP, topic, half.stored_ms, [frame]), now_ms)
+        self._halves.end(
+            half.offset, HalfDecision(HalfVerdict.GIVEN_UP, topic, half.stored_ms, UnitPlan([frame])), now_ms
+        )
         self._counts.given_up += 1
         self._last_abandoned = half
 

@@ -11,17 +11,16 @@ times in requests.
 Source: EndTransactionProcessor.java, TransactionalMessageBridge.java.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from duolog.bridge.data.publishing.refusals import MessageTooLarge
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
 from duolog.bridge.data.reading.later import Later
+from duolog.bridge.data.units import NOTHING, UnitPlan
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records import frame_formats
-from duolog.bridge.records.codec import Record
 from duolog.bridge.rocketmq.access.gate import Granted
 from duolog.bridge.rocketmq.consuming import heartbeats
 from duolog.bridge.rocketmq.context import RocketMQContext
@@ -42,7 +41,6 @@ from duolog.protocol.rocketmq.messages import flags, message, properties
 from duolog.protocol.rocketmq.messages.message import PROPERTIES_BYTES_MAX, Message
 from duolog.protocol.rocketmq.remoting import RemotingCommand
 from duolog.store.entry import Appended, Promise, Stored
-from duolog.store.unit import Frame
 from duolog.txn.half import UnknownHalf
 from duolog.txn.half_verdicts import HalfVerdict
 
@@ -161,16 +159,16 @@ def _end(
         # The broker may have asked another producer of the group meanwhile; this producer has to wait for a check-back.
         remark = f"half message {stored.base_offset} is older than its immunity of {immunity_ms} ms"
         raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, remark)
-    records: Sequence[Record] = ()
-    frames: Sequence[Frame] = ()
+    plan = NOTHING
     if verdict is HalfVerdict.COMMITTED:
         committed = HalfMessageOutline(half, *outline[:3], raw)
-        frames, records = _plan_commit(context, committed, topic, name, queue_id, now_ms, sender.client)
-    if gathers and not records and not (frames and frames[0].extra):
-        halves.gather(stored.base_offset, HalfDecision(verdict, name, stored.stored_ms, frames), now_ms)
+        plan = _plan_commit(context, committed, topic, name, queue_id, now_ms)
+    decision = HalfDecision(verdict, name, stored.stored_ms, plan)
+    if gathers and not plan.records and not (plan.frames and plan.frames[0].extra):
+        halves.gather(stored.base_offset, decision, now_ms)
         return NO_ANSWER
-    decision = HalfDecision(verdict, name, stored.stored_ms, frames)
-    return _done(command, halves.end(stored.base_offset, decision, now_ms, records))
+    append = partial(context.messages.publisher.append_accepted, client=sender.client)
+    return _done(command, halves.end(stored.base_offset, decision, now_ms, append))
 
 
 def _plan_commit(
@@ -180,13 +178,12 @@ def _plan_commit(
     name: str,
     queue_id: int,
     now_ms: int,
-    client: QuotaClient | None = None,
-) -> tuple[Sequence[Frame], Sequence[Record]]:
+) -> UnitPlan:
     """Return what makes a committed message visible. Raises RequestRefused if its topic was deleted."""
     if topic is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
     queue_id %= topic.queue_count  # A topic that was deleted and created again may have fewer queues.
-    return context.messages.publisher.plan_committed_message(topic, queue_id, committed, now_ms, client)
+    return context.messages.publisher.messages.plan_committed(topic, queue_id, committed, now_ms)
 
 
 async def decide(context: RocketMQContext, offset: int, verdict: HalfVerdict) -> Promise:
@@ -204,14 +201,12 @@ async def decide(context: RocketMQContext, offset: int, verdict: HalfVerdict) ->
     half = bytes(stored.frame)
     outline = message.outline_of(half)
     raw, name, queue_id = sent_properties(half[outline[-1] :])
-    records: Sequence[Record] = ()
-    frames: Sequence[Frame] = ()
+    plan = NOTHING
     if verdict is HalfVerdict.COMMITTED:
         committed = HalfMessageOutline(half, *outline[:3], raw)
         topic = context.topics.by_rocketmq_name(name)
-        frames, records = _plan_commit(context, committed, topic, name, queue_id, now_ms)
-    decision = HalfDecision(verdict, name, stored.stored_ms, frames)
-    return context.messages.halves.end(offset, decision, now_ms, records)
+        plan = _plan_commit(context, committed, topic, name, queue_id, now_ms)
+    return context.messages.halves.end(offset, HalfDecision(verdict, name, stored.stored_ms, plan), now_ms)
 
 
 def _done(command: RemotingCommand, promise: Promise) -> Answer:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from duolog.bridge.data import expiry
 from duolog.bridge.data.reading.later import Later
 from duolog.bridge.data.reading.rocketmq_reader import Records
+from duolog.bridge.data.units import joined
 from duolog.bridge.net.futures import wait_for_callback
 from duolog.bridge.records.codec import Record
 from duolog.bridge.rocketmq.context import RocketMQContext
@@ -36,7 +37,6 @@ from duolog.protocol.rocketmq.messages.message import Message
 from duolog.protocol.rocketmq.names import RETRY_PREFIX, dead_letter_topic
 from duolog.store.entry import Buffer, Promise
 from duolog.store.index.queue import Queue
-from duolog.store.unit import Frame
 
 SLICE_MESSAGES_MAX: Final = 64  # The number of messages in one unit.
 SLICE_BYTES_MAX: Final = 1 << 20
@@ -201,16 +201,13 @@ def _records(
 
 
 def _send(context: RocketMQContext, again: Iterable[_Back], positions: Sequence[Record], now_ms: int) -> int:
-    """Append messages and these records as one unit; return the number of frames."""
-    records: list[Record] = []
-    frames: list[Frame] = []
-    for topic, queue_id, each in again:
-        plan = context.messages.publisher.plan_messages(topic, queue_id, [each], now_ms)
-        frames += plan.frames
-        records += plan.records
-    if records or frames or positions:
-        context.state_log.commit([*records, *positions], now_ms, frames)
-    return len(frames)
+    """Append messages and these records as one unit; return the number of messages."""
+    publisher = context.messages.publisher
+    plans = [publisher.messages.plan_messages(topic, queue_id, [each], now_ms) for topic, queue_id, each in again]
+    unit = joined(plans, positions)
+    if unit.frames or unit.records:
+        publisher.append(unit._replace(changes_state=True), now_ms)  # The caller waits for the state log's barrier.
+    return len(unit.frames)
 
 
 def _again(context: RocketMQContext, dead: Topic, queue: Queue, record: Buffer, target: _Target) -> list[_Back]:

@@ -12,9 +12,9 @@ Source: AbstractSendMessageProcessor.java#consumerSendMsgBack.
 import random
 from typing import Final
 
+from duolog.bridge.data.units import joined
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.waiting import WaitingSteps
-from duolog.bridge.records.codec import Record
 from duolog.bridge.records.expiry import MessagesExpired
 from duolog.bridge.rocketmq.access.gate import Granted
 from duolog.bridge.rocketmq.admin.view_message import read_record
@@ -109,8 +109,10 @@ def _store_expired(
     if is_dead_letter or dead_letters.drops_expired(context, topic, failed.properties):
         return context.state_log.barrier()
     target = dead_letters_of(context, config, origins_of(context, failed.topic))
-    plan = context.messages.publisher.plan_messages(target, 0, [dead_letters.expired_copy(failed, expires_ms)], now_ms)
-    records: list[Record] = [MessagesExpired(group, key, [(offset, offset + 1)]), *plan.records]
-    promise = context.state_log.commit(records, now_ms, plan.frames).promise
+    letter = dead_letters.expired_copy(failed, expires_ms)
+    publisher = context.messages.publisher
+    plan = publisher.messages.plan_messages(target, 0, [letter], now_ms)
+    unit = joined([plan], [MessagesExpired(group, key, [(offset, offset + 1)])])
+    promise = publisher.append(unit, now_ms).promise
     dead_letters.count(context, is_dead=True)
     return promise

@@ -14,6 +14,7 @@ import pytest
 
 from duolog.bridge.config import Options, TxnOptions
 from duolog.bridge.data.publishing.rocketmq_plan import HalfMessageOutline
+from duolog.bridge.data.units import NOTHING, UnitPlan
 from duolog.bridge.rocketmq.producing.check_backs import check_back_loop
 from duolog.bridge.transactions.check_callbacks import CheckCallbacks
 from duolog.bridge.transactions.half_properties import half_properties, sent_properties
@@ -21,7 +22,6 @@ from duolog.bridge.transactions.op_messages import HalfDecision
 from duolog.protocol.rocketmq.messages import message
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.options import StoreOptions
-from duolog.store.unit import Frame
 from duolog.txn.half_verdicts import HalfVerdict
 from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
@@ -90,20 +90,20 @@ class History:
         for number in self.rng.sample(still_open[-6:], min(len(still_open), self.rng.choice((1, 1, 1, 2, 3)))):
             verdict = decided[number] = self.rng.choice((HalfVerdict.COMMITTED, HalfVerdict.ROLLED_BACK))
             assert core.halves.judge(number, verdict, now_ms)
-            frames = self.final(number, now_ms) if verdict is HalfVerdict.COMMITTED else []
-            core.halves.gather(number, HalfDecision(verdict, "orders", 0, frames), now_ms)
+            plan = self.final(number, now_ms) if verdict is HalfVerdict.COMMITTED else NOTHING
+            core.halves.gather(number, HalfDecision(verdict, "orders", 0, plan), now_ms)
         if decided:
             core.halves.settle(now_ms)
             core.store.when(core.state_log.barrier(), lambda error: self.answered.update(decided))
 
-    def final(self, number: int, now_ms: int) -> list[Frame]:
+    def final(self, number: int, now_ms: int) -> UnitPlan:
         core, topic = self.core, self.core.topics.get("orders")
         half = bytes(core.halves.read(number).frame)  # type: ignore[union-attr]
         outline = message.outline_of(half)
         raw = sent_properties(half[outline[3] :])[0]
         assert topic is not None
         committed = HalfMessageOutline(half, *outline[:3], raw)
-        return core.publisher.plan_committed_message(topic, number % 2, committed, now_ms, None)[0]
+        return core.publisher.messages.plan_committed(topic, number % 2, committed, now_ms)
 
     def look(self) -> None:
         now_ms = self.core.clock.now_ms()

@@ -461,6 +461,7 @@ def test_delayed_by_a_level_it_waits_in_the_schedule_topic_from_its_commit_on() 
     assert [each.body for each in broker.messages("SCHEDULE_TOPIC_XXXX", 2)] == [b"one"]
     broker.wait(10_000)
     assert [each.body for each in broker.messages("orders", 1)] == [b"one"]
+    assert (broker.metrics.timers["accepted"], broker.metrics.timers["delivered"]) == (1, 1)
 
 
 def test_rolled_back_it_is_never_seen_whatever_its_delay() -> None:
