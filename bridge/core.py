@@ -50,11 +50,14 @@ from duolog.bridge.rocketmq.context import (
 )
 from duolog.bridge.rocketmq.namesrv.expected_topics import ExpectedTopics
 from duolog.bridge.rocketmq.namesrv.write_permission import WritePermission
+from duolog.bridge.rocketmq.pop.revive import Reviver
+from duolog.bridge.rocketmq.pop.revived_copies import RevivedCopies
 from duolog.bridge.rocketmq.producing import half_messages
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.bridge.rocketmq.requests.connection import ConnectionContext
 from duolog.bridge.rocketmq.retry.redrive import redrive
 from duolog.bridge.rocketmq.retry.redriven import redriven_of
+from duolog.bridge.rocketmq.retry.retry_topics import RetryTopics
 from duolog.bridge.rocketmq.retry.unread_failures import count_unread_failures
 from duolog.bridge.security.resources import DLQ, RETRY
 from duolog.bridge.state.lag import GroupLags
@@ -132,6 +135,7 @@ class Core(StateOwners):
         self.sealed_data = self._sealed_data_check()
         self.half_decisions = HalfDecisions(self.clock, self.store, self.topics, self.halves, self.publisher)
         self.rocketmq_context = self.make_rocketmq_context()
+        self.reviver = self._reviver()
         self.rocketmq_connections = self._rocketmq_connection_context()
         self.kafka_context = self.make_kafka_context()
         self.security.origins = self._origins
@@ -311,6 +315,8 @@ class Core(StateOwners):
     def make_rocketmq_context(self) -> RocketMQContext:
         """Collect what the handlers of RocketMQ requests use; the log must be open."""
         state = self.rocketmq_state
+        names_v2 = self.options.rocketmq.retry_topic_v2
+        retry_topics = RetryTopics(state.group_configs, self.topics, self.purgatory, self.clock, names_v2=names_v2)
         return RocketMQContext(
             clock=self.clock,
             options=self.options,
@@ -334,11 +340,25 @@ class Core(StateOwners):
                 expiring_queues=self.expiring_queues,
                 wall_time=self.wall_time,
             ),
-            groups=group_context(state, self.group_offsets, self.client_protocols, self.server),
+            groups=group_context(state, self.group_offsets, self.client_protocols, self.server, retry_topics),
             pop=PopContext(state.pop_checkpoints, set()),
             names=NameServerContext(state.key_values, ExpectedTopics(), WritePermission()),
             requests=request_context(state.admission, self.clock, self.options.rocketmq.wait_ms),
         )
+
+    def _reviver(self) -> Reviver:
+        """Make what revives popped messages whose invisible time is over."""
+        state, retry_topics = self.rocketmq_state, self.rocketmq_context.groups.retry_topics
+        copies = RevivedCopies(
+            state.group_configs,
+            self.topics,
+            retry_topics,
+            self.publisher,
+            self.metrics,
+            self.poison_records,
+            self.wall_time,
+        )
+        return Reviver(state.pop_checkpoints, self.topics, self.reader, copies, self.purgatory, self.clock)
 
     def _rocketmq_connection_context(self) -> ConnectionContext:
         """Collect what the connections of RocketMQ clients use."""

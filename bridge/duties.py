@@ -12,7 +12,6 @@ from typing import Protocol
 from duolog.bridge.core import Core
 from duolog.bridge.kafka.group_membership import expire_sessions
 from duolog.bridge.rocketmq.consuming import heartbeats
-from duolog.bridge.rocketmq.pop.revive import revive
 from duolog.bridge.rocketmq.producing.check_backs import CheckBackLoop
 
 
@@ -39,7 +38,8 @@ def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
 def _add_requests(core: Core, add: Add) -> None:
     """Add the duties of requests and members: leases, long polls, sessions, back-pressure."""
     rocketmq, kafka, leases, purgatory = core.rocketmq_context, core.kafka_context, core.leases, core.purgatory
-    heartbeat_times, admission = rocketmq.groups.members.heartbeats, rocketmq.requests.admission
+    members, locks, notifications = rocketmq.groups.members, rocketmq.groups.locks, rocketmq.groups.change_notifications
+    admission = rocketmq.requests.admission
     calls = core.server.timed_calls
     add("timed calls", calls.next_deadline_mono_ms, lambda now_ms, mono_ms: calls.run(mono_ms))
     add("leases", leases.next_deadline_ms, lambda now_ms, mono_ms: leases.expire(mono_ms))
@@ -47,8 +47,8 @@ def _add_requests(core: Core, add: Add) -> None:
     add("kafka groups", kafka.groups.next_deadline_ms, lambda now_ms, mono_ms: expire_sessions(kafka, mono_ms))
     add(
         "rocketmq members",
-        heartbeat_times.next_deadline_mono_ms,
-        lambda now_ms, mono_ms: heartbeats.sweep(rocketmq, mono_ms),
+        members.heartbeats.next_deadline_mono_ms,
+        lambda now_ms, mono_ms: heartbeats.sweep(members, locks, notifications, mono_ms),
     )
     add("rocketmq senders", admission.next_deadline_mono_ms, lambda now_ms, mono_ms: admission.check_progress(mono_ms))
 
@@ -56,8 +56,8 @@ def _add_requests(core: Core, add: Add) -> None:
 def _add_messages(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
     """Add the duties of messages, offsets and transactions."""
     rocketmq, positions, transactions = core.rocketmq_context, core.group_offsets, core.transactions
-    popped, delays, schedules = rocketmq.pop.checkpoints, core.delays, core.schedules
-    add("popped messages", popped.next_deadline_ms, lambda now_ms, mono_ms: revive(rocketmq, now_ms), is_wall=True)
+    popped, reviver, delays, schedules = rocketmq.pop.checkpoints, core.reviver, core.delays, core.schedules
+    add("popped messages", popped.next_deadline_ms, lambda now_ms, mono_ms: reviver.run(now_ms), is_wall=True)
     add("positions", positions.next_deadline_mono_ms, lambda now_ms, mono_ms: positions.advance(mono_ms, now_ms))
     add(
         "transactions", transactions.next_deadline_ms, lambda now_ms, mono_ms: transactions.expire(now_ms), is_wall=True

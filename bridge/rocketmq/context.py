@@ -3,7 +3,8 @@
     RocketMQState     the state owners; they exist before the log is opened, which replays their records
     RocketMQContext   the state, the open log and the connections; `Core.open_log` makes it
 
-A handler gets the whole context. A class that lives longer than one request gets only the objects that it uses.
+A handler gets the whole context. A class that lives longer than one request, and a duty, get only the objects that they
+use.
 """
 
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from duolog.bridge.rocketmq.producing.batches_in_progress import BatchesInProgre
 from duolog.bridge.rocketmq.requests.admission import Admission, Kind
 from duolog.bridge.rocketmq.requests.background_requests import BACKGROUND_KINDS, BackgroundQueue
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.bridge.rocketmq.retry.retry_topics import RetryTopics
 from duolog.bridge.security.security import Security
 from duolog.bridge.state.client_protocols import ClientProtocols
 from duolog.bridge.state.group_offsets import GroupOffsets
@@ -111,6 +113,7 @@ class RocketMQGroupContext:
     reset_marks: ResetMarks
     consume_counts: ConsumeCounts
     pulled_offsets: PulledOffsets
+    retry_topics: RetryTopics
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,11 @@ class RocketMQContext:
 
 
 def group_context(
-    state: RocketMQState, positions: GroupOffsets, client_protocols: ClientProtocols, server: Server
+    state: RocketMQState,
+    positions: GroupOffsets,
+    client_protocols: ClientProtocols,
+    server: Server,
+    retry_topics: RetryTopics,
 ) -> RocketMQGroupContext:
     """Make the context of groups."""
     unsent_bytes_max = server.connections.limits.unsent_bytes_max
@@ -183,6 +190,7 @@ def group_context(
         reset_marks=ResetMarks(),
         consume_counts=ConsumeCounts(),
         pulled_offsets=PulledOffsets(),
+        retry_topics=retry_topics,
     )
 
 

@@ -28,7 +28,6 @@ from duolog.bridge.rocketmq.consuming.expired_ranges import Range
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE
 from duolog.bridge.rocketmq.retry.dead_letters import drops_expired, expired_copy
-from duolog.bridge.rocketmq.retry.retry_topics import dead_letters_of, group_config, origins_of
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.messages import message
@@ -104,7 +103,7 @@ def split_expired(
         if expires_ms is None or expires_ms > careful_ms:
             alive.append(buffer)
             continue
-        if drops_expired(context, topic, raw):
+        if drops_expired(context.topics, topic, raw):
             continue
         at = queue_offset_of(buffer)
         if ranges.has(name, queue.key, at):
@@ -161,7 +160,9 @@ def _set_aside(context: RocketMQContext, topic: Topic, buffer: Buffer, error: Ex
 
 def _plans(context: RocketMQContext, group: str, source: Topic, dead: list[Message], now_ms: int) -> list[UnitPlan]:
     """Return the plans of the dead letters; raises ANSWERABLE if the group can have none."""
-    topic = dead_letters_of(context, group_config(context, group), origins_of(context, source.rocketmq_name))
+    retry_topics = context.groups.retry_topics
+    config, origins = retry_topics.group_config(group), retry_topics.origins_of(source.rocketmq_name)
+    topic = retry_topics.dead_letters_of(config, origins)
     plans: list[UnitPlan] = []
     for each in dead:
         try:

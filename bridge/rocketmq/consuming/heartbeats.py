@@ -17,9 +17,12 @@ from contextlib import suppress
 from typing import Final
 
 from duolog.bridge.net.answers import Answer
+from duolog.bridge.rocketmq.consuming.change_notifications import ChangeNotifications
+from duolog.bridge.rocketmq.consuming.locks import Locks
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.groups.consumer_group import BROADCASTING, NAME_CHARACTERS_MAX, Client
 from duolog.bridge.rocketmq.groups.heartbeat_times import CHANNEL_MS
+from duolog.bridge.rocketmq.groups.members import GroupMembers
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
@@ -204,11 +207,13 @@ def _leave(context: RocketMQContext, connection: RocketMQConnection) -> None:
     context.groups.change_notifications.notify(changed)
 
 
-def sweep(context: RocketMQContext, mono_ms: int) -> None:
+def sweep(
+    members: GroupMembers[RocketMQConnection], locks: Locks, notifications: ChangeNotifications, mono_ms: int
+) -> None:
     """Close the connections of members without heartbeats, and free expired locks."""
-    for connection in context.groups.members.heartbeats.silent(mono_ms):
+    for connection in members.heartbeats.silent(mono_ms):
         connection.close(f"a member without a heartbeat for {CHANNEL_MS} ms")
-    context.groups.change_notifications.notify(context.groups.locks.advance(mono_ms))
+    notifications.notify(locks.advance(mono_ms))
 
 
 # -- Locks of orderly consumers

@@ -71,11 +71,6 @@ def _priority_factor(config: SubscriptionGroupConfig | None) -> int:
 # -- Retry topics
 
 
-def retry_name(context: RocketMQContext, group: str, topic: str) -> str:
-    """Return the name of the topic to which new retries go."""
-    return real_topic(group, topic, RETRIED_V2 if context.options.rocketmq.retry_topic_v2 else RETRIED)
-
-
 def retry_sources(context: RocketMQContext, group: str, topic: Topic) -> list[PopSource]:
     """Return the queues of the group's retry topics for this topic, under both names, if they exist."""
     found: list[PopSource] = []

@@ -25,7 +25,7 @@ from duolog.bridge.rocketmq.producing.send_batch import Target, sending
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.quota_check import quota_client
-from duolog.bridge.rocketmq.retry import failed_attempts, retry_sends, retry_topics
+from duolog.bridge.rocketmq.retry import failed_attempts, retry_sends
 from duolog.bridge.security.rules import Operation
 from duolog.bridge.state.topic_table import Topic
 from duolog.delay.recurring import AMQ_NAMES
@@ -166,8 +166,9 @@ def _retry(
     dead = retry_sends.redirect_dead_letter(context, command, request, raw, origins)
     if dead is not None:
         return dead[0], 0, dead[1]
-    config = retry_topics.group_config(context, request.topic.removeprefix(RETRY_PREFIX))
-    topic = retry_topics.retries_of(context, config, origins)
+    retry_topics = context.groups.retry_topics
+    config = retry_topics.group_config(request.topic.removeprefix(RETRY_PREFIX))
+    topic = retry_topics.retries_of(config, origins)
     return (
         topic,
         _queue_id(context, topic, request),
@@ -194,7 +195,7 @@ def _claimed_origins(context: RocketMQContext, connection: RocketMQConnection, r
         return ()
     if connection.granted is not None:
         connection.granted.check_topic(origin, Operation.READ)
-    return retry_topics.origins_of(context, origin.rocketmq_name)
+    return context.groups.retry_topics.origins_of(origin.rocketmq_name)
 
 
 def _queue_id(context: RocketMQContext, topic: Topic, request: SendRequest) -> int:

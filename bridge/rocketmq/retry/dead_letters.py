@@ -1,9 +1,12 @@
 """Which failed or expired messages become dead letters, and why.
 
-    a consumer sends the message back (36)       `send_back.py`     its delay level is below 0, or no attempt is left
-    a consumer sends it to the retry topic       `retry_sends.py`   no attempt is left, or its group holds queue locks
-    its invisible time is over (POP)             `pop/revive.py`    no attempt is left, or its properties are too large
-    it has expired, and its topic keeps expired  `send_back.py`, `pop/revive.py`, `consuming/expired.py`
+    a consumer sends the message back (36)       `send_back.py`           its delay level is below 0, or no attempt is
+                                                                          left
+    a consumer sends it to the retry topic       `retry_sends.py`         no attempt is left, or its group holds queue
+                                                                          locks
+    its invisible time is over (POP)             `pop/revived_copies.py`  no attempt is left, or its properties are too
+                                                                          large
+    it has expired, and its topic keeps expired  `send_back.py`, `pop/revived_copies.py`, `consuming/expired.py`
 
 An attempt is left if the message has failed at most as often as its consumer or the group's `retryMaxTimes` allows.
 """
@@ -11,9 +14,10 @@ An attempt is left if the message has failed at most as often as its consumer or
 from typing import Final
 
 from duolog.bridge.data import expiry
-from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.rocketmq.retry.failed_copies import copy_of
 from duolog.bridge.state.topic_table import Topic
+from duolog.bridge.state.topics import Topics
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.messages import properties
 from duolog.protocol.rocketmq.messages.message import Message
@@ -46,30 +50,30 @@ def attempts_max(command: RemotingCommand, requested: int | None, config: Subscr
     return requested if requested is not None and command.version >= OWN_LIMIT_VERSION else config.retry_max_times
 
 
-def count(context: RocketMQContext, *, is_dead: bool) -> None:
+def count(metrics: Metrics, *, is_dead: bool) -> None:
     """Count a dead letter or a retry in the metrics."""
     if is_dead:
-        context.metrics.dead_letters += 1
+        metrics.dead_letters += 1
     else:
-        context.metrics.retries += 1
+        metrics.retries += 1
 
 
 # -- Expired
 
 
-def expiry_of(context: RocketMQContext, failed: Message) -> int | None:
+def expiry_of(topics: Topics, failed: Message) -> int | None:
     """Return the time when a message expires, by its own property or by its topic; None: never."""
-    topic = context.topics.by_rocketmq_name(failed.topic)
+    topic = topics.by_rocketmq_name(failed.topic)
     if topic is None or failed.topic.startswith(DLQ_PREFIX):
         return None
     return expiry.expiry_of(failed.properties, failed.store_ms, topic.settings)
 
 
-def drops_expired(context: RocketMQContext, topic: Topic, raw: bytes) -> bool:
+def drops_expired(topics: Topics, topic: Topic, raw: bytes) -> bool:
     """Return whether an expired message is dropped, as configured for its topic or the topic it was retried from."""
     if topic.rocketmq_name.startswith(RETRY_PREFIX):
         origin_name = properties.get(properties.repaired(raw), properties.RETRY_TOPIC) or ""
-        origin = context.topics.by_rocketmq_name(origin_name)
+        origin = topics.by_rocketmq_name(origin_name)
         return origin is not None and origin.settings.drops_expired
     return topic.settings.drops_expired
 

@@ -27,7 +27,6 @@ from duolog.bridge.rocketmq.retry.dead_letters import EXPIRED_AT, REASON
 from duolog.bridge.rocketmq.retry.failed_attempts import FAILED_ATTEMPTS
 from duolog.bridge.rocketmq.retry.failed_copies import ORIGIN_PLACE, copy_of
 from duolog.bridge.rocketmq.retry.redriven import RedrivenLetters, redriven_of
-from duolog.bridge.rocketmq.retry.retry_topics import group_config, origins_of, retries_of
 from duolog.bridge.rocketmq.retry.unread_failures import count_unread_failures
 from duolog.bridge.state.client_protocols import ClientProtocol
 from duolog.bridge.state.topic_table import Topic
@@ -144,8 +143,9 @@ def _target(
             "(only RocketMQ consumers of the group get its dead letters) or --to topic (they go back to their own "
             "topics, for every group that reads these)"
         )
-    config = group_config(context, rocketmq_group(group))
-    retries = retries_of(context, config, origins_of(context, dead_letter_topic(config.group_name)))
+    retry_topics = context.groups.retry_topics
+    config = retry_topics.group_config(rocketmq_group(group))
+    retries = retry_topics.retries_of(config, retry_topics.origins_of(dead_letter_topic(config.group_name)))
     return lambda dead: (retries, 0)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.retry_delays import delay_ms_of
-from duolog.bridge.rocketmq.retry.retry_topics import dead_letters_of, group_config, origins_of
 from duolog.bridge.state.topic_table import Topic
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.headers import SendRequest
@@ -24,14 +23,15 @@ def redirect_dead_letter(
     context: RocketMQContext, command: RemotingCommand, request: SendRequest, raw: bytes, origins: Iterable[str]
 ) -> tuple[Topic, bytes] | None:
     """Return the dead-letter topic and properties for it if no attempt is left; None: to the retry topic."""
-    config = group_config(context, request.topic.removeprefix(RETRY_PREFIX))
+    config = context.groups.retry_topics.group_config(request.topic.removeprefix(RETRY_PREFIX))
     attempts_max = dead_letters.attempts_max(command, request.max_reconsume_times, config)
     reason = dead_letters.reason_of(request.reconsume_times, attempts_max)
     if reason is None and not context.groups.locks.is_any_held(config.group_name, context.clock.mono_ms()):
-        dead_letters.count(context, is_dead=False)
+        dead_letters.count(context.metrics, is_dead=False)
         return None
-    topic = dead_letters_of(context, config, {*origins, *origins_of(context, request.topic)})
-    dead_letters.count(context, is_dead=True)
+    retry_topics = context.groups.retry_topics
+    topic = retry_topics.dead_letters_of(config, {*origins, *retry_topics.origins_of(request.topic)})
+    dead_letters.count(context.metrics, is_dead=True)
     return topic, properties.set_many(raw, {properties.DELAY: None, dead_letters.REASON: dead_letters.ATTEMPTS})
 
 

@@ -25,7 +25,6 @@ from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
 from duolog.bridge.rocketmq.retry import dead_letters
 from duolog.bridge.rocketmq.retry.failed_copies import copy_of, counted_failure, fixed
 from duolog.bridge.rocketmq.retry.retry_delays import delay_ms_of
-from duolog.bridge.rocketmq.retry.retry_topics import dead_letters_of, group_config, origins_of, retries_of
 from duolog.protocol.names import group_of_rocketmq
 from duolog.protocol.rocketmq.bodies import SubscriptionGroupConfig
 from duolog.protocol.rocketmq.headers import SendBackRequest
@@ -42,7 +41,7 @@ def send_back(context: RocketMQContext, connection: RocketMQConnection, command:
     """Answer CONSUMER_SEND_MSG_BACK."""
     context.requests.admission.check_send()
     request = SendBackRequest.parse(command.ext)
-    config = group_config(context, request.group)
+    config = context.groups.retry_topics.group_config(request.group)
     if config.retry_queue_nums <= 0:
         return answer(command)  # The group is configured without retries.
     steps = _steps(context, command, request, config, connection.packed_peer, connection.granted)
@@ -70,7 +69,7 @@ def _give_back(
     record: Buffer,
 ) -> Answer:
     failed = message.decode(record)
-    expires_ms, now_ms = dead_letters.expiry_of(context, failed), context.clock.now_ms()
+    expires_ms, now_ms = dead_letters.expiry_of(context.topics, failed), context.clock.now_ms()
     careful_ms = context.messages.wall_time.careful_ms(now_ms, context.clock.mono_ms())
     if expires_ms is not None and expires_ms <= careful_ms:
         return answer(command, promise=_store_expired(context, config, failed, expires_ms))
@@ -78,14 +77,15 @@ def _give_back(
     failures, is_given_up = failed.reconsume_times + 1, request.delay_level < 0
     reason = dead_letters.reason_of(failures, attempts_max, is_given_up=is_given_up)
     is_dead = reason is not None
-    origins = origins_of(context, failed.topic)
-    topic = dead_letters_of(context, config, origins) if is_dead else retries_of(context, config, origins)
+    retry_topics = context.groups.retry_topics
+    target_of = retry_topics.dead_letters_of if is_dead else retry_topics.retries_of
+    topic = target_of(config, retry_topics.origins_of(failed.topic))
     delay = {} if is_dead else _delay(config, request.delay_level, failed.reconsume_times)
     changes = {**delay, **fixed(expires_ms), **counted_failure(failed, now_ms, consumer), dead_letters.REASON: reason}
     queue_id = random.randrange(topic.queue_count)
     again = copy_of(failed, changes)
     promise = context.messages.publisher.publish_messages(topic, queue_id, [again], now_ms).promise
-    dead_letters.count(context, is_dead=is_dead)
+    dead_letters.count(context.metrics, is_dead=is_dead)
     return answer(command, promise=promise)
 
 
@@ -106,13 +106,14 @@ def _store_expired(
     group, key = group_of_rocketmq(config.group_name), topic.key(failed.queue_id)
     offset, now_ms = failed.queue_offset, context.clock.now_ms()
     is_dead_letter = context.groups.expired_ranges.has(group, key, offset)
-    if is_dead_letter or dead_letters.drops_expired(context, topic, failed.properties):
+    if is_dead_letter or dead_letters.drops_expired(context.topics, topic, failed.properties):
         return context.state_log.barrier()
-    target = dead_letters_of(context, config, origins_of(context, failed.topic))
+    retry_topics = context.groups.retry_topics
+    target = retry_topics.dead_letters_of(config, retry_topics.origins_of(failed.topic))
     letter = dead_letters.expired_copy(failed, expires_ms)
     publisher = context.messages.publisher
     plan = publisher.messages.plan_messages(target, 0, [letter], now_ms)
     unit = joined([plan], [MessagesExpired(group, key, [(offset, offset + 1)])])
     promise = publisher.append(unit, now_ms).promise
-    dead_letters.count(context, is_dead=True)
+    dead_letters.count(context.metrics, is_dead=True)
     return promise

@@ -382,7 +382,7 @@ def test_popped_message_that_raises_does_not_hold_up_the_others(
     broker.publish(broker.topic(), b"a")
     assert bodies_of(pop(client)) == [b"a"]
     with monkeypatch.context() as patch:
-        patch.setattr("duolog.bridge.rocketmq.pop.revive.copy_of", raises)
+        patch.setattr("duolog.bridge.rocketmq.pop.revived_copies.copy_of", raises)
         broker.pass_ms(INVISIBLE_MS)
     assert nothing(client)
     assert [(each.kind, each.place) for each in broker.poison_records.all()] == [

@@ -4,7 +4,7 @@ The clock passes with each message whose copy is made, as it does where messages
 """
 
 from duolog.bridge.net.connection import TURN_MS
-from duolog.bridge.rocketmq.pop.revive import CHECKPOINTS_AT_ONCE, revive
+from duolog.bridge.rocketmq.pop.revive import CHECKPOINTS_AT_ONCE
 from tests.kit.clock import ManualClock
 from tests.unit.bridge.rocketmq.broker import RocketMQBroker
 from tests.unit.bridge.rocketmq.popping import INVISIBLE_MS, pop
@@ -34,7 +34,7 @@ def turns_until_given_back(step_ms: int) -> tuple[int, int]:
     now_ms, turns, most = broker.clock.now_ms(), 0, 0
     clock.step_ms = step_ms
     while before := len(broker.rocketmq_context.pop.checkpoints):
-        revive(broker.rocketmq_context, now_ms)
+        broker.reviver.run(now_ms)
         turns, most = turns + 1, max(most, before - len(broker.rocketmq_context.pop.checkpoints))
         assert turns < 10 * COUNT
     return turns, most
