@@ -25,7 +25,7 @@ from tests.wire.clients import frames, remoting
 from tests.wire.clients.shared_pair import BUCKET, wait_for_role
 from tests.wire.clients.topics import create_topic
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("duolog_only")]
+pytestmark = pytest.mark.usefixtures("duolog_only")
 
 MIB = 1 << 20
 TOPIC, QUEUES, SMALL = "history", 2, "small"
