@@ -12,7 +12,9 @@ from duolog.store.objects.errors import StoreRetry, StoreUnknown, UnreliableStor
 from duolog.store.objects.interface import Creation, ObjectStore
 
 RACERS = 8
-ROUNDS_MAX = 5  # A round has no winner if the answer to the winner was lost, or if the network repeated its request.
+# A round has no winner if the answer to the winner was lost, or if the network repeated its request, which may happen
+# several times in a row where that is frequent.
+ROUNDS_MAX = 20
 ATTEMPTS_MAX = 10  # The number of attempts of one request while the store answers that it is busy.
 FOLDER = "self-test/"
 

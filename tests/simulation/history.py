@@ -219,10 +219,14 @@ class MemberOffsets:
         self.commits += 1
         self._committed[partition] = max(offset, self._committed.get(partition, -1))
 
-    def found(self, partition: int, offset: int) -> None:
-        committed = self._committed.get(partition, -1)
-        if offset < committed:
-            self.violations.append(f"members committed {committed} of partition {partition}, and it is {offset}")
+    def answered(self, partition: int) -> int:
+        """Return the highest offset whose commit was answered."""
+        return self._committed.get(partition, -1)
+
+    def found(self, partition: int, offset: int, least: int) -> None:
+        """Note the offset of the group; `least` is what was `answered` when it was asked for."""
+        if offset < least:
+            self.violations.append(f"members committed {least} of partition {partition}, and it is {offset}")
 
 
 class Positions:

@@ -75,11 +75,12 @@ class Member(Client):
     async def _commit(self, partition: int, who: dict[str, Any]) -> ErrorCode:
         """Commit a higher offset than that of the group."""
         asked = [{"name": SHARED, "partition_indexes": (partition,)}]
+        least = self.history.members.answered(partition)  # What another member commits from here on may come later.
         found = await self.ask(ApiKey.OFFSET_FETCH, 7, group_id=GROUP, topics=asked)
         if found.error_code is not ErrorCode.none:
             return ErrorCode(found.error_code)
         offset = found.topics[0].partitions[0].committed_offset
-        self.history.members.found(partition, offset)
+        self.history.members.found(partition, offset, least)
         wanted = [{"partition_index": partition, "committed_offset": offset + 1, "committed_leader_epoch": -1}]
         answer = await self.ask(
             ApiKey.OFFSET_COMMIT, 8, group_id=GROUP, generation_id_or_member_epoch=who["generation_id"],
