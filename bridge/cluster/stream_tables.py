@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from duolog.delay.tables.table_check import check_files
+from duolog.delay.tables.table_files import check_files
 from duolog.delay.tables.table_format import TableEntry, TableFile, files_of, first_number
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
 from duolog.delay.timers import Timers

@@ -1,80 +1,58 @@
-"""The class TableCompaction: writes the timers of several sorted tables, except the deleted ones, to new tables."""
+"""Compaction: the choice of sorted tables, and the class TableCompaction, which writes their timers to new tables.
 
-from collections.abc import Callable, Sequence
+A compaction writes eight tables of about one size as one, or a table of which half is deleted anew. It begins another
+table when a result has TABLE_BYTES.
+"""
+
+from collections.abc import Callable, Iterable
 
 from duolog.delay.rows import TimerKey
 from duolog.delay.tables.sorted_table import FOREVER_MS, SortedTable
-from duolog.delay.tables.table_format import TableTimer
-from duolog.delay.tables.table_writer import TableWriter
-from duolog.delay.tables.tables_view import in_order
-from duolog.store.errors import Corruption
-from duolog.store.files import Files
+from duolog.delay.tables.table_writer import TableWriter, write_table
+from duolog.delay.tables.tables_view import TablesView
 
 # A compaction begins another table when one has this size. Tables of at least half of it are compacted only if many of
-# their timers are deleted (`Tables.compaction_wanted`).
+# their timers are deleted.
 TABLE_BYTES = 256 << 20
+COMPACTION_WIDTH = 8  # The number of tables of about one size that are compacted into one.
+DELETED_SHARE = 0.5  # A table with a greater share of deleted timers is written anew.
+
+
+def tables_to_compact(tables: Iterable[SortedTable]) -> list[SortedTable]:
+    """Return which of these tables to compact now; usually there are none."""
+    classes: dict[int, list[SortedTable]] = {}
+    for table in tables:
+        entry = table.entry
+        if table.tombstones.total > entry.count * DELETED_SHARE:
+            return [table]
+        if entry.size < TABLE_BYTES // 2:
+            classes.setdefault(entry.size.bit_length() // 2, []).append(table)
+    enough = (alike[: 2 * COMPACTION_WIDTH] for alike in classes.values() if len(alike) >= COMPACTION_WIDTH)
+    return next(enough, [])
 
 
 class TableCompaction:
-    """One compaction. It is made in the loop, and a worker calls `run`."""
+    """One compaction of the tables of `view`. It is made in the loop, and a worker calls `run`; `end` must follow."""
 
-    def __init__(
-        self, files: Files, inputs: Sequence[SortedTable], first_number: int, pause: Callable[[], object]
-    ) -> None:
-        self.inputs = tuple(inputs)
-        self._pause = pause
-        self.outputs: list[SortedTable] = []
+    def __init__(self, view: TablesView, new_writers: Callable[[int], Callable[[], TableWriter]]) -> None:
         self.deleted_meanwhile: list[TimerKey] = []  # Keys of timers that were deleted since the compaction began.
-        self._marked = 0  # How many of these have tombstones in the results already.
-        self._files, self._number = files, first_number
-        self._writer: TableWriter | None = None
+        self.outputs: list[SortedTable] = []
+        self._view = view
+        self._new_writer = new_writers(sum(table.entry.size for table in view.tables) // TABLE_BYTES + 1)
+        for table in view.tables:
+            table.deleted_meanwhile = self.deleted_meanwhile
+
+    @property
+    def inputs(self) -> tuple[SortedTable, ...]:
+        return self._view.tables
 
     def run(self) -> None:
         """Write, sync and open the results. Blocks; other threads run between two blocks of a table."""
-        try:
-            for timer in in_order([table.scan((0, 0), FOREVER_MS) for table in self.inputs]):
-                self._add(timer)
-            self._finish()
-        except (OSError, Corruption):
-            self._clean_up()
-            raise
+        timers = self._view.scan((0, 0), FOREVER_MS)
+        while table := write_table(timers, self._new_writer, TABLE_BYTES):
+            self.outputs.append(table)
 
-    @property
-    def unmarked_count(self) -> int:
-        """The number of timers that were deleted since the compaction began and have no tombstone in the results."""
-        return len(self.deleted_meanwhile) - self._marked
-
-    def mark_deleted(self) -> None:
-        """Add tombstones for these timers to the results. Blocks; a worker calls it if there are many."""
-        until = len(self.deleted_meanwhile)
-        unmarked = sorted(set(self.deleted_meanwhile[self._marked : until]))
-        try:
-            for table in self.outputs:
-                for ref in table.refs(unmarked):
-                    table.tombstones.add(ref.ordinal, ref.topic)
-        except (OSError, Corruption):
-            self._clean_up()
-            raise
-        self._marked = until
-
-    def _add(self, timer: TableTimer) -> None:
-        if self._writer is None:
-            self._writer = TableWriter(self._files, self._number, pause=self._pause)
-            self._number += 1
-        self._writer.add(timer)
-        if self._writer.size >= TABLE_BYTES:
-            self._finish()
-
-    def _finish(self) -> None:
-        if self._writer is not None:
-            self.outputs.append(self._writer.finish())
-            self._writer = None
-
-    def _clean_up(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()
-            self._writer = None
-        while self.outputs:
-            table = self.outputs.pop()
-            table.close()
-            self._files.remove(table.path)
+    def end(self) -> None:
+        for table in self.inputs:
+            table.deleted_meanwhile = None
+        self._view.close()

@@ -1,6 +1,6 @@
-"""`write_table`: reads the messages of frozen rows and writes them to a sorted table, in a worker."""
+"""`flush_rows`: reads the messages of frozen rows and writes them to a sorted table, in a worker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Final
@@ -9,7 +9,7 @@ from duolog.delay.entry_extra import HASH_AT
 from duolog.delay.rows import KEY_SIZE, NAME_SIZE, ROW, entity_of, rows_of
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import TableTimer
-from duolog.delay.tables.table_writer import TableWriter
+from duolog.delay.tables.table_writer import TableWriter, write_table
 from duolog.store.entry import EntryLocation, Stored
 
 READ_AT_ONCE: Final = 4_096  # Messages in one read. After each read the thread must wait for the interpreter lock.
@@ -17,26 +17,22 @@ READ_AT_ONCE: Final = 4_096  # Messages in one read. After each read the thread 
 Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # May block; raises OSError and StoreError.
 
 
-def write_table(
-    blocks: Sequence[bytes], read: Read, new_writer: Callable[[], TableWriter]
-) -> tuple[SortedTable, bytes]:
+def flush_rows(blocks: Sequence[bytes], read: Read, new_writer: Callable[[], TableWriter]) -> tuple[SortedTable, bytes]:
     """Write the timers of these blocks of rows, which are in due order, to a table; return it and its packed keys.
 
     The table is durable then. Blocks; raises OSError and StoreError, and then leaves no file.
     """
     found = _read_all(blocks, read)
-    writer = new_writer()
-    try:
-        keys = []
-        for block in blocks:
-            for due_ms, address, queue_key, _, marks, form in ROW.iter_unpack(block):
-                name, frame = found[address]  # Two rows may have one address, if a timer was rescheduled.
-                writer.add(TableTimer(due_ms, address, queue_key, form, name, frame, entity_of(marks)))
-            keys += [row[:KEY_SIZE] for row in rows_of(block)]
-        return writer.finish(), b"".join(keys)
-    except BaseException:
-        writer.abandon()
-        raise
+    table = write_table(_timers(blocks, found), new_writer)
+    assert table is not None, "there are rows"
+    return table, b"".join([row[:KEY_SIZE] for block in blocks for row in rows_of(block)])
+
+
+def _timers(blocks: Iterable[bytes], found: Mapping[int, tuple[bytes, bytes]]) -> Iterator[TableTimer]:
+    for block in blocks:
+        for due_ms, address, queue_key, _, marks, form in ROW.iter_unpack(block):
+            name, frame = found[address]  # Two rows may have one address, if a timer was rescheduled.
+            yield TableTimer(due_ms, address, queue_key, form, name, frame, entity_of(marks))
 
 
 def _read_all(blocks: Sequence[bytes], read: Read) -> dict[int, tuple[bytes, bytes]]:

@@ -5,7 +5,7 @@
 A tombstone file grows, and an object of a stream never changes. So the tombstones of a stream's tables are in state
 records: a record has those that the owner adds at a time, and a snapshot has all of them. They are kept in memory, too,
 in 12 bytes each, because a snapshot of a standby has them although its tables are not open. A table of which more than
-half is deleted is written anew (`Tables.compaction_wanted`), and then its tombstones are dropped.
+half is deleted is written anew (`tables_to_compact`), and then its tombstones are dropped.
 """
 
 from collections.abc import Container, Iterable, Iterator

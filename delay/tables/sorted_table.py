@@ -49,9 +49,14 @@ log = logging.getLogger("delay")
 class RowRef(NamedTuple):
     """The ordinal of a timer in a table, without its message."""
 
-    key: TimerKey
+    table: "SortedTable"
     ordinal: int
+    key: TimerKey
     topic: int
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.table.is_deleted(self.ordinal)
 
 
 class Found(NamedTuple):
@@ -63,7 +68,7 @@ class Found(NamedTuple):
 
     @property
     def ref(self) -> RowRef:
-        return RowRef(self.timer.key, self.ordinal, self.timer.topic)
+        return RowRef(self.table, self.ordinal, self.timer.key, self.timer.topic)
 
     @property
     def is_deleted(self) -> bool:
@@ -83,6 +88,7 @@ class SortedTable:
         self.entry = entry
         self.path = table_path(entry.number)
         self.tombstones = Tombstones(entry.number, entry.count)
+        self.deleted_meanwhile: list[TimerKey] | None = None  # That of the compaction which reads this table.
         self._files = files
         # The damaged blocks that were found: by number, the timers that were pending then. Workers add to it, too.
         self._damaged: dict[int, int] = {}
@@ -194,7 +200,7 @@ class SortedTable:
             at = lower(rows, packed)
             if rows.startswith(packed, at):
                 topic = int.from_bytes(rows[at + TOPIC_AT : at + TOPIC_END], "big")
-                yield RowRef(key, ordinal + at // ROW_SIZE, topic)
+                yield RowRef(self, ordinal + at // ROW_SIZE, key, topic)
 
     # -- Timers in due order
 

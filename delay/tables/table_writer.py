@@ -1,6 +1,8 @@
-"""The class TableWriter: writes the file of a sorted table, in the format of `delay/tables/table_format.py`."""
+"""`write_table` and the class TableWriter: write a sorted table, in the format of `delay/tables/table_format.py`."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from crc32c import crc32c
@@ -29,6 +31,28 @@ from duolog.store.files import Files
 WRITE_BYTES: Final = 512 << 10  # Bytes in one call, because a thread waits for the interpreter lock after each call.
 # Rows of the name index are sorted in 2**10 parts, because sorting them at once would hold the lock for long.
 _NAME_PARTS_BITS: Final = 10
+
+
+def write_table(
+    timers: Iterator[TableTimer], new_writer: Callable[[], "TableWriter"], table_bytes: int = sys.maxsize
+) -> SortedTable | None:
+    """Take timers, which come in due order, until a table has `table_bytes`; return the table, which is durable.
+
+    If no timer is left, None is returned. Blocks. If an exception is raised, no file is left.
+    """
+    first = next(timers, None)
+    if first is None:
+        return None
+    writer = new_writer()
+    try:
+        for timer in chain([first], timers):
+            writer.add(timer)
+            if writer.size >= table_bytes:
+                break
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
 
 
 class TableWriter:

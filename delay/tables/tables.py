@@ -8,8 +8,8 @@ names it; its `TableEntry` also says how many bytes of its tombstone file are va
 the same three steps, so a crash leaves either the old tables or the new ones:
 
     1. in a worker    write the files and make them durable     TableWriter.finish, `run` of the others
-    2. in the loop    commit the new manifest to the log        added, with_tombstones, compacted, with_starts; `switch`
-    3. in a worker    remove old files once it is durable       removal
+    2. in the loop    commit the new manifest to the log        added, with_deletions; `switch`
+    3. in a worker    remove old files once it is durable       take_retired, remove
 
 The tables of a stream have their tombstones in the log (delay/tables/logged_tombstones.py), and copies of their files
 in the object store. A new table is copied between the steps 1 and 2 (`TableCopies` in delay/tree/jobs.py).
@@ -19,28 +19,23 @@ the files that this manifest names, and removes all others: tables and tombstone
 whose removal was interrupted. The log still has the timers of such tables and the deletions of such tombstones.
 
 A `TablesView` keeps the tables open that were current when it was made, so a thread may read them while the loop
-switches to other tables. A compaction writes eight tables of about one size as one, or a table of which half is deleted
-anew. It begins another table when a result reaches TABLE_BYTES.
+switches to other tables (delay/tables/references.py).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import count
 
-from duolog.delay.tables.compaction import TABLE_BYTES, TableCompaction
 from duolog.delay.tables.logged_tombstones import LoggedTombstones, pack_rows
+from duolog.delay.tables.references import References
 from duolog.delay.tables.sorted_table import RowRef, SortedTable
-from duolog.delay.tables.table_format import TableEntry, TableFile, files_of, table_path
+from duolog.delay.tables.table_files import open_table, remove_others, remove_tables, set_aside
+from duolog.delay.tables.table_format import TableEntry, files_of
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, TombstoneWrite, tombstones_path
 from duolog.store.errors import Corruption
 from duolog.store.files import Files
-
-COMPACTION_WIDTH = 8  # The number of tables of about one size that are compacted into one.
-DELETED_SHARE = 0.5  # A table with a greater share of deleted timers is written anew.
-
-SET_ASIDE = ".damaged"  # The suffix of the name of a file that could not be opened.
 
 TableManifest = tuple[TableEntry, ...]
 
@@ -52,27 +47,22 @@ def _go_on() -> None:
 
 
 class Tables:
-    """The current tables. The methods are called in the loop; the `run` of what they return is called in a worker.
-
-    The class has more than 20 methods because reading, compacting and switching all depend on which files are open.
-    """
+    """The current tables, used in the loop. A worker calls `remove`, and the function that `new_writer` returns."""
 
     def __init__(self, files: Files) -> None:
         self.manifest: TableManifest = ()
         self.logged = LoggedTombstones()
         # Called after each block that a worker writes, so that other threads run.
         self.pause: Callable[[], object] = _go_on
+        self.is_repaired = False
         self._files = files
         self._open: dict[int, SortedTable] | None = None  # By number; None while the log is replayed.
-        self._pins: dict[SortedTable, int] = {}  # How many views and compactions read each table.
+        self._references = References()
         # Tables of the next manifest, by number. They are open already, because `switch` must not fail.
         self._ready: dict[int, SortedTable] = {}
-        self._retired: list[SortedTable] = []  # No longer current; their files are not removed yet.
+        self._retired: list[TableEntry] = []  # No longer current; their files are not removed yet.
         self._next_number = 1
-        self._compaction: TableCompaction | None = None
-        # The number of timers in tables that were set aside at the start, or closed with damaged blocks.
-        self._lost_before = 0
-        self.is_repaired = False
+        self._set_aside = 0  # The number of timers in tables that were set aside at the start.
 
     # -- The manifest
 
@@ -87,13 +77,13 @@ class Tables:
             table = before.pop(entry.number, None)
             if table is None:
                 table = self._ready.pop(entry.number)
+                self._references.add([table])
             else:
                 table.tombstones.committed(entry.tombstone_bytes - table.entry.tombstone_bytes)
                 table.entry = entry
             self._open[entry.number] = table
-        for table in before.values():
-            self._retired.append(table)
-            self._close_if_unused(table)
+        self._retired += [table.entry for table in before.values()]
+        self._references.drop(before.values())
 
     def log_tombstones(self, packed: bytes) -> None:
         """Replay tombstones that the log has, and no file."""
@@ -113,141 +103,86 @@ class Tables:
         assert self._open is None, "the tables are open"
         self._files.make_directory(TIMERS_DIRECTORY)
         self._files.sync_directory(".")
-        named = {file.path for entry in self.manifest for file in files_of(entry)}
-        _remove(self._files, [path for path in _paths(self._files) if path not in named])
+        remove_others(self._files, [file.path for entry in self.manifest for file in files_of(entry)])
         self._next_number = max(first_number, 1 + max((entry.number for entry in self.manifest), default=0))
         self._open = {}
         for entry in self.manifest:
             try:
-                self._open[entry.number] = self._open_table(entry)
+                self._open_table(entry)
             except Corruption as error:
                 if not may_lose:
                     raise
-                self._set_aside(entry, error)
-        opened = tuple(table.entry for table in self._open.values())
+                timers = entry.count - entry.start
+                log.error("delayed messages are lost, their table is set aside: %s timers=%d", error, timers)
+                self._set_aside += timers
+                set_aside(self._files, entry.number)
+        opened = tuple(table.entry for table in self.current)
         self.is_repaired, self.manifest = opened != self.manifest, opened
+
+    def _open_table(self, entry: TableEntry) -> None:
+        table = open_table(self._files, entry)
+        if table.entry != entry:
+            log.error(
+                "cancelled delayed messages may be delivered: %s is damaged, or missing, from byte %d of %d on",
+                tombstones_path(entry.number), table.entry.tombstone_bytes, entry.tombstone_bytes,
+            )  # fmt: skip
+        table.tombstones.restore(self.logged.of(entry.number))
+        self._current[entry.number] = table
+        self._references.add([table])
 
     @property
     def is_open(self) -> bool:
         return self._open is not None
 
-    def _open_table(self, entry: TableEntry) -> SortedTable:
-        table = SortedTable(self._files, entry)
-        try:
-            table.check_indexes()
-            if entry.tombstone_bytes:
-                self._load_tombstones(table)
-            table.tombstones.restore(self.logged.of(entry.number))
-        except BaseException:
-            table.close()
-            raise
-        return table
+    def close(self) -> None:
+        """Close all files, at the end of the run."""
+        self._references.close()
+        self._open = {}
 
-    def _load_tombstones(self, table: SortedTable) -> None:
-        """Read the valid tombstones of a table, and truncate the file after them."""
-        path, size = tombstones_path(table.entry.number), table.entry.tombstone_bytes
-        try:
-            file = self._files.open(path)
-        except FileNotFoundError:
-            whole = 0
-        else:
-            try:
-                whole = table.tombstones.load(self._files.read(file, size, 0))
-                if self._files.size(file) > whole:
-                    self._files.truncate(file, whole)
-            finally:
-                self._files.close(file)
-        if whole < size:
-            log.error(
-                "cancelled delayed messages may be delivered: %s is damaged, or missing, from byte %d of %d on",
-                path, whole, size,
-            )  # fmt: skip
-            table.entry = table.entry._replace(tombstone_bytes=whole)
+    # -- Reading
 
-    def _set_aside(self, entry: TableEntry, error: Corruption) -> None:
-        """Keep the files of a table that cannot be opened, for an operator to examine."""
-        timers = entry.count - entry.start
-        self._lost_before += timers
-        log.error("delayed messages are lost, their table is set aside: %s timers=%d", error, timers)
-        names = set(_paths(self._files))
-        for path in (table_path(entry.number), tombstones_path(entry.number)):
-            if path in names:
-                self._files.rename(path, path + SET_ASIDE)
+    @property
+    def current(self) -> Collection[SortedTable]:
+        return self._current.values()
+
+    @property
+    def _current(self) -> dict[int, SortedTable]:
+        assert self._open is not None, "the tables are not open"
+        return self._open
 
     @property
     def lost(self) -> int:
         """The number of pending timers that damage has lost since the start, as far as reads have found it."""
-        return self._lost_before + sum([table.lost for table in {*self._current.values(), *self._pins}])
+        return self._set_aside + self._references.lost
 
-    def close(self) -> None:
-        """Close all files, at the end of the run."""
-        for table in (*self._current.values(), *(table for table in self._retired if table in self._pins)):
-            table.close()
-        self._open, self._retired, self._pins = {}, [], {}
-
-    # -- Reading
-
-    def view(self) -> TablesView:
-        """Return a view of the current tables, for the loop or a thread. They stay open until `TablesView.close`."""
-        tables = tuple(self._current.values())
-        self._pin(tables)
-        return TablesView(tables, self.unpin)
-
-    def _pin(self, tables: Iterable[SortedTable]) -> None:
-        for table in tables:
-            self._pins[table] = self._pins.get(table, 0) + 1
-
-    def unpin(self, tables: Iterable[SortedTable]) -> None:
-        for table in tables:
-            self._pins[table] -= 1
-            if not self._pins[table]:
-                del self._pins[table]
-                if self._current.get(table.entry.number) is not table:
-                    self._close(table)
-
-    def delete(self, table: SortedTable, ref: RowRef) -> None:
-        """Add a tombstone. The log must keep the deletion until a manifest says that the tombstone file has it."""
-        assert self.has(table), f"{table.path} is no longer current: find the timer again"
-        if self._compaction is not None and table in self._compaction.inputs:
-            self._compaction.deleted_meanwhile.append(ref.key)
-        table.tombstones.add(ref.ordinal, ref.topic)
+    def view(self, tables: Iterable[SortedTable] | None = None) -> TablesView:
+        """Return a view of the current tables, or of some of them. They stay open until `TablesView.close`."""
+        viewed = tuple(self.current if tables is None else tables)
+        self._references.add(viewed)
+        return TablesView(viewed, self._references.drop)
 
     def has(self, table: SortedTable) -> bool:
         """Return whether a table is still current. A view may have tables that are not."""
         return self._current.get(table.entry.number) is table
 
-    @property
-    def compacting(self) -> frozenset[int]:
-        """The numbers of the tables that are being compacted."""
-        return (
-            frozenset()
-            if self._compaction is None
-            else frozenset(table.entry.number for table in self._compaction.inputs)
-        )
+    # -- Changes
 
-    # -- Changes: each returns what a worker runs, or the manifest to commit after that
-
-    def new_writer(self) -> Callable[[], TableWriter]:
-        """Reserve the number of a new table, and return a function that a worker calls to begin its file.
-
-        The table becomes current when the manifest that `added` returns is committed.
-        """
-        number = self._reserve(1)
-        return lambda: TableWriter(self._files, number, pause=self.pause)
-
-    def added(self, tables: Iterable[SortedTable]) -> TableManifest:
-        """Return the manifest with these new tables."""
-        self._ready = {table.entry.number: table for table in tables}
-        return (*self.manifest, *(table.entry for table in self._ready.values()))
+    def delete(self, ref: RowRef) -> None:
+        """Add a tombstone. The log must keep the deletion until a manifest says that the tombstone file has it."""
+        table = ref.table
+        assert self.has(table), f"{table.path} is no longer current: find the timer again"
+        if table.deleted_meanwhile is not None:
+            table.deleted_meanwhile.append(ref.key)
+        table.tombstones.add(ref.ordinal, ref.topic)
 
     def tombstone_writes(self) -> list[TombstoneWrite]:
         """Return the writes of all tombstones that files do not have yet.
 
-        A worker runs each; then the caller commits the manifest that `with_tombstones` returns.
+        A worker runs each; then the caller commits the manifest that `with_deletions` returns.
         """
         return [
             TombstoneWrite(self._files, table.tombstones, table.entry.tombstone_bytes)
-            for table in self._current.values()
+            for table in self.current
             if table.tombstones.unwritten
         ]
 
@@ -255,123 +190,44 @@ class Tables:
         """Return all tombstones that neither the log nor a file has, packed for `log_tombstones`."""
         return b"".join([pack_rows(number, table.tombstones.unwritten) for number, table in self._current.items()])
 
-    def with_tombstones(self, writes: Sequence[TombstoneWrite]) -> TableManifest:
-        """Return the manifest in which the tombstones of these writes are valid."""
-        ends = {write.number: write.end for write in writes}
-        return tuple(
-            entry._replace(tombstone_bytes=ends.get(entry.number, entry.tombstone_bytes)) for entry in self.manifest
-        )
+    def with_deletions(self, starts: Mapping[int, int], writes: Iterable[TombstoneWrite] = ()) -> TableManifest:
+        """Return the manifest in which the tombstones of these writes are valid.
 
-    def with_starts(self, starts: Mapping[int, int], manifest: TableManifest | None = None) -> TableManifest:
-        """Return the manifest in which all timers before these ordinals, by table number, are deleted.
-
-        Tables in which no timer is left are left out. Tables that are being compacted are not changed. `manifest` is
-        the one to change; None stands for the current one.
+        All timers before the ordinals `starts`, by table number, are deleted in it, except in tables that are being
+        compacted. Tables in which no timer is left are left out.
         """
-        compacting = self.compacting
+        ends = {write.number: write.end for write in writes}
         result = []
-        for entry in self.manifest if manifest is None else manifest:
-            if entry.number not in compacting:
-                entry = entry._replace(start=max(entry.start, starts.get(entry.number, 0)))
-                if entry.count == entry.start + self._current[entry.number].tombstones.count(entry.start, entry.count):
+        for number, table in self._current.items():
+            entry = table.entry._replace(tombstone_bytes=ends.get(number, table.entry.tombstone_bytes))
+            if table.deleted_meanwhile is None:
+                entry = entry._replace(start=max(entry.start, starts.get(number, 0)))
+                if entry.count == entry.start + table.tombstones.count(entry.start, entry.count):
                     continue
             result.append(entry)
         return tuple(result)
 
-    def compact(self, inputs: Sequence[SortedTable]) -> TableCompaction:
-        """Begin a compaction of these tables. Only one compaction is under way at a time.
+    def new_writer(self, tables_max: int = 1) -> Callable[[], TableWriter]:
+        """Return a function with which a worker begins the file of a new table, `tables_max` times at most.
 
-        A worker runs it; then the caller commits the manifest that `compacted` returns.
+        The tables become current when the manifest that `added` returns is committed.
         """
-        assert self._compaction is None, "a compaction is under way"
-        size = sum(table.entry.size for table in inputs)
-        self._compaction = TableCompaction(self._files, inputs, self._reserve(size // TABLE_BYTES + 1), self.pause)
-        self._pin(inputs)
-        return self._compaction
+        numbers = count(self._next_number)
+        self._next_number += tables_max
+        return lambda: TableWriter(self._files, next(numbers), pause=self.pause)
 
-    def compaction_wanted(self) -> list[SortedTable]:
-        """Return the tables to compact now; usually there are none."""
-        if self._compaction is not None:
-            return []
-        classes: dict[int, list[SortedTable]] = {}
-        for table in self._current.values():
-            entry = table.entry
-            if table.tombstones.total > entry.count * DELETED_SHARE:
-                return [table]
-            if entry.size < TABLE_BYTES // 2:
-                classes.setdefault(entry.size.bit_length() // 2, []).append(table)
-        enough = (alike[: 2 * COMPACTION_WIDTH] for alike in classes.values() if len(alike) >= COMPACTION_WIDTH)
-        return next(enough, [])
+    def added(self, tables: Sequence[SortedTable], replaced: Iterable[SortedTable] = ()) -> TableManifest:
+        """Return the manifest with these new tables, and without those that they replace."""
+        self._ready = {table.entry.number: table for table in tables}
+        old = {table.entry.number for table in replaced}
+        kept = [entry for entry in self.manifest if entry.number not in old]
+        return (*kept, *(table.entry for table in tables))
 
-    def compacted(self) -> TableManifest:
-        """Return the manifest with the results of the compaction, which has run, instead of its inputs.
-
-        Searches the results for the timers that were deleted during the compaction and have no tombstone there yet, so
-        these should be few. If it raises OSError or Corruption, the caller must call `abandon_compaction`.
-        """
-        compaction = self._compaction
-        assert compaction is not None, "no compaction is under way"
-        compaction.mark_deleted()
-        self.abandon_compaction()
-        inputs = {table.entry.number for table in compaction.inputs}
-        return tuple(entry for entry in self.added(compaction.outputs) if entry.number not in inputs)
-
-    def abandon_compaction(self) -> None:
-        """End the compaction, if it has not ended: it has failed, or its results are about to become current."""
-        if self._compaction is not None:
-            self.unpin(self._compaction.inputs)
-            self._compaction = None
-
-    def discard(self, tables: Sequence[SortedTable]) -> Callable[[], None]:
-        """Close tables whose manifest was not committed; return a function that removes their files, for a worker."""
-        self._ready = {}
-        for table in tables:
-            table.close()
-        return partial(_remove, self._files, [table.path for table in tables])
-
-    def retired_files(self) -> list[TableFile]:
-        """Return the files that `removal` removes next, as far as a manifest has named them."""
-        return [file for table in self._retired for file in files_of(table.entry)]
-
-    def removal(self) -> Callable[[], None] | None:
-        """Return a function that removes old files, for a worker once the current manifest is durable; None if none."""
+    def take_retired(self) -> list[TableEntry]:
+        """Return the tables whose files can be removed once the current manifest is durable, each table once."""
         retired, self._retired = self._retired, []
-        old = {path(table.entry.number) for table in retired for path in (table_path, tombstones_path)}
-        return partial(_remove_existing, self._files, old) if retired else None
+        return retired
 
-    # -- Open tables
-
-    @property
-    def _current(self) -> dict[int, SortedTable]:
-        assert self._open is not None, "the tables are not open"
-        return self._open
-
-    def _reserve(self, count: int) -> int:
-        number = self._next_number
-        self._next_number += count
-        return number
-
-    def _close_if_unused(self, table: SortedTable) -> None:
-        if table not in self._pins:
-            self._close(table)
-
-    def _close(self, table: SortedTable) -> None:
-        """Close a table that nothing reads any more."""
-        self._lost_before += table.lost
-        table.close()
-
-
-def _paths(files: Files) -> list[str]:
-    names = files.list(TIMERS_DIRECTORY)
-    return [f"{TIMERS_DIRECTORY}/{name}" for name in names if name.endswith((".table", ".tombstones"))]
-
-
-def _remove(files: Files, paths: Sequence[str]) -> None:
-    for path in paths:
-        files.remove(path)
-    if paths:
-        files.sync_directory(TIMERS_DIRECTORY)
-
-
-def _remove_existing(files: Files, paths: Set[str]) -> None:
-    _remove(files, [path for path in _paths(files) if path in paths])
+    def remove(self, entries: Iterable[TableEntry]) -> None:
+        """Remove the files of tables that are not current. Blocks; raises OSError."""
+        remove_tables(self._files, [entry.number for entry in entries])

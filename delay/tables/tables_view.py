@@ -5,12 +5,12 @@ from heapq import merge
 from itertools import chain, pairwise
 
 from duolog.delay.rows import TimerKey
-from duolog.delay.tables.sorted_table import Found, SortedTable
+from duolog.delay.tables.sorted_table import Found, RowRef, SortedTable
 from duolog.delay.tables.table_format import TableTimer
 
 
 class TablesView:
-    """The tables that were current when the view was made; `close` must follow. Reads may block and raise Corruption.
+    """Tables that were current when the view was made; `close` must follow. Reads may block and raise Corruption.
 
     A read returns timers from the key `start` on that are due before `until_ms`.
     """
@@ -27,7 +27,8 @@ class TablesView:
         self, start: TimerKey, until_ms: int, topic: int | None = None, without: frozenset[int] = frozenset()
     ) -> Iterator[TableTimer]:
         """Yield the pending timers in due order: those of `topic`, or of all topics except those in `without`."""
-        return in_order([table.scan(start, until_ms, topic, without) for table in self._overlapping(start, until_ms)])
+        overlapping = self._overlapping(start, until_ms)
+        return merge(*[table.scan(start, until_ms, topic, without) for table in overlapping])
 
     def find(self, key: TimerKey) -> Iterator[Found]:
         """Yield the timers of this key, deleted or not, table by table: at most one of them is pending."""
@@ -36,6 +37,10 @@ class TablesView:
     def named(self, topic: int, name: bytes) -> Iterator[Found]:
         """Yield all timers of this topic and sender's key, deleted or not, table by table."""
         return chain.from_iterable(table.named(topic, name) for table in self.tables)
+
+    def refs(self, keys: Sequence[TimerKey]) -> Iterator[RowRef]:
+        """Yield a RowRef for each of these ascending keys, table by table, deleted or not. Reads no messages."""
+        return chain.from_iterable(table.refs(keys) for table in self.tables)
 
     def histogram(self, edges_ms: Sequence[int], topic: int | None = None) -> list[int]:
         """Return the number of pending timers between each two neighbours of these times, which must be ascending."""
@@ -51,8 +56,3 @@ class TablesView:
         if (until_ms, 0) <= start:
             return []
         return [table for table in self.tables if start <= table.last and table.first[0] < until_ms]
-
-
-def in_order(timers: Sequence[Iterator[TableTimer]]) -> Iterator[TableTimer]:
-    """Merge timers that each come in due order."""
-    return timers[0] if len(timers) == 1 else merge(*timers)

@@ -4,8 +4,8 @@
 
 `ordinal` is the number of the timer in the table's due order. Each write appends one batch to the file, and the table's
 entry in the manifest says how many bytes of the file are valid. The bytes after these were written for a manifest that
-was never committed. The log still has their deletions, so the file is truncated when it is opened. The CRC-32C also
-covers the table's number and the position of the batch in the file, so a batch at another place is not valid.
+was never committed. The log still has their deletions, so the next batch overwrites them. The CRC-32C also covers the
+table's number and the position of the batch in the file, so a batch at another place is not valid.
 
 The tables of a stream have their tombstones in the log instead (delay/tables/logged_tombstones.py).
 

@@ -3,42 +3,38 @@
 from typing import Final
 
 from duolog.delay.rows import pack_keys
-from duolog.delay.tables.sorted_table import SortedTable
+from duolog.delay.tables.compaction import TableCompaction, tables_to_compact
 from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
 from duolog.store.errors import StoreError
 
-# Timers that were deleted during a compaction and are searched for in the loop, at 10 us each. A worker searches for
-# more.
-UNMARKED_MAX: Final = 256
 RETRY_MS: Final = 60_000  # A compaction reads and writes a gigabyte or two.
 
 
 class CompactionJob(BackgroundJob):
-    """Compacts the tables that `Tables.compaction_wanted` returns.
+    """Compacts the tables that `tables_to_compact` returns.
 
-    Timers that are deleted during the compaction get tombstones in the results.
+    Timers that are deleted during the compaction are pending in its results. So the log keeps their keys, until the
+    tombstones of the results are written, as it does for a flush.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, "compaction of delayed messages", RETRY_MS)
 
     def begin(self) -> None:
-        inputs = self._context.tables.compaction_wanted() if self.may_start else []
+        inputs = tables_to_compact(self._context.tables.current) if self.may_start else []
         if inputs:
-            self.start(self._run(inputs))
+            tables = self._context.tables
+            self.start(self._run(TableCompaction(tables.view(inputs), tables.new_writer)))
 
-    def _run(self, inputs: list[SortedTable]) -> Steps[None]:
-        context, tables = self._context, self._context.tables
-        compaction = tables.compact(inputs)
+    def _run(self, compaction: TableCompaction) -> Steps[None]:
+        context = self._context
         try:
             yield from context.in_worker(compaction.run)
             yield context.copied(compaction.outputs)
-            while compaction.unmarked_count > UNMARKED_MAX:
-                yield from context.in_worker(compaction.mark_deleted)
-            manifest = tables.compacted()
-            # The results' tombstones of timers that were deleted meanwhile are in no file, so the log keeps these keys.
+            manifest = context.tables.added(compaction.outputs, compaction.inputs)
             context.commit(ManifestChange(manifest, deleted=pack_keys(compaction.deleted_meanwhile)))
         except (StoreError, OSError):
-            tables.abandon_compaction()
+            compaction.end()
             context.discard(compaction.outputs)
             raise
+        compaction.end()

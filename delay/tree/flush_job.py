@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from duolog.delay.rows import ROW, TOPIC_SHIFT, pack_keys
-from duolog.delay.tables.flush import write_table
+from duolog.delay.tables.flush import flush_rows
 from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
 from duolog.store.entry import WRITTEN, Promise
 from duolog.store.errors import StoreError
@@ -110,7 +110,7 @@ class FlushJob(BackgroundJob):
         # The worker reads the log, so this must be written up to its present end.
         yield partial(context.store.when, Promise(context.store.next_position, WRITTEN))
         table, self._keys = yield from context.in_worker(
-            partial(write_table, blocks, context.store.reader.read_written, new_writer)
+            partial(flush_rows, blocks, context.store.reader.read_written, new_writer)
         )
         try:
             yield context.copied([table])

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from duolog.delay.pending import PendingTimers
 from duolog.delay.tables.sorted_table import SortedTable
-from duolog.delay.tables.table_format import TableFile, files_of
+from duolog.delay.tables.table_format import TableEntry, TableFile, files_of
 from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.cursors import Cursors
@@ -135,22 +135,26 @@ class Context:
         return partial(self.table_copies.copy, [file for table in tables for file in files_of(table.entry)])
 
     def discard(self, tables: Sequence[SortedTable]) -> None:
-        """Remove the files of tables whose manifest was not committed."""
-        self.table_copies.remove([file for table in tables for file in files_of(table.entry)])
-        self.submit(self.tables.discard(tables), log_failure)
+        """Remove the files of new tables that no manifest will name."""
+        for table in tables:
+            table.close()
+        self._remove([table.entry for table in tables])
 
     def commit(self, change: ManifestChange) -> None:
         """Commit a manifest. Old files are removed once it is durable. If it raises StoreError, nothing has changed."""
         promise = self._commit(change, self.now_ms)
-        files = self.tables.retired_files()
-        if removal := self.tables.removal():
+        retired = self.tables.take_retired()
 
-            def remove(error: StoreError | None) -> None:
-                if error is None:
-                    self.submit(removal, log_failure)
-                    self.table_copies.remove(files)
+        def remove(error: StoreError | None) -> None:
+            if error is None:
+                self._remove(retired)
 
+        if retired:
             self.store.when(Promise(promise.end, self.store.options.level_max), remove)
+
+    def _remove(self, entries: Sequence[TableEntry]) -> None:
+        self.table_copies.remove([file for entry in entries for file in files_of(entry)])
+        self.submit(partial(self.tables.remove, entries), log_failure)
 
     def failed(self, what: str, error: Exception) -> None:
         """Log a failure of the disk, and let no job begin for RETRY_MS."""

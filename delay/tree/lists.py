@@ -11,7 +11,6 @@ from operator import add, sub
 from typing import TypeVar
 
 from duolog.delay.rows import Timer, TimerKey
-from duolog.delay.tables.sorted_table import RowRef
 from duolog.delay.tables.table_format import row_of
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.jobs import Context
@@ -64,9 +63,9 @@ class PendingLists:
             counts = [*counts_of(topic)]
             for each in hidden if topic is None else ():
                 counts = [*map(sub, counts, counts_of(each))]
-            for ref in _without_tombstone(tables, sorted(deleted)):
+            for ref in tables.refs(sorted(deleted)):
                 is_counted = ref.topic not in hidden if topic is None else ref.topic == topic
-                if is_counted and edges_ms[0] <= ref.key[0] < edges_ms[-1]:
+                if is_counted and not ref.is_deleted and edges_ms[0] <= ref.key[0] < edges_ms[-1]:
                     counts[bisect_right(edges_ms, ref.key[0]) - 1] -= 1
             return counts
 
@@ -89,9 +88,3 @@ class PendingLists:
             done(as_store_error(found) if isinstance(found, StoreError | OSError) else found)
 
         self._context.read(lambda view: read(view, deleted), take)
-
-
-def _without_tombstone(view: TablesView, keys: Sequence[TimerKey]) -> Iterator[RowRef]:
-    """Yield a RowRef for each of these ascending keys whose timer is in a table and has no tombstone."""
-    for table in view.tables:
-        yield from (ref for ref in table.refs(keys) if not table.is_deleted(ref.ordinal))

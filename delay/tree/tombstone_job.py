@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from duolog.delay.rows import TimerKey
-from duolog.delay.tables.sorted_table import RowRef, SortedTable
+from duolog.delay.tables.sorted_table import RowRef
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tables.tombstones import TombstoneWrite
 from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
@@ -19,7 +19,7 @@ class _Marks(NamedTuple):
     """What makes the tables have the deletions that only the log has."""
 
     starts: dict[int, int]  # For each table number, the ordinal below which all timers are deleted.
-    tombstones: list[tuple[SortedTable, RowRef]]
+    tombstones: list[RowRef]
 
 
 class TombstoneJob(BackgroundJob):
@@ -56,30 +56,27 @@ class TombstoneJob(BackgroundJob):
     def _run(self) -> Steps[None]:
         context, tables = self._context, self._context.tables
         counted_to, low = context.store.next_position, context.cursors.low(context.deletions.by_topic)
-        marks: _Marks = yield partial(
-            context.read, partial(_find_marks, context.deletions.keys(), low, tables.compacting)
-        )
+        marks: _Marks = yield partial(context.read, partial(_find_marks, context.deletions.keys(), low))
         tombstones = marks.tombstones
         while tombstones:
             yield None
             for _ in range(min(MARKED_IN_SLICE, len(tombstones))):
-                table, ref = tombstones.pop()
-                if not tables.has(table):  # The table was compacted meanwhile, so the job begins again.
+                ref = tombstones.pop()
+                if not tables.has(ref.table):  # The table was compacted meanwhile, so the job begins again.
                     return
-                tables.delete(table, ref)
-        manifest, logged = tables.manifest, b""
+                tables.delete(ref)
+        writes, logged = list[TombstoneWrite](), b""
         if context.table_copies.is_write_once:
             logged = tables.unlogged_tombstones()
         else:
             writes = tables.tombstone_writes()
             yield from context.in_worker(partial(_run_all, writes))
-            manifest = tables.with_tombstones(writes)
-        manifest = tables.with_starts(marks.starts, manifest)
+        manifest = tables.with_deletions(marks.starts, writes)
         context.commit(ManifestChange(manifest, counted_to=counted_to, tombstones=logged))
         context.wake()  # A cursor may wait, because no cursor reads while tombstones are written.
 
 
-def _find_marks(keys: list[TimerKey], low: TimerKey, compacting: frozenset[int], view: TablesView) -> _Marks:
+def _find_marks(keys: list[TimerKey], low: TimerKey, view: TablesView) -> _Marks:
     """Find the deleted timers in the tables; called in a worker.
 
     Timers below a table's new `start` need no tombstones, except in a table that is being compacted.
@@ -88,9 +85,9 @@ def _find_marks(keys: list[TimerKey], low: TimerKey, compacting: frozenset[int],
     above = [key for key in keys if key >= low]
     starts = view.lower(low)
     tombstones = [
-        (table, ref)
+        ref
         for table in view.tables
-        for ref in table.refs(keys if table.entry.number in compacting else above)
+        for ref in table.refs(above if table.deleted_meanwhile is None else keys)
     ]  # fmt: skip
     return _Marks(starts, tombstones)
 

@@ -91,9 +91,8 @@ class TimerTree:
         tables.open(first_number, may_lose=may_lose)
         keys = sorted(self.deletions.keys())
         view = tables.view()
-        for table in view.tables:
-            for ref in table.refs(keys):
-                tables.delete(table, ref)
+        for ref in view.refs(keys):
+            tables.delete(ref)
         view.close()
 
     def open(self, store: TreeStore) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from duolog.bridge.cluster.stream_tables import StreamTables
 from duolog.delay.tables.logged_tombstones import LoggedTombstones
-from duolog.delay.tables.table_format import TableFile
+from duolog.delay.tables.table_format import TableEntry, TableFile, files_of
 from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
 from duolog.store.shared.replica import Replica
 from duolog.store.shared.segments import orphans
@@ -56,18 +56,18 @@ def table_deleted_before_a_manifest_without_it_counts() -> list[Replacement]:
     right = Context.commit
 
     def commit(self: Context, change: ManifestChange) -> None:
-        retired = self.tables.retired_files
+        retired = self.tables.take_retired
 
-        def forget() -> list[TableFile]:
-            files = retired()
-            self.table_copies.remove(files)
-            return files
+        def forget() -> list[TableEntry]:
+            entries = retired()
+            self.table_copies.remove([file for entry in entries for file in files_of(entry)])
+            return entries
 
-        self.tables.retired_files = forget  # type: ignore[method-assign]
+        self.tables.take_retired = forget  # type: ignore[method-assign]
         try:
             right(self, change)
         finally:
-            del self.tables.retired_files
+            del self.tables.take_retired
 
     return [(Context, "commit", commit)]
 

@@ -25,7 +25,7 @@ from typing import Final
 from duolog.bridge.cluster import membership
 from duolog.bridge.config import DelayOptions, GroupsOptions, Options, StoreSection, TxnOptions
 from duolog.bridge.config.storage import SharedSection
-from duolog.delay.tables import tables
+from duolog.delay.tables import compaction
 from duolog.delay.tree import tombstone_job
 from duolog.store.shared.files import named_files
 from duolog.store.shared.options import SharedOptions
@@ -48,7 +48,7 @@ OPTIONS = Options(
     delay=DelayOptions(near_ms=1_000),  # There is a table for what was sent in each second.
 )
 SMALL: Final[list[Replacement]] = [
-    (tables, "COMPACTION_WIDTH", 3),
+    (compaction, "COMPACTION_WIDTH", 3),
     (named_files, "PIECE_BYTES", 2_000),
     (tombstone_job, "TOMBSTONES_MS", 1_000),
     (

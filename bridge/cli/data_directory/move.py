@@ -78,7 +78,7 @@ def _to_store(data: Path, url: str, objects: "RemoteObjects") -> int:
 def _verified(files: "RealFiles") -> "LocalLog":
     """Verify a log, and that a stream can have it. Raises Refused and OSError."""
     from duolog.bridge.cli.data_directory.tables import ManifestReader
-    from duolog.delay.tables.table_check import check_files
+    from duolog.delay.tables.table_files import check_files
     from duolog.store.errors import Corruption
     from duolog.store.recovery.damage import Verification
     from duolog.store.shared.moving.to_store import LocalLog

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duolog.delay.tables.table_check import check_files
+from duolog.delay.tables.table_files import check_files
 from duolog.delay.tables.table_format import TableEntry, first_number, table_path
 from duolog.delay.tables.tables import Tables
 from duolog.delay.tables.tombstones import TombstoneWrite, tombstones_path

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog.delay.rows import ENTITIES_MAX, TimerKey
+from duolog.delay.tables.compaction import COMPACTION_WIDTH, TableCompaction, tables_to_compact
 from duolog.delay.tables.sorted_table import Found, SortedTable
 from duolog.delay.tables.table_format import FOOTER_SIZE, TableTimer, table_path
 from duolog.delay.tables.table_writer import TableWriter
-from duolog.delay.tables.tables import COMPACTION_WIDTH, TableManifest, Tables
+from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, TombstoneWrite, tombstones_path
 from duolog.store.errors import Corruption
@@ -45,7 +46,7 @@ def write(disk: CrashDisk, number: int, timers: Iterable[TableTimer]) -> SortedT
 
 
 def delete(tables: Tables, found: Found) -> None:
-    tables.delete(found.table, found.ref)
+    tables.delete(found.ref)
 
 
 def timer(due_ms: int, address: int, topic: int = 1, name: bytes = b"", size: int = 20) -> TableTimer:
@@ -116,15 +117,13 @@ def test_a_finished_start_counts_no_more_and_a_finished_bucket_goes() -> None:
     late = [one._replace(address=one.address + 100) for one in late]
     tables.switch(tables.added([write(disk, 1, early), write(disk, 2, late)]))
     view = tables.view()
-    tables.switch(tables.with_starts(view.lower((8, 0))))
+    tables.switch(tables.with_deletions(view.lower((8, 0))))
     assert [entry.number for entry in tables.manifest] == [2]
     assert count(tables.view(), (0, 0), 1 << 40) == 7
     found = find(view, late[0].key)
     assert found is not None
     assert found.is_deleted
-    removal = tables.removal()
-    assert removal is not None
-    removal()
+    tables.remove(tables.take_retired())
     assert list(view.scan((0, 0), 8)) == sorted([*early, *late[:0]]), "a view keeps what it began with"
     view.close()
     assert disk.paths() == [table_path(2)]
@@ -135,24 +134,26 @@ def test_buckets_of_one_size_are_merged_and_what_is_half_dead_is_written_anew() 
     tables = Tables(disk)
     tables.open()
     for number in range(COMPACTION_WIDTH):
-        assert tables.compaction_wanted() == []
+        assert tables_to_compact(tables.current) == []
         writer = tables.new_writer()()
         for one in sorted(timer(ms, ms * 10 + number) for ms in range(4)):
             writer.add(one)
         tables.switch(tables.added([writer.finish()]))
-    tables.compact(tables.compaction_wanted()).run()
-    tables.switch(tables.compacted())
+    compaction = TableCompaction(tables.view(tables_to_compact(tables.current)), tables.new_writer)
+    compaction.run()
+    tables.switch(tables.added(compaction.outputs, compaction.inputs))
+    compaction.end()
     assert [entry.count for entry in tables.manifest] == [4 * COMPACTION_WIDTH]
     view = tables.view()
     for one in list(view.scan((0, 0), 2)):
         found = find(view, one.key)
         assert found is not None
         delete(tables, found)
-    assert tables.compaction_wanted() == []
+    assert tables_to_compact(tables.current) == []
     found = find(view, (2, 20))
     assert found is not None
     delete(tables, found)
-    assert [table.entry for table in tables.compaction_wanted()] == list(tables.manifest)
+    assert [table.entry for table in tables_to_compact(tables.current)] == list(tables.manifest)
 
 
 # -- Damage
@@ -279,7 +280,7 @@ def test_a_missing_bucket_or_tombstones_cost_what_they_held_and_the_next_manifes
         delete(tables, found)
         for each in (flushes := tables.tombstone_writes()):
             each.run()
-        tables.switch(tables.with_tombstones(flushes))
+        tables.switch(tables.with_deletions({}, flushes))
         again = Tables(disk)
         again.switch(tables.manifest)
         again.open()
@@ -364,7 +365,7 @@ class History:
         for flush in flushes:
             flush.run()
         self.uncounted -= counted
-        self.commit(self.tables.with_tombstones(flushes))
+        self.commit(self.tables.with_deletions({}, flushes))
 
     def finish(self) -> None:
         self.horizon_ms += self.random.randrange(30)
@@ -372,7 +373,7 @@ class History:
         starts = view.lower((self.horizon_ms, 0))
         view.close()
         self.pending = {key: one for key, one in self.pending.items() if key >= (self.horizon_ms, 0)}
-        self.commit(self.tables.with_starts(starts))
+        self.commit(self.tables.with_deletions(starts))
 
     def merge(self) -> None:
         view = self.tables.view()
@@ -380,21 +381,21 @@ class History:
         view.close()
         if not inputs:
             return
-        merge = self.tables.compact(inputs)
+        merge = TableCompaction(self.tables.view(inputs), self.tables.new_writer)
         self.cancel()
         merge.run()
         self.cancel()
-        if self.random.random() < 0.5:
-            merge.mark_deleted()
-            assert not merge.unmarked_count
-            self.cancel()
-        self.commit(self.tables.compacted())
+        # The log keeps what was deleted meanwhile, because the results have no tombstones for that.
+        self.uncounted.update(merge.deleted_meanwhile)
+        self.commit(self.tables.added(merge.outputs, merge.inputs), merge.deleted_meanwhile)
+        merge.end()
 
-    def commit(self, manifest: TableManifest) -> None:
+    def commit(self, manifest: TableManifest, deleted: Iterable[TimerKey] = ()) -> None:
         self.tables.switch(manifest)
+        for key in deleted:
+            self.delete_in_tables(key)
         self.committed = Committed(manifest, self.pending | {})
-        if removal := self.tables.removal():
-            removal()
+        self.tables.remove(self.tables.take_retired())
         self.check(self.tables)
 
     def restart(self) -> None:

@@ -8,7 +8,6 @@ import pytest
 from duolog.delay.tables.compaction import TableCompaction
 from duolog.delay.tables.table_format import table_path
 from duolog.delay.tree.lookups import TooManyNamed
-from duolog.store.errors import StoreError
 from duolog.store.workers import Inline
 from tests.kit.disk import CrashDisk
 from tests.unit.bridge.batches import batch
@@ -148,35 +147,26 @@ class LongMerges(Inline):
 
     def __init__(self) -> None:
         super().__init__()
+        self.merges: list[TableCompaction] = []
         self.ended: list[Callable[[], None]] = []
-        self.unmarked_counts: list[int] = []
-        self.is_full = False
 
     def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        what, merge = getattr(run, "__name__", ""), getattr(run, "__self__", None)
-        if isinstance(merge, TableCompaction) and what == "run":
+        merge = getattr(run, "__self__", None)
+        if isinstance(merge, TableCompaction):
             merge.run()
+            self.merges.append(merge)
             self.ended.append(lambda: done(None))
             return
-        if isinstance(merge, TableCompaction):
-            self.unmarked_counts.append(merge.unmarked_count)
-            if self.is_full:
-                done(StoreError("too much waits"))
-                return
         super().submit(run, done)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_full", [False, True])
-def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_the_loop(
-    monkeypatch: pytest.MonkeyPatch, is_full: bool
-) -> None:
-    monkeypatch.setattr("duolog.delay.tables.tables.COMPACTION_WIDTH", 1_000)
+def test_what_died_in_a_long_merge_is_dead_in_its_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duolog.delay.tables.compaction.COMPACTION_WIDTH", 1_000)
     monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MIN", 64)
     bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
-    monkeypatch.setattr("duolog.delay.tables.tables.COMPACTION_WIDTH", 2)
+    monkeypatch.setattr("duolog.delay.tables.compaction.COMPACTION_WIDTH", 2)
     workers = bench.tree.context.executor = LongMerges()
-    workers.is_full = is_full
     bench.turn(NEAR_MS)
     assert workers.ended
     bench.core.clock.pass_ms(105 * NEAR_MS)
@@ -187,8 +177,7 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results_without_much_work_of_t
     assert delivered > 256
     for ended in workers.ended:
         ended()
-    assert workers.unmarked_counts
-    assert min(workers.unmarked_counts) > 256
+    assert min(len(merge.deleted_meanwhile) for merge in workers.merges) > 256
     bench.core.settle()
     files = {path for path in bench.core.disk.paths() if path.endswith(".table")}
     assert files == {table_path(entry.number) for entry in bench.tree.context.tables.manifest}
