@@ -23,10 +23,11 @@ from duolog.delay.memtable.sweep import Sweep
 from duolog.delay.pending import PendingTimers
 from duolog.delay.quota_entities import QuotaEntities
 from duolog.delay.rows import KEY, NAME_SIZE, TOPIC_SHIFT, Timer, TimerId, TimerKey, entity_of, marks_of
-from duolog.delay.tree.jobs import CommitManifest, TreeStore
+from duolog.delay.tree.jobs import CommitManifest
 from duolog.delay.tree.tree import TimerTree
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
+from duolog.store.store import Store
 
 IN_MEMORY_MAX: Final = 4_000_000  # Timers in the memtable, of 32 bytes each.
 WAITING_MAX: Final = 1_000_000  # Timers in the memtable that wait for a flush.
@@ -65,7 +66,7 @@ class Timers:
         self.pending.begin(now_ms)
         self.tree.begin(files)
 
-    def open(self, store: TreeStore) -> None:
+    def open(self, store: Store) -> None:
         """Open the sorted tables that the recovered log names. Blocks; raises Corruption and OSError."""
         self.tree.open(store)
         for topic in [*self.pending.memtable.counts.by_topic]:

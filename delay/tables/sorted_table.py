@@ -67,10 +67,6 @@ class Found(NamedTuple):
     timer: TableTimer
 
     @property
-    def ref(self) -> RowRef:
-        return RowRef(self.table, self.ordinal, self.timer.key, self.timer.topic)
-
-    @property
     def is_deleted(self) -> bool:
         """Whether the timer is deleted now. The loop must check this again before it uses what a worker has found."""
         return self.table.is_deleted(self.ordinal)

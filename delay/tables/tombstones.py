@@ -78,7 +78,7 @@ class Tombstones:
             self.unwritten.append((ordinal, topic))
 
     def restore(self, rows: Iterable[Row]) -> None:
-        """Add tombstones that the log has, so that no file needs them."""
+        """Add tombstones that the log or the file has."""
         found: dict[int, list[int]] = {}
         for ordinal, topic in rows:
             if self._flags is None:
@@ -94,16 +94,11 @@ class Tombstones:
 
     def load(self, data: bytes) -> int:
         """Read the tombstones from the file's bytes up to the first damaged batch; return the size of what was read."""
-        at = 0
-        by_topic: dict[int, list[int]] = {}
-        self._flags = bytearray(self._count)
+        at, batches = 0, list[bytes]()
         while at < len(data) and (found := self._read_batch(data, at)) is not None:
             rows, at = found
-            for ordinal, topic in ROW.iter_unpack(rows):
-                self._flags[ordinal] = 1
-                by_topic.setdefault(topic, []).append(ordinal)
-        self._by_topic = {topic: array("I", sorted(ordinals)) for topic, ordinals in by_topic.items()}
-        self.total = sum(map(len, self._by_topic.values()))
+            batches.append(rows)
+        self.restore(ROW.iter_unpack(b"".join(batches)))
         return at
 
     def _read_batch(self, data: bytes, at: int) -> tuple[bytes, int] | None:

@@ -14,9 +14,7 @@ from duolog.delay.tree.cursors import Cursors
 from duolog.delay.tree.deletions import Deletions
 from duolog.store.entry import Promise
 from duolog.store.errors import StoreError
-from duolog.store.log.entry_reader import EntryReader
-from duolog.store.options import StoreOptions
-from duolog.store.promises import Done
+from duolog.store.store import Store
 from duolog.store.workers import Executor, Failure, Inline
 
 RETRY_MS: Final = 1_000  # The time without new jobs after a failure of the disk.
@@ -26,21 +24,6 @@ Wait = Callable[[Callable[[Any], None]], None]  # Begins something, and calls it
 Steps = Generator[Wait | None, Any, T]  # What a run of a BackgroundJob consists of.
 
 log = logging.getLogger("delay")
-
-
-class TreeStore(Protocol):
-    """The members of the store that the jobs use."""
-
-    options: StoreOptions
-    reader: EntryReader
-
-    @property
-    def epoch(self) -> int: ...
-
-    @property
-    def next_position(self) -> int: ...
-
-    def when(self, promise: Promise, done: Done) -> None: ...
 
 
 class TableCopies(Protocol):
@@ -86,7 +69,7 @@ class Context:
     """The parts of the tree, the time of the last `TimerTree.run`, and the workers. It is used in the loop only."""
 
     tables: Tables
-    store: TreeStore
+    store: Store
 
     def __init__(self, pending: PendingTimers, commit: CommitManifest) -> None:
         self.executor: Executor = Inline()

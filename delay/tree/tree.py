@@ -36,12 +36,13 @@ from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tree.compaction_job import CompactionJob
 from duolog.delay.tree.cursors import Read
 from duolog.delay.tree.flush_job import FlushJob
-from duolog.delay.tree.jobs import CommitManifest, Context, ManifestChange, TreeStore
+from duolog.delay.tree.jobs import CommitManifest, Context, ManifestChange
 from duolog.delay.tree.lists import PendingLists
 from duolog.delay.tree.lookups import Lookups
 from duolog.delay.tree.tombstone_job import TombstoneJob
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
+from duolog.store.store import Store
 from duolog.store.workers import Failure
 
 CHECK_INTERVAL_MS: Final = 1_000  # Between two checks whether a job is necessary.
@@ -95,7 +96,7 @@ class TimerTree:
             tables.delete(ref)
         view.close()
 
-    def open(self, store: TreeStore) -> None:
+    def open(self, store: Store) -> None:
         """Open the tables that the log names, unless `read_tables` has done so. Blocks; raises OSError."""
         context, tables = self.context, self.context.tables
         context.store = store

@@ -71,25 +71,26 @@ class DelayRecords:
 
     def __init__(self, state_log: StateLog, timers: Timers) -> None:
         self._timers = timers
-        state_log.own(TimersDelivered, self._replay_delivered)
-        state_log.own(TimersCancelled, self._replay_cancelled)
-        state_log.own(TimersCredited, self._replay_credited)
-        state_log.own(QuotaEntityKnown, self._replay_entity)
-        state_log.own(TimerMoved, self._replay_moved)
-        state_log.own(DelayPaused, self._replay_paused)
-        state_log.own(TimersPending, self._replay_pending)
-        state_log.own(TimersCancelledBefore, self._replay_cancelled_before)
-        state_log.own(TimerNames, self._replay_names)
-        state_log.own(TimersHeld, self._replay_held)
-        state_log.own(TopicDeleted, self._replay_topic_deleted)
-        state_log.own(TimerTablesChanged, self._replay_manifest)
-        state_log.own(TableTombstones, self._replay_tombstones)
-        state_log.own(TableTimersDeleted, self._replay_deleted)
+        own, pending, tree = state_log.own, timers.pending, timers.tree
+        own(TimersDelivered, lambda record, slot: timers.delivered(record.topic, record.ids, slot.position))
+        own(TimersCancelled, lambda record, slot: timers.cancelled(record.ids, record.at_ms, slot.position))
+        own(TimersCredited, self._replay_credited)
+        own(QuotaEntityKnown, self._replay_entity)
+        own(TimerMoved, self._replay_moved)
+        own(DelayPaused, self._replay_paused)
+        own(TopicDeleted, lambda record, slot: timers.topic_deleted(record.number))
+        own(TimerTablesChanged, self._replay_manifest)
+        own(TableTombstones, lambda record, slot: tree.replay_tombstones(record.rows))
+        own(TimersPending, lambda record, slot: pending.memtable.restore(record.rows))
+        own(TimersCancelledBefore, lambda record, slot: timers.cancelled_ids.restore(record.rows))
+        own(TimerNames, lambda record, slot: pending.names.restore(record.rows))
+        own(TimersHeld, lambda record, slot: timers.held.restore(record.producer_id, record.rows))
+        own(TableTimersDeleted, lambda record, slot: tree.deletions.restore(record.keys, slot.position))
         state_log.on_extra(entry_extra.PENDING_KIND, self._replay_stored)
         state_log.on_extra(entry_extra.STORED_AGAIN_KIND, self._replay_stored_again)
         state_log.on_sliced_snapshot(self._snapshot)
 
-    # -- Single messages
+    # -- Messages
 
     def _replay_stored(self, slot: EntrySlot, form: int, size: int, extra: bytes) -> None:
         queue_key, due_ms, hashed, entity = entry_extra.decode_pending(extra)
@@ -97,12 +98,6 @@ class DelayRecords:
 
     def _replay_stored_again(self, slot: EntrySlot, form: int, size: int, extra: bytes) -> None:
         self._timers.stored_again(slot.position, size, form, entry_extra.decode_stored_again(extra))
-
-    def _replay_delivered(self, record: TimersDelivered, slot: EntrySlot) -> None:
-        self._timers.delivered(record.topic, record.ids, slot.position)
-
-    def _replay_cancelled(self, record: TimersCancelled, slot: EntrySlot) -> None:
-        self._timers.cancelled(record.ids, record.at_ms, slot.position)
 
     def _replay_moved(self, record: TimerMoved, slot: EntrySlot) -> None:
         timer_id = (record.given_ms, record.address)
@@ -131,32 +126,11 @@ class DelayRecords:
         else:
             self._timers.tree.resume(record.topic)
 
-    def _replay_topic_deleted(self, record: TopicDeleted, slot: EntrySlot) -> None:
-        self._timers.topic_deleted(record.number)
-
     def _replay_manifest(self, record: TimerTablesChanged, slot: EntrySlot) -> None:
         change = ManifestChange(manifest_of(record.manifest), record.flushed, record.deleted, record.counted_to)
         self._timers.tree.replay_manifest(change, slot.position)
 
-    def _replay_tombstones(self, record: TableTombstones, slot: EntrySlot) -> None:
-        self._timers.tree.replay_tombstones(record.rows)
-
     # -- Snapshots
-
-    def _replay_pending(self, record: TimersPending, slot: EntrySlot) -> None:
-        self._timers.pending.memtable.restore(record.rows)
-
-    def _replay_names(self, record: TimerNames, slot: EntrySlot) -> None:
-        self._timers.pending.names.restore(record.rows)
-
-    def _replay_cancelled_before(self, record: TimersCancelledBefore, slot: EntrySlot) -> None:
-        self._timers.cancelled_ids.restore(record.rows)
-
-    def _replay_held(self, record: TimersHeld, slot: EntrySlot) -> None:
-        self._timers.held.restore(record.producer_id, record.rows)
-
-    def _replay_deleted(self, record: TableTimersDeleted, slot: EntrySlot) -> None:
-        self._timers.tree.deletions.restore(record.keys, slot.position)
 
     def _snapshot(self) -> Iterable[Record]:
         """Return the state of this moment; rows of timers and names are copied as they are read."""

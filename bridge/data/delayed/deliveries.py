@@ -24,13 +24,13 @@ from duolog.bridge.records.timers import TimersCancelled, TimersDelivered
 from duolog.bridge.state.topics import Topics
 from duolog.delay.rows import Timer
 from duolog.delay.timers import Timers
-from duolog.delay.tree.jobs import TreeStore
 from duolog.delay.turns import Turn
 from duolog.store.entry import Buffer, EntryLocation, Stored, new_tuple
 from duolog.store.errors import EntryTooLarge, StoreError
 from duolog.store.index.queue import Queue
 from duolog.store.log.cold_read import ColdEntries
 from duolog.store.state_log import StateLog
+from duolog.store.store import Store
 from duolog.store.unit import FrameRun
 
 DELIVERED_IN_SLICE: Final = 256
@@ -69,7 +69,7 @@ class Deliveries:
         self._run_ms = 0  # The time of the last `run`.
         self._delivered_ms = 0  # The time of the last delivery.
 
-    def attach(self, store: TreeStore, frames: DeliveryFrames) -> None:
+    def attach(self, store: Store, frames: DeliveryFrames) -> None:
         self._store, self._frames = store, frames
 
     def next_deadline_ms(self) -> int | None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from duolog.delay.rows import ENTITIES_MAX, TimerKey
 from duolog.delay.tables.compaction import COMPACTION_WIDTH, TableCompaction, tables_to_compact
-from duolog.delay.tables.sorted_table import Found, SortedTable
+from duolog.delay.tables.sorted_table import Found, RowRef, SortedTable
 from duolog.delay.tables.table_format import FOOTER_SIZE, TableTimer, table_path
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables import TableManifest, Tables
@@ -46,7 +46,7 @@ def write(disk: CrashDisk, number: int, timers: Iterable[TableTimer]) -> SortedT
 
 
 def delete(tables: Tables, found: Found) -> None:
-    tables.delete(found.ref)
+    tables.delete(RowRef(found.table, found.ordinal, found.timer.key, found.timer.topic))
 
 
 def timer(due_ms: int, address: int, topic: int = 1, name: bytes = b"", size: int = 20) -> TableTimer:
