@@ -18,13 +18,13 @@ from typing import Final
 from duolog.store.entry import Buffer
 from duolog.store.errors import StoreError
 from duolog.store.files import Files, NotOnDisk, read_whole, write_new
-from duolog.store.log.segment import LOG_DIRECTORY, REMOTE_SUFFIX
+from duolog.store.log.segment import LOG_DIRECTORY, REMOTE_SUFFIX, Segment
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.cache.range_cache import RangeCache
 from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment, decode_drop_marker, encode_drop_marker
+from duolog.store.shared.cache.windows import WINDOW_MIN
 
 NEW_SUFFIX: Final = ".new"  # The suffix of a drop marker while it is written.
-AHEAD: Final = 3  # Chunks that are read ahead for a reader that goes on from one chunk to the next.
 
 
 class CachedFiles:
@@ -122,6 +122,9 @@ class CachedFiles:
             found = self.cache.read(chunk, size_here, at_here)
             if found is None:
                 raise NotOnDisk(self._range(segment, at, size))
+            window = self.cache.next_window(chunk)
+            if window:
+                self.cache.ask_ahead(self._after(segment, chunk, window), window)
             return found
 
         return segment.read(at, size, read)
@@ -130,7 +133,16 @@ class CachedFiles:
         chunks = segment.between(segment.start + at, min(segment.start + at + size, segment.end))
         before = segment.before(chunks[0])
         is_sequential = before is None or before in self.cache
-        return _Range(self.cache, chunks, segment.after(chunks[-1], AHEAD) if is_sequential else ())
+        return _Range(self.cache, chunks, self._after(segment, chunks[-1], WINDOW_MIN) if is_sequential else ())
+
+    def _after(self, segment: RemoteSegment, chunk: RemoteChunk, count: int) -> Sequence[RemoteChunk]:
+        """Return the next chunks, in dropped segments, after one of a segment."""
+        found = [*segment.after(chunk, count)]
+        following = self._remote.get(Segment(segment.end).path)
+        while following is not None and len(found) < count:
+            found += following.chunks[: count - len(found)]
+            following = self._remote.get(Segment(following.end).path)
+        return found
 
     def read_cached(self, file: int, size: int, at: int) -> Buffer | None:
         return self._files.read_cached(file, size, at) if file >= 0 else None
@@ -213,7 +225,8 @@ class _Range:
 
     def fetch(self, done: Callable[[StoreError | OSError | None], None]) -> None:
         self._cache.want(self._chunks)
-        self._cache.fetch(self._chunks, self._ahead, done)
+        self._cache.fetch(self._chunks, done)
+        self._cache.ask_ahead(self._ahead, WINDOW_MIN)
 
     def release(self) -> None:
         self._cache.release(self._chunks)

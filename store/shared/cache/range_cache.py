@@ -1,8 +1,9 @@
 """The class RangeCache: chunks of dropped segments that were read back from the object store, as files in `cache/`.
 
-    loop's thread     fetch     requests chunks, at most REQUESTS_AT_ONCE at a time, and calls back
-    any thread        read      returns bytes of a chunk that is on the disk
-    any thread        fetched   returns bytes of a chunk; waits for the store if it is not on the disk
+    loop's thread     fetch       requests chunks, at most REQUESTS_AT_ONCE at a time, and calls back
+    any thread        read        returns bytes of a chunk that is on the disk
+    any thread        fetched     returns bytes of a chunk; waits for the store if it is not on the disk
+    any thread        ask_ahead   requests chunks for a reader that will come to them
 
 Each chunk is checked against its CRC after the download. While the chunks on the disk exceed `bytes_max`, the least
 recently read one is removed. A chunk that a read waits for is not removed before that read.
@@ -23,10 +24,12 @@ from duolog.store.files import Files
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.cache.chunk_requests import in_time, request_chunk, wait_for_chunk
 from duolog.store.shared.cache.remote_segment import RemoteChunk
+from duolog.store.shared.cache.windows import SLOW_MS, Windows
 
 CACHE_DIRECTORY: Final = "cache"
-REQUESTS_AT_ONCE: Final = 8  # Concurrent requests for chunks, for reads in the loop and for chunks that are read ahead.
-AHEAD_CHUNKS_MIN: Final = 8  # With room for fewer chunks, chunks read ahead would be removed before they are read.
+# Concurrent requests for chunks, for reads in the loop and for chunks that are read ahead. A chunk has 2 MiB, so 48 MiB
+# of them are in memory at most.
+REQUESTS_AT_ONCE: Final = 24
 WAITING_MAX: Final = 1024  # The chunks that are requested or that reads wait for; further reads are refused.
 
 log = logging.getLogger("store")
@@ -44,12 +47,14 @@ class RangeCache:
         self.hits = self.misses = 0  # Metrics: reads of chunks that were on the disk, and of others.
         self._files, self._objects = files, objects
         self._writing = Lock()  # Held by a thread that writes and removes files; the loop's thread never takes it.
-        # Protects the counts above and the two tables below, which several threads change. No holder waits for I/O.
+        # Protects the counts above and the three tables below, which several threads change. No holder waits for I/O.
         self._lock = Lock()
         # The size of each chunk by its start, the least recently read first.
         self._sizes: OrderedDict[int, int] = OrderedDict()
         self._wanted: Counter[int] = Counter()  # The number of reads that wait for a chunk, by its start.
+        self._windows = Windows(bytes_max)
         self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None  # Set by the first fetch, until the end.
         self._slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
         for name in files.list(CACHE_DIRECTORY):
             files.remove(f"{CACHE_DIRECTORY}/{name}")
@@ -85,6 +90,7 @@ class RangeCache:
         """Note that a chunk has no file: another thread or another program has removed it."""
         with self._lock:
             self.total_bytes -= self._sizes.pop(start, 0)
+            self._windows.forget(start)
 
     def fetched(self, chunk: RemoteChunk, size: int, at: int) -> bytes:
         """Return bytes of a chunk, which is requested if it is not on the disk. Blocks; raises StoreError, OSError."""
@@ -114,21 +120,39 @@ class RangeCache:
                 if self._wanted[each.start] <= 0:
                     del self._wanted[each.start]
 
-    def fetch(self, chunks: Sequence[RemoteChunk], ahead: Sequence[RemoteChunk], done: FetchDone) -> None:
+    def fetch(self, chunks: Sequence[RemoteChunk], done: FetchDone) -> None:
         """Read chunks back, and call `done` once all of them are on the disk, or with the first error.
 
-        Those of `ahead` are asked for, too, if no other read would wait for that. Must be called in the loop's thread.
+        Must be called in the loop's thread.
         """
+        self._loop = asyncio.get_running_loop()
         if len(self._under_way) + len(chunks) > WAITING_MAX:
             refusal = StoreError(f"{WAITING_MAX} reads wait for the object store already")
-            asyncio.get_running_loop().call_soon(done, refusal)
+            self._loop.call_soon(done, refusal)
             return
         tasks = [self._begin(each) for each in chunks if each not in self]
-        has_room = bool(chunks) and self.bytes_max >= AHEAD_CHUNKS_MIN * chunks[0].size
-        for each in ahead if has_room else ():
-            if each not in self and len(self._under_way) < REQUESTS_AT_ONCE:
-                self._begin(each)
         asyncio.create_task(_all_of(tasks)).add_done_callback(lambda task: _report(task, done))
+
+    def next_window(self, chunk: RemoteChunk) -> int:
+        """Return how many chunks to ask for when a reader has come to one that was read ahead; 0 if it was not."""
+        with self._lock:
+            return self._windows.next_window(chunk.start)
+
+    def ask_ahead(self, chunks: Sequence[RemoteChunk], window: int) -> None:
+        """Ask for chunks in which no read waits, as far as no other read would wait for that."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_ahead, chunks, window)
+
+    def _begin_ahead(self, chunks: Sequence[RemoteChunk], window: int) -> None:
+        for each in chunks:
+            if len(self._under_way) >= REQUESTS_AT_ONCE or self._loop is None:
+                return
+            if each not in self and each.start not in self._under_way:
+                with self._lock:
+                    if not self._windows.has_room(each.size):
+                        return
+                    self._windows.note(each.start, window)
+                self._begin(each)
 
     def _begin(self, chunk: RemoteChunk) -> "asyncio.Task[None]":
         task = self._under_way.get(chunk.start)
@@ -139,14 +163,25 @@ class RangeCache:
 
     def _ended(self, chunk: RemoteChunk, task: "asyncio.Task[None]") -> None:
         del self._under_way[chunk.start]
+        with self._lock:
+            self._windows.note_end(chunk.start)
+            if chunk.start not in self._sizes:
+                self._windows.forget(chunk.start)
         if not task.cancelled():
             task.exception()  # A read that waits for the chunk reports the error.
 
+    def _note_late(self, chunk: RemoteChunk) -> None:
+        with self._lock:
+            if chunk.start in self._under_way:
+                self._windows.note_late(chunk.start)
+
     async def _fetch_one(self, chunk: RemoteChunk) -> None:
+        late = asyncio.get_running_loop().call_later(SLOW_MS / 1000, self._note_late, chunk)
         # The time includes the wait for the semaphore, so that all reads end together if the store does not answer.
         async with in_time(chunk) as limit, self._slots:
             data = await request_chunk(self._objects, chunk)
             limit.reschedule(None)
+            late.cancel()
             await asyncio.to_thread(
                 self._keep, chunk, data
             )  # Before the semaphore is released, so that few chunks are in memory.
@@ -182,6 +217,7 @@ class RangeCache:
                 break
             if start not in self._wanted and start != newest:
                 self.total_bytes -= self._sizes.pop(start)
+                self._windows.forget(start)
                 removed.append(start)
         return removed
 
@@ -190,7 +226,9 @@ class RangeCache:
         with self._writing:
             with self._lock:
                 removed = [each.start for each in chunks if each.start in self._sizes]
-                self.total_bytes -= sum(self._sizes.pop(start) for start in removed)
+                for start in removed:
+                    self.total_bytes -= self._sizes.pop(start)
+                    self._windows.forget(start)
             self._remove(removed)
 
     def _remove(self, starts: Sequence[int]) -> None:
@@ -200,6 +238,7 @@ class RangeCache:
 
     def stop(self) -> None:
         """End the requests under way. Must be called in the loop's thread."""
+        self._loop = None
         for task in self._under_way.values():
             task.cancel()
 

@@ -206,7 +206,8 @@ def test_start_without_a_checkpoint_builds_its_state_from_the_object_store() -> 
 
 
 def _busy(faults: StoreFaults) -> None:
-    faults.busy, faults.lost_answer = 0.3, 0.02
+    # Two lost answers of 5 s would be the 10 s after which a read ends with an error.
+    faults.busy, faults.lost_answer, faults.timeout_ms = 0.3, 0.02, 1_000
 
 
 def _slow(faults: StoreFaults) -> None:

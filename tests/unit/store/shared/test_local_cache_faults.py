@@ -201,27 +201,6 @@ def test_backup_reads_dropped_segments_and_opens_the_object_store_once(tmp_path:
         verify_log(Sources(plan).copied_files, end)
 
 
-@pytest.mark.parametrize(("room", "asked"), [(8, 4), (7, 1), (0, 1)])
-def test_nothing_is_read_ahead_with_room_for_few_ranges(room: int, asked: int) -> None:
-    world = World(0)
-    chunks = [RemoteChunk(number * 64, 64, crc32c(bytes(64)), 0, 256) for number in range(4)]
-    world.bucket.objects[chunks[0].key] = bytes(256)
-
-    async def main() -> None:
-        cache = RangeCache(CrashDisk(), world.bucket.client("x", fast()), room * 64)
-        outcome: asyncio.Future[StoreError | OSError | None] = asyncio.get_running_loop().create_future()
-        cache.want(chunks[:1])
-        cache.fetch(chunks[:1], chunks[1:], outcome.set_result)
-        assert len(cache._under_way) == asked
-        assert await outcome is None
-        assert cache.read(chunks[0], 64, 0) == bytes(64)
-        cache.release(chunks[:1])
-        while cache._under_way:
-            await asyncio.wait([*cache._under_way.values()])
-
-    run(main(), world.clock)
-
-
 def test_all_reads_that_wait_for_a_store_without_answers_end_within_the_time_of_one() -> None:
     world = World(0)
     count = 10 * REQUESTS_AT_ONCE
@@ -237,7 +216,7 @@ def test_all_reads_that_wait_for_a_store_without_answers_end_within_the_time_of_
             futures = [loop.create_future() for _ in chunks]
             for chunk, future in zip(chunks, futures, strict=True):
                 cache.want([chunk])
-                cache.fetch([chunk], (), future.set_result)
+                cache.fetch([chunk], future.set_result)
             return await asyncio.gather(*futures)
 
         for error in await outcomes():
