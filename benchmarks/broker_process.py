@@ -9,10 +9,15 @@ from benchmarks.stores import answer_of
 from tests.kit.broker import Broker
 
 
+def metric(broker: Broker, name: str) -> float:
+    """Return the sum of a metric over its labels."""
+    lines = answer_of(f"http://{broker.http}/metrics").decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
 def requests(broker: Broker) -> float:
     """Return how many requests to the store a broker has sent."""
-    lines = answer_of(f"http://{broker.http}/metrics").decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("duolog_object_requests_total"))
+    return metric(broker, "duolog_object_requests_total")
 
 
 def anonymous_mb(broker: Broker) -> float:

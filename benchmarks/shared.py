@@ -1,7 +1,7 @@
 """`python -m benchmarks.shared`: what a log in object storage costs, beside the same broker without one.
 
-    python -m benchmarks.shared --quick
-    python -m benchmarks.shared --json shared.json
+    python -m benchmarks.shared --quick     some minutes, with all rows
+    python -m benchmarks.shared --json shared.json --markdown shared.md
 
 The store is `benchmarks/slow_store.py`, whose every answer takes 5, 50 or 200 ms. Where Go is installed, one row has
 versitygw, a real S3 server, with its files on this machine's disk. One run, one table:
@@ -12,6 +12,7 @@ versitygw, a real S3 server, with its files on this machine's disk. One run, one
 - a takeover: from the kill of the owner to the next acknowledged record of a producer that knows both brokers; and in
   virtual time with as many segment objects as 1 GiB and 100 GiB have (`simulated_history.py`);
 - a start on an empty disk, which reads the whole log from the store, and then reading its oldest records;
+- reading records that are in segment objects, and no longer on the disk of the broker (`dropped.py`);
 - memory, and requests of an idle owner and an idle standby.
 
 Clients, brokers and store share the cores of one machine, and other programs change every figure. So the first rows say
@@ -38,10 +39,10 @@ from typing import NamedTuple
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import librdkafka, simulated_history
+from benchmarks import dropped, librdkafka, simulated_history
 from benchmarks.broker_process import anonymous_mb, requests, used_cpu_s, waited_for_cores_s
+from benchmarks.shared_figures import Figure, markdown, table
 from benchmarks.stores import WITHIN_S, alone_mb_s, answer_of, slow_store
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
@@ -53,6 +54,7 @@ FLUSH_INTERVAL_MS = 100  # The default of `shared.flush_interval_ms`.
 BODY_BYTES = 1024
 PARTITIONS = 4
 HOUR_S = 3600
+PRODUCE_MB_S, READ_MB_S = 80, 100  # The goals of a producer, and of readers of the store.
 MB = 1e6
 PIPED_WIDTH = 120
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
@@ -72,28 +74,23 @@ LOG_BYTES = 1 << 30  # At a takeover, and of a start on an empty disk.
 HISTORIES_GIB = (1, 100)  # The sizes of histories, of which only the list of objects exists.
 
 
-class Figure(NamedTuple):
-    """One row of the table. `goal` is in words, and `is_met` is None for a figure without one."""
-
-    what: str
-    value: float
-    unit: str
-    goal: str = ""
-    is_met: bool | None = None
-
-
 def main() -> int:
     asked = _arguments()
     os.environ.update(ENVIRONMENT)
     found: list[Figure] = []
+    loads: list[float] = []
     with tempfile.TemporaryDirectory(prefix="duolog-shared-", ignore_cleanup_errors=True) as folder:
         for figure in run(Path(folder), QUICK if asked.quick else FULL):
-            print(f"... {figure.what}: {figure.value:.4g} {figure.unit}", file=sys.stderr, flush=True)
+            where = f"{figure.store}: " if figure.store else ""
+            print(f"... {where}{figure.what}: {figure.value:.4g} {figure.unit}", file=sys.stderr, flush=True)
             found.append(figure)
+            loads.append(os.getloadavg()[0])
     console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
     console.print(table(found))
     if asked.json:
         asked.json.write_text(json.dumps([each._asdict() for each in found], indent=1))
+    if asked.markdown:
+        asked.markdown.write_text(markdown(found, "--quick" if asked.quick else "full", loads))
     return 0
 
 
@@ -113,6 +110,8 @@ def run(folder: Path, scale: Scale) -> Iterator[Figure]:
                 yield from _tried("versitygw", a_real_store(folder / "versitygw", store.endpoint, scale))
     with slow_store(USUAL_LATENCY_MS) as endpoint:
         yield from _tried("two brokers", two_brokers(folder / "pair", endpoint, scale))
+    with slow_store(LATENCIES_MS[0]) as endpoint:
+        yield from _tried("dropped segments", read_back(folder / "small", endpoint))
     for gib in HISTORIES_GIB:
         done = simulated_history.takeover(gib, USUAL_LATENCY_MS)
         what = f"takeover in virtual time with {done.objects} segment objects, as {gib} GiB have"
@@ -172,8 +171,9 @@ def running(broker: Broker) -> Iterator[Broker]:
         broker.delete()
 
 
-def shared_broker(data: Path, endpoint: str) -> Broker:
-    return Broker(data, {"store.flush": "shared", "shared.url": "s3://bench/log", "shared.endpoint": endpoint})
+def shared_broker(data: Path, endpoint: str, settings: Mapping[str, object] | None = None) -> Broker:
+    shared = {"store.flush": "shared", "shared.url": "s3://bench/log", "shared.endpoint": endpoint}
+    return Broker(data, {**shared, **(settings or {})})
 
 
 def status(broker: Broker) -> dict[str, object]:
@@ -200,13 +200,14 @@ class Load(NamedTuple):
     cpu_s_per_gb: float  # The CPU time of the broker.
     waited_share: float  # The share of the time in which the broker's loop could run but had no core.
 
-    def figures(self, what: str, goal_mb_s: int = 0) -> Iterator[Figure]:
-        if goal_mb_s:
-            yield Figure(what, self.mb_s, "MB/s", f">= {goal_mb_s}", self.mb_s >= goal_mb_s)
+    def figures(self, what: str, store: str = "") -> Iterator[Figure]:
+        if store:
+            is_met = self.mb_s >= PRODUCE_MB_S
+            yield Figure(what, self.mb_s, "MB/s", f">= {PRODUCE_MB_S}", is_met, store)
         else:
             yield Figure(what, self.mb_s, "MB/s")
-        yield Figure("  CPU of the broker for 1 GB", self.cpu_s_per_gb, "s")
-        yield Figure("  its loop waited for a core, of the time", self.waited_share, "")
+        yield Figure("  CPU of the broker for 1 GB", self.cpu_s_per_gb, "s", store=store)
+        yield Figure("  its loop waited for a core, of the time", self.waited_share, "", store=store)
 
 
 def produced(broker: Broker, topic: str, seconds: float) -> Load:
@@ -242,8 +243,8 @@ def answer_times_ms(broker: Broker, flush: str, count: int) -> list[float]:
 
 def alone(name: str, endpoint: str) -> Iterator[Figure]:
     stored_mb_s, read_mb_s = alone_mb_s(endpoint)
-    yield Figure(f"{name}: put, by a client without a broker", stored_mb_s, "MB/s")
-    yield Figure(f"{name}: get, by a client without a broker", read_mb_s, "MB/s")
+    yield Figure("put, by a client without a broker", stored_mb_s, "MB/s", store=name)
+    yield Figure("get, by a client without a broker", read_mb_s, "MB/s", store=name)
 
 
 def producing(folder: Path, endpoint: str, latency_ms: int, plain: Broker, scale: Scale) -> Iterator[Figure]:
@@ -255,13 +256,14 @@ def producing(folder: Path, endpoint: str, latency_ms: int, plain: Broker, scale
         times = answer_times_ms(broker, "shared", scale.sends)
         limit_ms = FLUSH_INTERVAL_MS + 1.2 * latency_ms
         p50_ms, p99_ms = statistics.median(times), statistics.quantiles(times, n=100)[98]
-        yield Figure(f"{name}: answer under shared, p50", p50_ms, "ms", f"<= {limit_ms:.0f}", p50_ms <= limit_ms)
-        yield Figure(f"{name}: answer under shared, p99", p99_ms, "ms")
+        is_met = p50_ms <= limit_ms
+        yield Figure("answer under shared, p50", p50_ms, "ms", f"<= {limit_ms:.0f}", is_met, name)
+        yield Figure("answer under shared, p99", p99_ms, "ms", store=name)
         topic = new_topic(broker, "shared", scale)
-        yield from produced(broker, topic, scale.seconds).figures(f"{name}: produce, shared", 80)
+        yield from produced(broker, topic, scale.seconds).figures("librdkafka, shared", name)
         if latency_ms == USUAL_LATENCY_MS:
             yield from compared(plain, broker, scale)
-        yield Figure(f"{name}: memory of the owner after that", anonymous_mb(broker), "MB")
+        yield Figure("memory of the owner after that", anonymous_mb(broker), "MB", store=name)
 
 
 def compared(plain: Broker, shared: Broker, scale: Scale) -> Iterator[Figure]:
@@ -283,9 +285,8 @@ def a_real_store(folder: Path, endpoint: str, scale: Scale) -> Iterator[Figure]:
     yield from alone("versitygw", endpoint)
     with running(shared_broker(folder, endpoint)) as broker:
         wait_for_role(broker, "owner")
-        yield from produced(broker, new_topic(broker, "shared", scale), scale.seconds).figures(
-            "versitygw: produce, shared"
-        )
+        ran = produced(broker, new_topic(broker, "shared", scale), scale.seconds)
+        yield from ran.figures("librdkafka, shared", "versitygw")
 
 
 # -- Two brokers
@@ -352,29 +353,30 @@ def start_on_empty_disk(empty: Broker, owner: Broker, filled_mb: float, count: i
     owner.start()
 
 
+def read_back(folder: Path, endpoint: str) -> Iterator[Figure]:
+    """Read records that one broker has dropped from its disk."""
+    with running(shared_broker(folder, endpoint, dropped.SETTINGS)) as broker:
+        wait_for_role(broker, "owner")
+        create_topic(broker, "dropped", "shared")
+        dropped.fill(broker, "dropped", PARTITIONS, BODY_BYTES)
+        for each in dropped.readings(broker, endpoint, "dropped", PARTITIONS, BODY_BYTES, LATENCIES_MS):
+            name, is_met = f"store of {each.latency_ms} ms", each.mb_s >= READ_MB_S
+            what = "reading records that are in the store only"
+            yield Figure(what, each.mb_s, "MB/s", f">= {READ_MB_S}", is_met, name)
+            yield Figure("  requests for 100 MB of them", each.ranges, "", store=name)
+            yield Figure("  CPU of the broker for 1 GB of them", each.cpu_s_per_gb, "s", store=name)
+        yield Figure("memory of this broker after that", anonymous_mb(broker), "MB")
+
+
 def position(log: object) -> int:
     return int(log["next_position"]) if isinstance(log, Mapping) else -1
-
-
-# -- The table
-
-
-def table(figures: list[Figure]) -> Table:
-    shown = Table(title="A log in object storage", title_justify="left")
-    shown.add_column("what")
-    for heading in ("figure", "unit", "goal", ""):
-        shown.add_column(heading, justify="left" if heading == "unit" else "right")
-    for each in figures:
-        met = "" if each.is_met is None else "yes" if each.is_met else "no"
-        value = f"{each.value:,.0f}" if each.value >= 1000 else f"{each.value:.3g}"
-        shown.add_row(each.what, value, each.unit, each.goal, met)
-    return shown
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="shorter loads")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures there")
+    parser.add_argument("--markdown", type=Path, metavar="PATH", help="write the tables of docs/benchmarks there")
     return parser.parse_args()
 
 

@@ -1,10 +1,10 @@
 """An S3 server whose every answer takes a given time: `python -m benchmarks.slow_store PORT LATENCY_MS [--forget]`.
 
 It keeps the objects of all buckets in memory until it ends, and knows what a broker asks for: PUT with `If-None-Match`,
-GET with and without `Range`, HEAD, lists, and deletes of one or many objects. Signatures are not verified. With
-`--forget`, objects above 64 KiB have any bytes: the store takes no memory from the page cache of a broker beside
-it, as a store elsewhere takes none. Other stores
-that run on one machine (moto, a proxy before it) would take more CPU than the broker that is measured.
+GET with and without `Range`, HEAD, lists, and deletes of one or many objects. Signatures are not verified. `PUT
+/latency-ms/50` changes the time of later answers. With `--forget`, objects above 64 KiB have any bytes: the store takes
+no memory from the page cache of a broker beside it, as a store elsewhere takes none. Other stores that run on one
+machine (moto, a proxy before it) would take more CPU than the broker that is measured.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ HEAD_BYTES = 16 << 10  # Received at a time before the head of a request is comp
 ETAG = '"0"'
 DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
 LIST_MAX = 1000
+LATENCY_PATH = "/latency-ms/"
 
 Body = bytes | bytearray | memoryview
 KEPT_BYTES = 64 << 10
@@ -89,6 +90,9 @@ class SlowStore:
         url = urlsplit(target)
         path, query = unquote(url.path), parse_qs(url.query, keep_blank_values=True)
         match method:
+            case "PUT" if path.startswith(LATENCY_PATH):
+                self._latency_s = float(path.removeprefix(LATENCY_PATH)) / 1000
+                return Answer(200)
             case "PUT":
                 return self._put(path, fields, body)
             case "POST":  # DeleteObjects

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from benchmarks.slow_store import LATENCY_PATH
 from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import ObjectStoreOptions
 from tests.kit.broker import free_ports
@@ -35,6 +36,11 @@ def slow_store(latency_ms: float, *, forgets: bool = False) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+def set_latency(endpoint: str, latency_ms: float) -> None:
+    """Change the time of the later answers of a slow store."""
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}{LATENCY_PATH}{latency_ms}", method="PUT")).close()
 
 
 def answer_of(url: str) -> bytes:
