@@ -329,7 +329,7 @@ class Core(StateOwners):
             topics=self.topics,
             security=self.security,
             tracing=self.tracing,
-            node=NodeContext(self.addresses, self.started_mono_ms, self.rates),
+            node=NodeContext(self.addresses, self.nodes, self.started_mono_ms, self.rates),
             messages=RocketMQMessageContext(
                 publisher=self.publisher,
                 reader=self.reader,

@@ -99,15 +99,17 @@ class OwnerProbe:
             pause = asyncio.create_task(asyncio.sleep(self._interval_s))
             owner = self._owner_now()
             if owner is not None:
-                is_reached = await self._connects(getattr(owner.endpoints, port))
+                is_reached = await connects(getattr(owner.endpoints, port), self._interval_s)
                 self.note(owner, self._clock.mono_ms(), is_reached=is_reached)
             await pause
 
-    async def _connects(self, address: Address) -> bool:
-        try:
-            async with asyncio.timeout(self._interval_s):
-                _, writer = await asyncio.open_connection(*address)
-        except (OSError, TimeoutError):
-            return False
-        writer.close()
-        return True
+
+async def connects(address: Address, within_s: float) -> bool:
+    """Return whether a port accepts a connection, which is closed at once."""
+    try:
+        async with asyncio.timeout(within_s):
+            _, writer = await asyncio.open_connection(*address)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True

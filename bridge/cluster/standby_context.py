@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from duolog.bridge.clock import Clock
+from duolog.bridge.cluster.forwarding import Forwarding
 from duolog.bridge.cluster.owner_requests import OwnerRequests
 from duolog.bridge.config import Options
 from duolog.bridge.kafka.requests.request import AdvertisedVersions
@@ -32,6 +33,7 @@ class StandbyContext:
     purgatory: Purgatory
     sliced_requests: SlicedRequests
     owner_requests: OwnerRequests
+    forwarding: Forwarding
     advertised_versions: AdvertisedVersions
     cluster_id_now: Callable[[], str]  # Empty until the record that has it was replayed.
     is_behind: Callable[[], bool]  # Whether `topics` may lack some that exist.

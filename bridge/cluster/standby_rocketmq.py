@@ -1,29 +1,51 @@
 """The connection of a RocketMQ client to a standby, on the broker's port or on the name server's.
 
-Routes and the cluster name the owner under the stream's one broker name, to clients that the owner would answer, too.
-Every other request is refused with SERVICE_NOT_AVAILABLE, after which producers try again.
+routes, the cluster, lists of topics   answered, to clients that the owner would answer, too: they name the owner
+heartbeats, UNREGISTER_CLIENT          answered without effect, because clients send them to each broker of a route;
+                                       members of groups are those that are connected to the owner
+FORWARDED                              sent on to the owner (`forwarding.py`)
+all others                             SERVICE_NOT_AVAILABLE, after which producers try again
+
+A request is sent on if this standby's users and rules allow it to the client at its address; the owner checks the
+signature and the rules again, for the address of this standby. A client that proves who it is by a certificate is
+refused, because the owner does not see the certificate.
 """
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from duolog.bridge.cluster.standby_context import StandbyContext
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.net.connection import Connection
 from duolog.bridge.rocketmq.access.gate import Gate, WrongSignature, first_request_bytes_max
-from duolog.bridge.rocketmq.namesrv.routes import MASTER_ID
+from duolog.bridge.rocketmq.namesrv.standby_routes import add_standbys, broker_of
 from duolog.bridge.rocketmq.request_table import TABLE
+from duolog.bridge.rocketmq.requests.admission import Busy
 from duolog.bridge.rocketmq.requests.errors import ANSWERABLE, RequestRefused, code_of, remark_of
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.security.session import Session
 from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.acl_signature import ACCESS_KEY
 from duolog.protocol.rocketmq.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.headers import TopicRequest
 from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC
 from duolog.protocol.rocketmq.remoting import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 
+# Requests that clients send to a broker because a route, or the id of a message, names it. Those for which they add up
+# the answers of all brokers of a route (QUERY_MESSAGE, VIEW_BROKER_STATS_DATA) are not among them.
+FORWARDED: Final = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+    | {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+    | {RequestCode.RECALL_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION}
+    | {RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.QUERY_ASSIGNMENT, RequestCode.CHECK_CLIENT_CONFIG}
+    | {RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_PRODUCER_CONNECTION_LIST}
+    | {RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, RequestCode.VIEW_MESSAGE_BY_ID}
+    | {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS}
+)
+NOT_SIGNED: Final = "this broker is a standby, and sends on signed requests only"
 NOT_OWNER: Final = "this broker is a standby; ask a name server for the route"
 
 
@@ -35,13 +57,14 @@ class StandbyRocketMQConnection(Connection):
 
     wire = "rocketmq"
 
-    __slots__ = ("_context", "_gate", "_has_failed", "session")
+    __slots__ = ("_context", "_end_reason", "_gate", "_has_failed", "session")
 
     def __init__(self, context: StandbyContext, gate: Gate | None) -> None:
         """`gate` is that of all connections; None: security is off."""
         super().__init__(context.server, context.store)
         self._context, self._gate = context, gate
         self._has_failed = False  # A login has failed: the connection is closed with the answer.
+        self._end_reason = ""  # Why the connection is closed once the owner has answered.
         self.session: Session | None = None  # The session of the last request, which the gate sets.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -58,14 +81,14 @@ class StandbyRocketMQConnection(Connection):
         if self._has_failed:
             return
         try:
-            given = self._answer(command)
+            given = self._answer(command, len(frame))
         except WrongSignature as error:
             self._refuse_login(command, error)
             return
         except ANSWERABLE as error:
             self._context.metrics.errors["rocketmq", code_of(error).name] += 1
             given = answer(command, code_of(error), remark_of(error))
-        if not command.flag & FLAG_ONEWAY:
+        if given is not None and not command.flag & FLAG_ONEWAY:
             self.answers.write(given.buffers)
 
     def _refuse_login(self, command: RemotingCommand, error: WrongSignature) -> None:
@@ -81,38 +104,90 @@ class StandbyRocketMQConnection(Connection):
 
         self.server.timed_calls.wait(self._context.options.security.failed_login_delay_ms, end)
 
-    def _answer(self, command: RemotingCommand) -> Answer:
-        """Return the answer. Raises RequestRefused, and what else is ANSWERABLE."""
+    def _answer(self, command: RemotingCommand, size: int) -> Answer | None:
+        """Return the answer; None: it comes from the owner. Raises RequestRefused, and what else is ANSWERABLE."""
+        if command.code in FORWARDED:
+            self._forward(command, size)
+            return None
         handle = _HANDLERS.get(command.code)
         if handle is None:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_OWNER)
-        if self._gate is not None:
-            session = self._gate.authenticator.session_of(self, command)
-            self._gate.admit(session, command, TABLE[command.code], self._context)
-        return handle(self, command, self._broker())
+        self._admit(command)
+        return handle(self, command)
 
-    def _cluster(self, command: RemotingCommand, broker: BrokerData) -> Answer:
+    def _admit(self, command: RemotingCommand) -> str:
+        """Check who the client is and what it may do; return the name of its user. Raises RequestRefused."""
+        if self._gate is None:
+            return ""
+        session = self._gate.authenticator.session_of(self, command)
+        self._gate.admit(session, command, TABLE[command.code], self._context)
+        return session.name
+
+    # -- Requests that the owner answers
+
+    def _forward(self, command: RemotingCommand, size: int) -> None:
+        """Send a request on to the owner. Raises RequestRefused and Busy."""
+        user = self._admit(command)
+        if user and ACCESS_KEY not in command.ext:
+            raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_SIGNED)
+        if command.is_forwarded and not self._context.nodes.is_owner:
+            raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_OWNER)
+        if self.unanswered >= self.bounds.unanswered_max:
+            raise Busy("[OVERLOAD]system busy, start flow control for a while")
+        self.unanswered += 1
+        try:
+            self._context.forwarding.forward(user, command, size, partial(self._answered, is_oneway=command.is_oneway))
+        except Busy:
+            self.unanswered -= 1
+            raise
+
+    def _answered(self, found: RemotingCommand, *, is_oneway: bool) -> None:
+        """Give the owner's answer to the client, if it is still connected."""
+        self.unanswered -= 1
+        if self.closed:
+            return
+        if not is_oneway:
+            self.answers.write(remoting.encode(found))
+        if self._end_reason and not self.unanswered:
+            self.close(self._end_reason)
+        else:
+            self.go_on_soon()
+
+    def close_when_answered(self, reason: str) -> None:
+        """Close once the owner has answered what was sent on; nothing more is read from the client."""
+        self._end_reason = reason
+        if self.unanswered:
+            self.is_busy = True
+            self.hold()
+        else:
+            self.close(reason)
+
+    # -- Requests that this standby answers
+
+    def _nothing_to_do(self, command: RemotingCommand) -> Answer:
+        return answer(command)
+
+    def _cluster(self, command: RemotingCommand) -> Answer:
+        broker = self._broker()
         name = broker.broker_name
         return answer(
             command,
             body=ClusterInfo(broker_addr_table={name: broker}, cluster_addr_table={broker.cluster: [name]}),
         )
 
-    def _topics(self, command: RemotingCommand, broker: BrokerData) -> Answer:
+    def _topics(self, command: RemotingCommand) -> Answer:
         names = sorted(topic.rocketmq_name for topic in self._context.topics.all())
         return answer(command, body=TopicList(topic_list=names))
 
     def _broker(self) -> BrokerData:
         """Return the owner in the format of routes. Raises RequestRefused."""
-        owner, options = self._context.nodes.owner, self._context.options.rocketmq
+        owner, options = self._context.nodes.owner, self._context.options
         if owner is None:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the stream has no owner at present")
-        host, port = owner.endpoints.rocketmq
-        return BrokerData(
-            cluster=options.cluster, broker_name=options.broker, broker_addrs={MASTER_ID: f"{host}:{port}"}
-        )
+        return broker_of(owner, options.rocketmq.broker, options)
 
-    def _route(self, command: RemotingCommand, broker: BrokerData) -> Answer:
+    def _route(self, command: RemotingCommand) -> Answer:
+        broker = self._broker()
         name = TopicRequest.parse(command.ext).topic
         topic = self._context.topics.by_rocketmq_name(name)
         if topic is None or (name == AUTO_CREATE_TOPIC and not self._context.topics.auto_create):
@@ -126,12 +201,16 @@ class StandbyRocketMQConnection(Connection):
             write_queue_nums=topic.queue_count,
             perm=topic.perm,
         )
-        return answer(command, body=TopicRouteData(queue_datas=[queues], broker_datas=[broker]))
+        route = TopicRouteData(queue_datas=[queues], broker_datas=[broker])
+        add_standbys(route, name, self._context.nodes, self._context.options)
+        return answer(command, body=route)
 
 
-_Handler = Callable[[StandbyRocketMQConnection, RemotingCommand, BrokerData], Answer]
+_Handler = Callable[[StandbyRocketMQConnection, RemotingCommand], Answer]
 _HANDLERS: Final[dict[int, _Handler]] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: StandbyRocketMQConnection._route,
     RequestCode.GET_BROKER_CLUSTER_INFO: StandbyRocketMQConnection._cluster,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: StandbyRocketMQConnection._topics,
+    RequestCode.HEART_BEAT: StandbyRocketMQConnection._nothing_to_do,
+    RequestCode.UNREGISTER_CLIENT: StandbyRocketMQConnection._nothing_to_do,
 }

@@ -184,6 +184,13 @@ class RocketmqOptions(Section, frozen=True):
     join_namesrv_tls: Annotated[
         bool, setting("use TLS for the connections to these name servers, and verify their certificates")
     ] = False
+    standby_routes: Annotated[
+        bool,
+        setting(
+            "with a shared log, routes also name standbys, which send messages on to the owner: producers then go on "
+            "at once after a takeover, instead of at their next request for routes"
+        ),
+    ] = True
     frame_bytes_max: Annotated[
         int, setting("largest request", rocketmq="com.rocketmq.remoting.frameMaxLength", ge=1 * KIB)
     ] = 16 * MIB

@@ -61,6 +61,7 @@ class Nodes:
         self.own = own
         self.owner = owner  # None: not known, because a takeover is under way.
         self.all: tuple[Node, ...] = (own,)  # In the order of their ids; the owner is one of them.
+        self.reached: frozenset[int] = frozenset()  # The ids of the other brokers that answer, except the owner.
         self.version = 0
 
     @classmethod
@@ -72,6 +73,12 @@ class Nodes:
     @property
     def is_owner(self) -> bool:
         return self.owner == self.own
+
+    @property
+    def standbys(self) -> list[Node]:
+        """The brokers that are not the owner and that clients reach, as far as is known; this one goes first."""
+        own = [] if self.owner is None or self.is_owner else [self.own]
+        return own + [node for node in self.all if node.id in self.reached and node not in (self.own, self.owner)]
 
     def set(self, others: dict[int, Endpoints], owner: Endpoints | None) -> None:
         """Replace the other brokers, and the owner, which is one of all brokers if its address is known."""

@@ -20,6 +20,7 @@ from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.monitoring.poison import PoisonRecords
 from duolog.bridge.monitoring.rates import Rates
 from duolog.bridge.net.addresses import Addresses
+from duolog.bridge.net.nodes import Nodes
 from duolog.bridge.net.purgatory import Purgatory
 from duolog.bridge.net.server import Server
 from duolog.bridge.rocketmq.admin.consume_counts import ConsumeCounts
@@ -80,6 +81,7 @@ class NodeContext:
     """What this broker reports about itself to clients and tools."""
 
     addresses: Addresses
+    nodes: Nodes
     started_mono_ms: int
     rates: Rates
 

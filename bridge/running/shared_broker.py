@@ -16,19 +16,21 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from duolog.bridge.broker import CLOSE_MS, BeginAgain, Broker, raise_file_limit
+from duolog.bridge.cluster.forwarding import Forwarding
 from duolog.bridge.cluster.membership import OwnershipLost, StreamMembership, open_stream_objects
 from duolog.bridge.cluster.owner_probe import OwnerProbe
 from duolog.bridge.cluster.owner_requests import OwnerRequests
 from duolog.bridge.cluster.standby_context import StandbyContext
 from duolog.bridge.cluster.standby_http import StandbyHttpPort
 from duolog.bridge.cluster.standby_kafka import StandbyKafkaConnection
+from duolog.bridge.cluster.standby_probe import StandbyProbe
 from duolog.bridge.cluster.standby_rocketmq import StandbyRocketMQConnection
 from duolog.bridge.cluster.stream_tables import StreamTables
 from duolog.bridge.config import store_options
 from duolog.bridge.kafka import ADVERTISED_VERSIONS
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.net.addresses import StartError
-from duolog.bridge.net.nodes import Endpoints
+from duolog.bridge.net.nodes import Address, Endpoints
 from duolog.bridge.rocketmq.access.gate import Gate
 from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
 from duolog.bridge.running.external_watchdog import ExternalWatchdog
@@ -62,6 +64,8 @@ class SharedBroker(Broker):
     membership: StreamMembership
     _tables: StreamTables
     _probe: OwnerProbe
+    _standby_probe: StandbyProbe
+    _forwarding: Forwarding
     _standby_http: StandbyHttpPort
     _following: asyncio.Task[None]
     _releasing: asyncio.Task[None] | None = None  # Set when this broker was deposed: it gives up its lease.
@@ -79,6 +83,7 @@ class SharedBroker(Broker):
         await self._open_stream()
         self._login_workers = start_security(self.security, self.addresses, self.tls.outgoing, self._post)
         await self._join()
+        self._forwarding = Forwarding(self.clock, self._serving_address, self.tls.between_brokers)
         context = StandbyContext(
             server=self.server,
             clock=self.clock,
@@ -91,6 +96,7 @@ class SharedBroker(Broker):
             purgatory=self.purgatory,
             sliced_requests=SlicedRequests(),
             owner_requests=OwnerRequests(self.options.kafka.answer_bytes_max, self.tls.between_brokers, self._box),
+            forwarding=self._forwarding,
             advertised_versions=ADVERTISED_VERSIONS,
             cluster_id_now=lambda: self.cluster_id,
             is_behind=lambda: self.membership.replica.is_behind,
@@ -102,6 +108,8 @@ class SharedBroker(Broker):
         await self._listen_as_standby(bound, context)
         self._start_standby_time()
         self.membership.watch()
+        if self.options.rocketmq.standby_routes:
+            self._standby_probe.begin()
         if self.options.cluster.takeover_if_cut_off:
             self._probe.begin()
         self._tables.begin()
@@ -115,6 +123,7 @@ class SharedBroker(Broker):
             self.options.cluster.takeover_ms,
             lambda: self.membership.other_owner(),
         )
+        self._standby_probe = StandbyProbe(lambda: self.membership.nodes)
         try:
             self.membership = StreamMembership(
                 self._open_objects(),
@@ -189,6 +198,13 @@ class SharedBroker(Broker):
         """
         return lambda: self.factories[name]() if self._has_served else standby()
 
+    def _serving_address(self) -> Address | None:
+        """Return the address of the owner's RocketMQ port; None: it is not known, or is not served yet."""
+        owner = self.nodes.owner
+        if owner is None or (self.nodes.is_owner and not self._is_serving):
+            return None
+        return owner.endpoints.rocketmq
+
     def _start_standby_time(self) -> None:
         replica, connections = self.membership.replica, self.server.connections
         add = self.ticker.add
@@ -258,7 +274,7 @@ class SharedBroker(Broker):
         self._is_serving = self._has_served = True
         for connection in [*self.server.connections]:
             if isinstance(connection, StandbyRocketMQConnection):
-                connection.close("this broker is the owner now")
+                connection.close_when_answered("this broker is the owner now")
         await self._standby_http.stop()
         self.server.touch()
         log.info(
@@ -362,6 +378,8 @@ class SharedBroker(Broker):
         """Stop in order. An owner first uploads the rest of its log, so that a standby takes over at once."""
         self._following.cancel()
         self._probe.stop()
+        self._standby_probe.stop()
+        self._forwarding.stop()
         self._tables.stop()
         if self._is_open:
             await super().stop()

@@ -204,6 +204,9 @@ class QueueData(Body):
     topic_sys_flag: Int64 = 0
 
 
+MASTER_ID = 0  # The id of a master; producers send only to masters.
+
+
 class BrokerData(Body):
     """Addresses by broker id; producers look for id 0."""
 

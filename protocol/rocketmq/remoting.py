@@ -39,6 +39,11 @@ VERSION: Final = 479
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
+FLAG_FORWARDED: Final = 4
+"""A standby of a shared log has sent the request on for a client. Apache RocketMQ has no such flag.
+
+The signatures of clients do not cover the flags.
+"""
 
 LANGUAGES: Final = (
     *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
@@ -68,6 +73,10 @@ class RemotingCommand(msgspec.Struct):
     @property
     def is_oneway(self) -> bool:
         return bool(self.flag & FLAG_ONEWAY)
+
+    @property
+    def is_forwarded(self) -> bool:
+        return bool(self.flag & FLAG_FORWARDED)
 
 
 # -- Building

@@ -59,9 +59,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("duolog_only"), pytest.
 
 ORDERS, TIMERS, OPEN = "orders", "timers", "open"
 SETTINGS = {"txn.immunity_ms": 400, "txn.check_interval_ms": 500, "txn.check_max": 200}
-# RocketMQ's Java client asks for routes every 30 s (`pollNameServerInterval`), and nothing that a broker or a name
-# server answers makes it ask earlier. A pull that failed is repeated after 3 s.
-ROUTES_WITHIN_S = 30.0 + 3.0
+# Consumers of RocketMQ's Java client go on with the next route, for which it asks every 30 s, and may need two.
 GOES_ON_WITHIN_S = 75.0
 INPUTS_A_SECOND = 10  # The inputs of the pipeline. Its transactions take five times as long as a send under `shared`.
 LOOK_S = 0.2  # Between two looks at what has come, so that the clients in this process can work meanwhile.
@@ -342,6 +340,4 @@ def test_all_clients_go_on(pair: Pair, agents: Agents, tmp_path: Path, name: str
     finally:
         everyone.kill_children()
     for writer, waited_s in silent_s.items():
-        routes_s = ROUTES_WITHIN_S + fault.routes_further_s
-        limit_s = fault.within_s + (routes_s if writer == RocketmqJavaWriter.name else 0.0)
-        assert waited_s < limit_s, f"{writer} waited {waited_s} s"
+        assert waited_s < fault.within_s, f"{writer} waited {waited_s} s"

@@ -25,12 +25,12 @@ from typing import Final, NamedTuple
 from duolog.bridge.clock import Clock
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.rocketmq.admin.topics import config_of
-from duolog.bridge.rocketmq.namesrv.routes import MASTER_ID
 from duolog.bridge.state.topics import Topics
 from duolog.protocol.errors import ProtocolError
 from duolog.protocol.framing import FrameReader
 from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.bodies import (
+    MASTER_ID,
     BrokerRegistration,
     DataVersion,
     RegisteredTopics,

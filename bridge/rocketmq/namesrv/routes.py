@@ -1,21 +1,22 @@
 """The embedded name server: routes (105), cluster (106), lists of topics (206, 224, 304), keys and values (100 to 102,
 219), write permission (205, 327).
 
-A route has this broker only: one cluster, one broker, id 0. Other brokers cannot register with the embedded name
-server. A cluster of several brokers has its own name servers, with which this broker registers (`registration.py`).
+A route has this broker, id 0 of its cluster, and with a shared log the standbys (`standby_routes.py`). Other brokers
+cannot register with the embedded name server. A cluster of several brokers has its own name servers, with which this
+broker registers (`registration.py`).
 Source: ClientRequestProcessor.java, DefaultRequestProcessor.java, RouteInfoManager.java.
 """
 
-from typing import Final
-
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.namesrv.standby_routes import add_standbys
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.system_topics import AUTO_CREATED_QUEUES_MAX
 from duolog.protocol.names import is_rocketmq_group
 from duolog.protocol.rocketmq.bodies import (
+    MASTER_ID,
     BrokerData,
     ClusterInfo,
     KVTable,
@@ -35,9 +36,6 @@ from duolog.protocol.rocketmq.headers import (
 from duolog.protocol.rocketmq.messages.flags import PERM_READ_WRITE, PERM_WRITE
 from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-
-MASTER_ID: Final = 0  # The id of a master; producers send only to masters.
-
 
 # -- Routes
 
@@ -63,6 +61,7 @@ def route(context: RocketMQContext, connection: RocketMQConnection, command: Rem
         broker_name=options.rocketmq.broker, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm
     )
     data = TopicRouteData(queue_datas=[queues], broker_datas=[broker_data(context)])
+    add_standbys(data, name, context.node.nodes, options)
     return answer(command, body=data, promise=context.state_log.barrier())
 
 

@@ -97,7 +97,8 @@ def prepare(
     sent.properties = half_properties(sent.properties, added, topic.rocketmq_name, queue_id)
     if len(sent.properties) > PROPERTIES_BYTES_MAX - _CHECK_TIMES_BYTES_MAX:
         raise MessageTooLarge(f"properties of {len(sent.properties)} bytes, with those of a half message")
-    if connection not in context.groups.members.producers.groups.get(group, ()):
+    # The connection of a standby has many producers, whose own connections to this broker get the check-backs.
+    if not command.is_forwarded and connection not in context.groups.members.producers.groups.get(group, ()):
         heartbeats.note_producer(context, connection, command, group)
     slots, promise = context.messages.halves.prepare(sent, group, immunity_ms, now_ms)
     return Appended(slots, Promise(promise.end, topic.queues[queue_id].level))

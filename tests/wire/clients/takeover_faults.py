@@ -23,9 +23,6 @@ class Fault(NamedTuple):
     end: Callable[[Pair], None]
     within_s: float = TAKEOVER_WITHIN_S
     is_proxied: bool = False  # Whether it needs proxies before the store.
-    # RocketMQ's Java client may wait for so much longer. After a pause of 30 s it was seen to need two requests for
-    # routes, which are 30 s apart.
-    routes_further_s: float = 0.0
 
 
 def kill(pair: Pair) -> None:
@@ -59,7 +56,7 @@ def paused_for(pause_s: float) -> Fault:
         time.sleep(pause_s)
         pair.wake_owner()
 
-    return Fault(Pair.pause_owner, wake, routes_further_s=pause_s)
+    return Fault(Pair.pause_owner, wake)
 
 
 def with_a_bad_store(within_s: float = CUT_OFF_WITHIN_S, **faults: float) -> Fault:
@@ -98,6 +95,5 @@ FAULTS = {
 # For brokers in network namespaces.
 FAULTS_OF_NETWORK = {
     "unplugged": Fault(Pair.unplug_owner, Pair.plug_owner, CUT_OFF_WITHIN_S),  # From clients, store and other broker.
-    # It reaches the store, and its name server does not answer the first request for routes.
-    "cut off from clients": Fault(Pair.cut_off_clients, Pair.mend_clients, routes_further_s=30.0),
+    "cut off from clients": Fault(Pair.cut_off_clients, Pair.mend_clients),  # It reaches the store.
 }

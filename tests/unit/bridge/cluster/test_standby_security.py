@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from duolog.bridge.cluster.forwarding import Forwarding
 from duolog.bridge.cluster.owner_login import log_in
 from duolog.bridge.cluster.owner_requests import OwnerRequests
 from duolog.bridge.cluster.security_mark import KEY, WrongSecurity, check_key, check_key_file, check_security
@@ -23,6 +24,7 @@ from duolog.bridge.kafka.context import KafkaContext
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.net.addresses import Addresses
 from duolog.bridge.net.nodes import Endpoints, Node, Nodes
+from duolog.bridge.net.tls.peer import TlsPeer
 from duolog.bridge.rocketmq.access.gate import Gate
 from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
 from duolog.bridge.security.acls import Acls
@@ -35,7 +37,9 @@ from duolog.bridge.security.security import OPEN
 from duolog.bridge.security.tools.rule_texts import RuleText, rule_of
 from duolog.bridge.security.users import UserError, Users, check_name
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
+from duolog.protocol.rocketmq.remoting import RemotingCommand
 from tests.kit.clock import ManualClock
 from tests.kit.core import PORTS, ManualCore
 from tests.kit.http import HEADERS, HttpDialogue, encoded, parsed
@@ -66,7 +70,29 @@ class Asked:
         return True
 
 
-def context_of(core: ManualCore, asked: Asked, is_behind: Callable[[], bool] = lambda: False) -> StandbyContext:
+class Forwarded:
+    """Takes the place of `Forwarding`: notes what is sent on to the owner, whose answers a test gives."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, RemotingCommand]] = []  # The user, and the request.
+        self.waiting: list[Callable[[RemotingCommand], None]] = []
+
+    def forward(self, user: str, command: RemotingCommand, size: int, done: Callable[[RemotingCommand], None]) -> None:
+        self.got.append((user, command))
+        self.waiting.append(done)
+
+    def answer(self) -> None:
+        """Let the owner answer the oldest request that waits."""
+        number = len(self.got) - len(self.waiting)
+        self.waiting.pop(0)(remoting.response(self.got[number][1], ext={"queueOffset": "7"}))
+
+
+def context_of(
+    core: ManualCore,
+    asked: Asked,
+    forwarded: Forwarded | None = None,
+    is_behind: Callable[[], bool] = lambda: False,
+) -> StandbyContext:
     nodes = Nodes(Node(1, OWN), None)
     nodes.set({0: OWNER}, OWNER)
     return StandbyContext(
@@ -81,6 +107,7 @@ def context_of(core: ManualCore, asked: Asked, is_behind: Callable[[], bool] = l
         purgatory=core.purgatory,
         sliced_requests=SlicedRequests(),
         owner_requests=cast(OwnerRequests, asked),
+        forwarding=cast(Forwarding, forwarded),
         advertised_versions=ADVERTISED_VERSIONS,
         cluster_id_now=lambda: core.cluster_id,
         is_behind=is_behind,
@@ -95,7 +122,7 @@ class KafkaStandby(SecureBench):
         self.asked = Asked()
         self.serving: KafkaContext | None = None
         self.is_behind = False
-        self._context = context_of(self, self.asked, lambda: self.is_behind)
+        self._context = context_of(self, self.asked, is_behind=lambda: self.is_behind)
 
     def connect(self) -> KafkaClient:
         return KafkaClient(self, StandbyKafkaConnection(self._context, lambda: self.serving))
@@ -268,6 +295,11 @@ def test_only_what_a_standby_answers_is_decided_by_rules() -> None:
 # -- RocketMQ
 
 
+SEND = RequestCode.SEND_MESSAGE_V2
+# The fields of a send, with the short names of SendMessageRequestHeaderV2.
+SENT = {"a": "shop", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+
+
 class RocketMQStandby(RocketMQBroker):
     def __init__(self) -> None:
         super().__init__(options=Options(security=SecurityOptions(enabled=True)))
@@ -276,9 +308,14 @@ class RocketMQStandby(RocketMQBroker):
             self.security.users.set(record, self.clock.now_ms())
         self.topic("orders")
         self.settle()
-        context = context_of(self, Asked())
+        self.forwarded = Forwarded()
+        context = context_of(self, Asked(), self.forwarded)
         gate = Gate(self.security, SignedRequests(self.security))
         self.client = RocketMQClient(self, cast(Any, StandbyRocketMQConnection(context, gate)))
+
+    def allow(self, operation: str) -> None:
+        rule = rule_of(RuleText("alice", "topic", operation, "allow", "orders"))
+        self.security.acls.add([rule], self.clock.now_ms())
 
     def ask(self, code: int, secret: bytes = b"secret", user: str = "alice", **fields: str) -> Any:
         signed = fields | {"AccessKey": user}
@@ -292,8 +329,7 @@ def test_a_route_is_given_to_who_signs_and_may_see_the_topic() -> None:
     assert unsigned.code == ResponseCode.NO_PERMISSION
     route = RequestCode.GET_ROUTEINFO_BY_TOPIC
     assert standby.ask(route, topic="orders").code == ResponseCode.NO_PERMISSION
-    rule = rule_of(RuleText("alice", "topic", "describe", "allow", "orders"))
-    standby.security.acls.add([rule], standby.clock.now_ms())
+    standby.allow("describe")
     found = standby.ask(route, topic="orders")
     assert (found.code, b"owner:2" in bytes(found.body)) == (ResponseCode.SUCCESS, True)
 
@@ -316,7 +352,35 @@ def test_lists_need_the_right_that_they_need_on_an_owner_and_all_else_is_refused
     assert standby.ask(every).code == ResponseCode.NO_PERMISSION
     assert standby.ask(every, user="root").code == ResponseCode.SUCCESS
     assert standby.ask(RequestCode.GET_BROKER_CLUSTER_INFO).code == ResponseCode.SUCCESS
-    assert standby.ask(RequestCode.SEND_MESSAGE_V2, user="root").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert standby.ask(RequestCode.PULL_MESSAGE, user="root").code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_a_message_is_sent_on_for_who_signs_and_may_write() -> None:
+    standby = RocketMQStandby()
+    assert standby.ask(SEND, **SENT).code == ResponseCode.NO_PERMISSION
+    standby.allow("write")
+    assert standby.ask(SEND, b"wrong", **SENT) is None
+    assert standby.forwarded.got == []
+    standby = RocketMQStandby()
+    standby.allow("write")
+    assert standby.ask(SEND, **SENT) is None
+    ((user, command),) = standby.forwarded.got
+    assert (user, command.ext["Signature"], command.ext["b"]) == ("alice", command.ext["Signature"], "orders")
+    standby.forwarded.answer()
+    standby.loop.turn()
+    found = standby.client.last_answer()
+    assert found is not None
+    assert (found.code, found.ext["queueOffset"]) == (0, "7")
+
+
+def test_a_message_of_who_shows_a_certificate_is_not_sent_on() -> None:
+    standby = RocketMQStandby()
+    standby.client.connection.tls = TlsPeer("TLSv1.3", "any", "root", "CN=root")
+    refused = standby.client.ask(SEND, **SENT)
+    assert refused is not None
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert standby.client.beat("crew").code == ResponseCode.SUCCESS
+    assert standby.forwarded.got == []
 
 
 # -- HTTP

@@ -12,6 +12,8 @@ from duolog.bridge.cluster.membership import OwnershipLost
 from duolog.bridge.config import DelayOptions, Options, SecurityOptions
 from duolog.bridge.config.storage import ClusterSection
 from duolog.protocol.kafka.api_messages import ApiKey, ErrorCode
+from duolog.protocol.rocketmq import remoting
+from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from duolog.protocol.rocketmq.messages.message import Message
 from duolog.store.shared.lease import RELEASED_FOLDER
 from tests.kit.clock import HostClock, ManualClock
@@ -164,6 +166,53 @@ def test_standby_takes_over_from_an_owner_that_is_cut_off_if_clients_ask_it(is_o
         assert (second.is_owner, first.deposed) == ((True, 1) if is_on and asks else (False, 0))
 
     run_machines(main, msgspec.structs.replace(OPTIONS, cluster=cluster))
+
+
+class Producer:
+    """A RocketMQ client that sends to the standby, where it numbers its messages."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer, self._count = reader, writer, 0
+
+    @classmethod
+    async def of(cls, machine: Machine) -> "Producer":
+        return cls(*await asyncio.open_connection(machine.host, PORTS["rocketmq"]))
+
+    def send(self) -> None:
+        self._count += 1
+        fields = {
+            "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "1",
+            "queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0",
+        }  # fmt: skip
+        command = remoting.request(RequestCode.SEND_MESSAGE, self._count, fields, b"%d" % self._count)
+        self._writer.writelines(remoting.encode(command))
+
+    async def answer(self) -> tuple[int, int, int]:
+        """Return opaque, code and offset of the next answer; the offset is -1 if there is none."""
+        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+        found = remoting.decode(memoryview(await self._reader.readexactly(size)))
+        return found.opaque, found.code, int(found.ext.get("queueOffset", -1))
+
+
+def test_a_standby_sends_messages_on_to_the_owner_and_over_a_takeover_to_itself() -> None:
+    async def main(first: Machine, second: Machine) -> None:
+        for machine in (first, second):
+            machine.start()
+            await asyncio.sleep(2)
+        producer = await Producer.of(second)
+        for offset in range(3):
+            producer.send()
+            assert await producer.answer() == (offset + 1, ResponseCode.SUCCESS, offset)
+        first.kill()
+        await asyncio.sleep(2.5)
+        assert not second.is_owner
+        producer.send()  # It waits for the takeover, which comes within the time of a send.
+        begun_s = asyncio.get_running_loop().time()
+        assert await producer.answer() == (4, ResponseCode.SUCCESS, 3)
+        assert asyncio.get_running_loop().time() - begun_s < 2.5
+        assert second.is_owner
+
+    run_machines(main)
 
 
 def test_standby_that_has_not_read_the_log_does_not_say_that_a_topic_does_not_exist() -> None:
