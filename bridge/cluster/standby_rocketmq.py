@@ -42,7 +42,7 @@ FORWARDED: Final = frozenset(
     | {RequestCode.RECALL_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION}
     | {RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.QUERY_ASSIGNMENT, RequestCode.CHECK_CLIENT_CONFIG}
     | {RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_PRODUCER_CONNECTION_LIST}
-    | {RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, RequestCode.VIEW_MESSAGE_BY_ID}
+    | {RequestCode.GET_TOPIC_CONFIG, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, RequestCode.VIEW_MESSAGE_BY_ID}
     | {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS}
 )
 NOT_SIGNED: Final = "this broker is a standby, and sends on signed requests only"

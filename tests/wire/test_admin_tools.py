@@ -11,6 +11,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,13 @@ class Shop(NamedTuple):
 
 @pytest.fixture(scope="module")
 def shop(broker: Broker, agents: Agents, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    with open_shop(broker, agents, tmp_path_factory.mktemp("files")) as opened:
+        yield opened
+
+
+@contextmanager
+def open_shop(broker: Broker, agents: Agents, files: Path) -> Iterator[Shop]:
+    """Let clients write to a topic and consume it."""
     java, topic, group = agents.rocketmq("5.5"), f"tools-{next(_numbers)}", f"shoppers-{next(_numbers)}"
     remoting.create_topic(broker.rocketmq, topic, 2)
     messages = [
@@ -71,7 +79,6 @@ def shop(broker: Broker, agents: Agents, tmp_path_factory: pytest.TempPathFactor
         lambda count: count == COUNT + 1,
         30,
     )
-    files = tmp_path_factory.mktemp("files")
     (files / "topics.json").write_text(json.dumps([{"topicName": f"{topic}-{n}", "writeQueueNums": 2} for n in (3, 4)]))
     (files / "groups.json").write_text(json.dumps([{"groupName": f"{group}-{n}"} for n in (3, 4)]))
     names = {
@@ -191,6 +198,10 @@ CASES = [
     ("line", "expected"), CASES, ids=[f"{line.split()[0]}-{n}" for n, (line, _) in enumerate(CASES)]
 )
 def test_subcommand_says_what_it_should(shop: Shop, line: str, expected: str) -> None:
+    check_subcommand(shop, line, expected)
+
+
+def check_subcommand(shop: Shop, line: str, expected: str) -> None:
     wanted = expected.format(**{name: re.escape(text) for name, text in shop.names.items()})
     within_s = 20 if "TRACE" in line.upper() else 0  # Traces are sent in the background, by the client.
     eventually(

@@ -59,6 +59,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
         admin = AdminClient({"bootstrap.servers": running.owner.kafka})
         # A client that has never heard of the standby could not ask it.
         eventually("both brokers", lambda: len(admin.list_topics(timeout=5).brokers), lambda count: count == 2, 30.0)
+        running.wait_until_named(ORDERS)
         yield running
         running.close()
 

@@ -98,6 +98,7 @@ class Everyone:
         self._pair, self._kafka, self._rocketmq = pair, agents.kafka("4.3"), agents.rocketmq("5.5")
         for topic in (ORDERS, TIMERS, OPEN, SOURCE, TARGET, HALVES):
             create_topic(pair.bootstrap, topic, QUEUES)
+        pair.wait_until_named(ORDERS)
         self.writers: list[Writer] = [
             LibrdkafkaWriter(pair, ORDERS),
             AiokafkaWriter(pair, ORDERS),

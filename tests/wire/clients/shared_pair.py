@@ -20,8 +20,11 @@ from tests.kit.eventually import eventually
 from tests.kit.object_proxy import ObjectProxy
 from tests.kit.object_servers import ObjectServer
 from tests.wire.clients.namespaces import Network
+from tests.wire.clients.remoting import ask
 
 WITHIN_S = 20.0
+NAMED_WITHIN_S = 30.0
+GET_ROUTEINFO_BY_TOPIC = 105
 BUCKET = "duolog"
 
 
@@ -83,6 +86,20 @@ class Pair:
             "the old owner follows", lambda: status(self.owner), lambda found: kafka_of_owner(found) == new, WITHIN_S
         )
         assert status(self.owner)["role"] == "standby"
+
+    def wait_until_named(self, topic: str) -> None:
+        """Wait until both name servers give a route of this topic with the standby, as its producers need it.
+
+        A broker looks for new ones at longer and longer intervals, of up to 20 s.
+        """
+        address = self.standby.rocketmq.encode()
+        for broker in (self.owner, self.standby):
+            eventually(
+                f"the standby in the routes of {broker.namesrv}",
+                lambda broker=broker: ask(broker.namesrv, GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).body,
+                lambda found: address in found,
+                NAMED_WITHIN_S,
+            )
 
     def pause_owner(self) -> None:
         os.kill(self.owner.pid, signal.SIGSTOP)
