@@ -6,6 +6,7 @@ The oldest ids are removed at `count_max`, and all ids after `keep_ms`.
 
 from collections.abc import Iterator
 from enum import Enum
+from itertools import islice
 from struct import Struct
 from typing import Final
 
@@ -49,11 +50,8 @@ class Cancelled:
 
     def snapshot(self) -> Iterator[bytes]:
         """Return all rows of this moment in parts, for `restore`; they may be taken while timers are cancelled."""
-        rows = [*self._at_ms.items()]
-        return (
-            b"".join([_ROW.pack(*timer_id, at_ms) for timer_id, at_ms in rows[first : first + _ROWS_IN_SNAPSHOT]])
-            for first in range(0, len(rows), _ROWS_IN_SNAPSHOT)
-        )
+        rows = (_ROW.pack(*timer_id, at_ms) for timer_id, at_ms in [*self._at_ms.items()])
+        return iter(lambda: b"".join(islice(rows, _ROWS_IN_SNAPSHOT)), b"")
 
     def restore(self, rows: bytes) -> None:
         for due_ms, address, at_ms in _ROW.iter_unpack(rows):

@@ -1,5 +1,11 @@
 """Sorted tables: immutable files of timers with their messages, their tombstones, and the manifest.
 
-`flush.py`, `compaction.py` and `TombstoneWrite` block, so workers run them. The jobs in `delay/tree/` decide when, and
-commit the manifest with the results.
+    tables          the manifest and the current tables     references       closes what nothing uses any more
+    tables_view     reads of all tables, merged             table_files      opens, checks and removes files
+    sorted_table    reads of one table                      table_writer     writes one table
+    table_format    the format; paged_index: its indexes    flush            rows of the memtable to a table
+    compaction      chooses tables, and merges them         tombstones       in a file; logged_tombstones: in the log
+
+Writes, and most reads, block, so workers run them. The jobs in `delay/tree/` decide when, and commit the manifest with
+the results.
 """

@@ -48,11 +48,9 @@ class LoggedTombstones:
 
     def snapshot(self) -> Iterator[bytes]:
         """Return the tombstones of this moment, packed, ROWS_IN_RECORD at a time."""
-        return _slices([(number, bytes(rows)) for number, rows in self._rows.items()])
-
-
-def _slices(tables: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-    size = ROWS_IN_RECORD * TOMBSTONE.size
-    for number, rows in tables:
-        for at in range(0, len(rows), size):
-            yield pack_rows(number, TOMBSTONE.iter_unpack(rows[at : at + size]))
+        tables, size = [(number, bytes(rows)) for number, rows in self._rows.items()], ROWS_IN_RECORD * TOMBSTONE.size
+        return (
+            pack_rows(number, TOMBSTONE.iter_unpack(rows[at : at + size]))
+            for number, rows in tables
+            for at in range(0, len(rows), size)
+        )

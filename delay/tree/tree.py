@@ -19,35 +19,30 @@
 The state is in the log: the current tables, the timers that are in them and not in the memtable, and the deleted
 timers. Cursors and prefetched timers are a cache, which is empty after a start.
 
-The jobs are in `flush_job.py`, `tombstone_job.py`, `compaction_job.py`, `lookups.py` and `lists.py`. No cursor reads
-while tombstones are written. So a prefetched timer is deleted if and only if `Deletions` has its key. A topic's own
-cursor does not read while rows of paused topics are frozen, because their keys may be below the cursor's position.
+The jobs are in `flush_job.py`, `read_job.py`, `tombstone_job.py` and `compaction_job.py`. `lookups.py` and `lists.py`
+read tables for commands and requests.
 """
 
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Final
 
 from duolog.delay.pending import PendingTimers
-from duolog.delay.rows import KEY, TimerKey
-from duolog.delay.tables.table_format import TableEntry, TableTimer
+from duolog.delay.rows import KEY
+from duolog.delay.tables.table_format import TableEntry
 from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tree.compaction_job import CompactionJob
-from duolog.delay.tree.cursors import Read
 from duolog.delay.tree.flush_job import FlushJob
 from duolog.delay.tree.jobs import CommitManifest, Context, ManifestChange
 from duolog.delay.tree.lists import PendingLists
 from duolog.delay.tree.lookups import Lookups
+from duolog.delay.tree.read_job import ReadJob
 from duolog.delay.tree.tombstone_job import TombstoneJob
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
 from duolog.store.store import Store
-from duolog.store.workers import Failure
 
 CHECK_INTERVAL_MS: Final = 1_000  # Between two checks whether a job is necessary.
-# Deletions without a tombstone in a file, of 300 bytes each. At this number no cursor reads until they have tombstones.
-DELETIONS_MAX: Final = 1 << 14
 
 log = logging.getLogger("delay")
 
@@ -69,12 +64,10 @@ class TimerTree:
         self.lists = PendingLists(context, topic_exists)
         self._tombstones, self._compaction = TombstoneJob(context), CompactionJob(context)
         self._topic_exists = topic_exists
-        self._ahead_ms = max(1, near_ms // 2)
-        self._check_interval_ms = max(1, min(CHECK_INTERVAL_MS, self._ahead_ms // 8))
-        self._is_reading = False
-        self._is_failing = False  # The last read failed: topics are delivered from memory, without the tables.
+        self._reads = ReadJob(context, self.flush, self._tombstones, near_ms)
+        self._check_interval_ms = max(1, min(CHECK_INTERVAL_MS, self._reads.ahead_ms // 8))
         self._is_set_back = False
-        pending.limit_of, pending.turns.on_blocked = self._limit_of, context.wake
+        pending.limit_of, pending.turns.on_blocked = self._reads.limit_of, context.wake
 
     # -- Opening and closing
 
@@ -86,7 +79,8 @@ class TimerTree:
         """Open the tables that the log names, and mark the deleted timers in them. Blocks; raises Corruption, OSError.
 
         A broker that takes over a stream calls this in a thread, before `open`, while nothing else uses the tables. It
-        reads up to DELETIONS_MAX blocks of each table. In the loop that would take longer than the broker's lease.
+        reads a block of each table for each deletion. There are about DELETIONS_MAX of them at most (`read_job.py`). In
+        the loop that would take longer than the broker's lease.
         """
         tables = self.context.tables
         tables.open(first_number, may_lose=may_lose)
@@ -139,16 +133,9 @@ class TimerTree:
         self.cursors.stop(topic)
 
     def resume(self, topic: int) -> None:
-        self.cursors.go(topic, may_join=not (self.flush.has_paused or self._is_reading))
+        self.cursors.go(topic, may_join=self._reads.may_join)
         self.pending.turns.resume(topic)
         self.context.wake()
-
-    def _limit_of(self, topic: int) -> TimerKey | None:
-        """Return the key up to which a topic may deliver."""
-        has_own = self.cursors.has_own(topic)
-        if not has_own and (self._is_failing or not (self.deletions.by_topic.get(topic) or self.flush.from_ms)):
-            return None
-        return self.cursors.position_of(topic)
 
     # -- Background work
 
@@ -169,10 +156,10 @@ class TimerTree:
             if self._is_set_back:
                 self._is_set_back = False
                 self.cursors.reset()
-            if self._tombstones.is_urgent and not self._is_reading:
+            if self._tombstones.is_urgent and not self._reads.is_running:
                 self._tombstones.begin()
-            self._begin_read()
-            if self._tombstones.is_wanted and not self._is_reading:
+            self._reads.begin()
+            if self._tombstones.is_wanted and not self._reads.is_running:
                 self._tombstones.begin()
             self.flush.begin()
             if not self._tombstones.is_running:
@@ -183,47 +170,11 @@ class TimerTree:
         self._is_set_back = True
         self.context.wake()
 
-    # -- Reading
-
     def read_more(self, now_ms: int) -> None:
         """Read ahead after a delivery, because the prefetch may have room."""
-        if self.context.tables.manifest and not self._is_reading and not self._is_failing and not self._is_set_back:
+        if self.context.tables.manifest and not self._reads.is_failing and not self._is_set_back:
             self.context.now_ms = now_ms
-            self._begin_read()
-
-    def _begin_read(self) -> None:
-        now_ms, flush_ms = self.context.now_ms, self.flush.from_ms
-        until_ms = now_ms + self._ahead_ms + 1
-        until_ms = until_ms if flush_ms is None else min(until_ms, flush_ms)
-        if not self.context.tables.manifest:
-            # A topic that must wait for a flush would be blocked again at once, and this would be called again at once.
-            if self.cursors.skip_to(until_ms, may_join=flush_ms is None):
-                self.pending.turns.unblock(None)
-            return
-        if self._is_reading or self._tombstones.is_running or len(self.deletions) >= DELETIONS_MAX:
-            return
-        read = self.cursors.next_read(now_ms, self._ahead_ms, until_ms, may_read_own=not self.flush.has_paused)
-        if read is not None:
-            self._is_reading = True
-            self.context.read(read.run, partial(self._end_read, read))
-
-    def _end_read(self, read: Read, outcome: tuple[list[TableTimer], bool] | Failure) -> None:
-        self._is_reading = False
-        self._is_failing = isinstance(outcome, Exception)
-        if isinstance(outcome, Exception):
-            self.context.failed("read of delayed messages", outcome)
-            self.pending.turns.unblock(None)
-        else:
-            found, is_last = outcome
-            if self.cursors.take(read, found, self.deletions, is_last=is_last):
-                self._note_names(found)
-            self.context.wake()
-            self.pending.turns.unblock(read.topic)
-
-    def _note_names(self, timers: Iterable[TableTimer]) -> None:
-        for timer in timers:
-            if timer.name and timer.key not in self.deletions:
-                self.pending.names.add(int.from_bytes(timer.name, "big"), self.pending.ids.id_at(timer.key))
+            self._reads.begin()
 
     # -- Replay
 

@@ -112,7 +112,7 @@ def test_what_memory_does_not_hold_is_read_a_few_times_though_little_is_due_at_a
 def test_a_long_load_stops_to_have_the_dead_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a day without the broker, say: all are late, and delivered as fast as they come."""
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 256)
-    monkeypatch.setattr("duolog.delay.tree.tree.DELETIONS_MAX", 512)
+    monkeypatch.setattr("duolog.delay.tree.read_job.DELETIONS_MAX", 512)
     monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MIN", 256)
     bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
     queue = bench.core.topic("orders", 1).queues[0]

@@ -82,7 +82,7 @@ def test_topic_that_is_resumed_and_paused_at_any_moment_gets_all_in_order(
     monkeypatch.setattr("duolog.delay.tree.cursors.OWN_MAX", own_max)
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", load_rows)
     # With these limits the tombstone job has written half of the deletions.
-    for name in ("duolog.delay.tree.tree.DELETIONS_MAX", "duolog.delay.tree.tombstone_job.TOMBSTONES_MIN"):
+    for name in ("duolog.delay.tree.read_job.DELETIONS_MAX", "duolog.delay.tree.tombstone_job.TOMBSTONES_MIN"):
         monkeypatch.setattr(name, 100)
     bench = Bench()
     parked_while_paused(bench)
