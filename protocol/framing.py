@@ -23,19 +23,14 @@ class FrameReader:
     have not arrived.
     """
 
-    __slots__ = ("_missing", "_partial", "limit_bytes", "refused")
+    __slots__ = ("_missing", "limit_bytes", "partial", "refused")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.refused = b""  # The first bytes of the frame that was refused, including its length.
         # The bytes that have arrived of an unfinished frame: a part of its length, or of its payload.
-        self._partial = bytearray()
-        self._missing = 0  # Missing bytes of the payload. Invariant: 0 while `_partial` is part of a length.
-
-    @property
-    def buffered(self) -> int:
-        """The number of buffered bytes of an unfinished frame."""
-        return len(self._partial)
+        self.partial = bytearray()
+        self._missing = 0  # Missing bytes of the payload. Invariant: 0 while `partial` is part of a length.
 
     def feed(self, data: bytes) -> list[memoryview]:
         """Return the payloads that `data`, the next bytes of the stream, completes. The payloads are read-only.
@@ -45,7 +40,7 @@ class FrameReader:
         frames in `data` are not returned.
         """
         view = memoryview(data).toreadonly()
-        return self._resume(view) if self._partial or self._missing else self._cut(view, 0)
+        return self._resume(view) if self.partial or self._missing else self._cut(view, 0)
 
     def _cut(self, view: memoryview, at: int) -> list[memoryview]:
         payloads: list[memoryview] = []
@@ -57,35 +52,35 @@ class FrameReader:
             start = at + 4
             at = start + length
             if at > end:
-                self._partial += view[start:]
+                self.partial += view[start:]
                 self._missing = at - end
                 return payloads
             payloads.append(view[start:at])
         if at < end:
-            self._partial += view[at:]
+            self.partial += view[at:]
         return payloads
 
     def _resume(self, view: memoryview) -> list[memoryview]:
         """Continue the unfinished frame."""
         at = 0
         if not self._missing:
-            at = 4 - len(self._partial)
-            self._partial += view[:at]
-            if len(self._partial) < 4:
+            at = 4 - len(self.partial)
+            self.partial += view[:at]
+            if len(self.partial) < 4:
                 return []
-            (length,) = _read_length(self._partial, 0)
+            (length,) = _read_length(self.partial, 0)
             if not 0 <= length <= self.limit_bytes:
-                raise self._refusal(length, memoryview(bytes(self._partial + view[at:][: foreign.BYTES])))
-            self._partial, self._missing = bytearray(), length
+                raise self._refusal(length, memoryview(bytes(self.partial + view[at:][: foreign.BYTES])))
+            self.partial, self._missing = bytearray(), length
         more = view[at : at + self._missing]
         # One growing buffer is used instead of a list of chunks, because a peer that sends single bytes would make the
         # list hold one object for each byte.
-        self._partial += more
+        self.partial += more
         self._missing -= len(more)
         if self._missing:
             return []
-        payload = memoryview(self._partial).toreadonly()
-        self._partial = bytearray()
+        payload = memoryview(self.partial).toreadonly()
+        self.partial = bytearray()
         return [payload, *self._cut(view, at + len(more))]
 
     def _refusal(self, length: int, refused: memoryview) -> ProtocolError:

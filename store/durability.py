@@ -75,6 +75,10 @@ class Durability:
         end, level = promise
         return end <= (self.written if level == WRITTEN else self._log.durable if level == SYNCED else self.shared)
 
+    def safe_end(self, level: int) -> int:
+        """Return the position up to which the log is as safe as promises of this level require."""
+        return self.written if level == WRITTEN else self._log.durable if level == SYNCED else self.shared
+
     def when(self, promise: Promise, done: Done) -> None:
         """Call `done(None)` once the promise is kept, or `done(error)` once it cannot be kept.
 

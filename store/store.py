@@ -85,6 +85,7 @@ class Store:
         self.append = self.appender.append
         self.write, self.promise = self.durability.write, self.durability.promise
         self.when, self.kept = self.durability.when, self.durability.kept
+        self.safe_end = self.durability.safe_end
         self._index_flusher = index_flusher
         self._open_checkpoints(recovered, replayer)
 

@@ -33,6 +33,8 @@ class Log(Protocol):
 
     def kept(self, promise: Promise) -> bool: ...
 
+    def safe_end(self, level: int) -> int: ...
+
     def when(self, promise: Promise, done: Callable[[StoreError | None], None]) -> None: ...
 
 
@@ -128,7 +130,7 @@ class Connection(asyncio.Protocol):
         self.active_mono_ms = connections.mono_ms
         try:
             frames = self._frames.feed(data)
-            if self.partial_bytes or self._frames.buffered:
+            if self.partial_bytes or self._frames.partial:
                 self._count_partial()
             if frames:
                 self._has_heard = True
@@ -179,7 +181,7 @@ class Connection(asyncio.Protocol):
         return count
 
     def _count_partial(self) -> None:
-        partial_bytes, connections = self._frames.buffered, self.connections
+        partial_bytes, connections = len(self._frames.partial), self.connections
         more_bytes = partial_bytes - self.partial_bytes
         connections.request_bytes += more_bytes
         self.partial_bytes = partial_bytes

@@ -81,6 +81,7 @@ class Server:
         self.watchdog = watchdog
         self._end_turn = end_turn
         self._is_touched = False  # Whether the end of this turn is scheduled.
+        self.turn_mono_ms = 0  # When this turn was touched first. It is the time of all that the turn receives.
         self._answering: list[Flushable] = []  # The connections with ready answers.
         self._listeners: dict[str, asyncio.AbstractServer] = {}  # By the name of the port.
         self._bound: dict[str, socket.socket] = {}  # The sockets of `_listeners`.
@@ -113,6 +114,7 @@ class Server:
         """Schedule the end of this turn: `end_turn`, then one write for each connection that has answers."""
         if not self._is_touched:
             self._is_touched = True
+            self.turn_mono_ms = self.clock.mono_ms()
             self.loop.call_soon(self._turn_ends)
 
     def answering(self, answers: Flushable) -> None:

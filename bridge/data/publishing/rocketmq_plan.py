@@ -12,6 +12,7 @@ committed; until then `bridge/transactions/half_message_log.py` stores them.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from duolog.bridge.config import Options
@@ -49,6 +50,9 @@ from duolog.store.unit import Frame
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
 _REQUEST_MARKS: Final = ("DELAY", TIMER_PREFIX, "TRAN_MSG", AMQ_PREFIX, expiry.PREFIX)
 _SCHEDULE_MARK: Final = b"AMQ_SCHEDULED_"
+_WRITERS_MAX: Final = 1024  # Writers of queues that are kept, because nearly all messages are for a few queues.
+
+_writer = lru_cache(_WRITERS_MAX)(rocketmq_message.Writer)
 
 
 class HalfMessageOutline(NamedTuple):
@@ -107,7 +111,7 @@ class MessagePlanner:
         if schedules_before + len(messages) > self._schedules_max:
             self._check_schedule_count(messages, schedules_before)
         queue = topic.queues[queue_id]
-        pieces_of = rocketmq_message.Writer(topic.rocketmq_name, queue_id, self.store_host).pieces
+        pieces_of = _writer(topic.rocketmq_name, queue_id, self.store_host).pieces
         frames: list[Frame] = []
         records: list[StateRecord] = []
         keys: list[SenderKey] = []
@@ -116,7 +120,10 @@ class MessagePlanner:
         # The loop is written without functions for its steps, because it runs for each message that is sent.
         for message in messages:
             raw = message.properties
-            text = _text_of(raw)  # A search in text takes a sixth of the time that it takes in bytes.
+            try:
+                text = raw.decode()  # A search in text takes a sixth of the time that it takes in bytes.
+            except UnicodeDecodeError as error:
+                raise _not_utf_8(raw, error) from None
             found = self._check_message(message, text)
             if found is not None:
                 if sender is not None:
@@ -143,7 +150,7 @@ class MessagePlanner:
                         records.append(schedule)
                     body_bytes += len(message.body)
                     continue
-            code = tags.code_of_properties(raw, text)
+            code = tags.code_of_properties(raw, text) if properties.TAGS in text else tags.NO_TAG
             pieces = pieces_of(message)
             size = len(message.body)
             record = b"".join(pieces) if size < _JOINED_BYTES_MAX else pieces
@@ -296,7 +303,11 @@ def _text_of(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise IllegalMessage(f"properties of {len(raw)} bytes are not UTF-8: {error}") from None
+        raise _not_utf_8(raw, error) from None
+
+
+def _not_utf_8(raw: bytes, error: UnicodeDecodeError) -> IllegalMessage:
+    return IllegalMessage(f"properties of {len(raw)} bytes are not UTF-8: {error}")
 
 
 def _may_have_request(text: str) -> bool:

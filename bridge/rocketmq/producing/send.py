@@ -54,6 +54,7 @@ from duolog.store.entry import Buffer
 _TRANSACTION_BITS: Final = ~flags.TRANSACTION_MASK
 _SCHEDULED: Final = SCHEDULE_NAME.encode()
 _NO_WAIT: Final = "WAIT\x01false"
+_BATCH: Final = RequestCode.SEND_BATCH_MESSAGE  # The lookup of a member of an enumeration takes as long as a call.
 _NO_OTHER_DELAY: Final[dict[str, str | None]] = dict.fromkeys((*TIMER_NAMES, *AMQ_NAMES))
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
@@ -62,10 +63,11 @@ def send_message(context: RocketMQContext, connection: RocketMQConnection, comma
     """Answer SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
     context.requests.admission.check_send()
     request = SendRequest.parse(command.ext)
-    raw = request.properties.encode()
-    if len(command.body) > context.messages.publisher.messages.body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
+    publisher, text = context.messages.publisher, request.properties
+    raw = text.encode()
+    if len(command.body) > publisher.messages.body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
         raise _too_large(context, command, raw)
-    is_batch = request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
+    is_batch = request.batch or command.code == _BATCH
     if request.topic.startswith(RETRY_PREFIX):
         topic, queue_id, raw = _retry(context, connection, command, request, raw, is_batch)
     else:
@@ -73,15 +75,15 @@ def send_message(context: RocketMQContext, connection: RocketMQConnection, comma
         queue_id = _queue_id(context, topic, request)
     if is_batch:
         return _send_batch(context, connection, command, request, topic, queue_id, raw)
-    if properties.PRIORITY in request.properties:
+    if properties.PRIORITY in text:
         queue_id, raw = by_priority(topic, queue_id, raw)
     assert isinstance(command.body, memoryview), "decoded from a frame"
     own, unique_key = _with_unique_key(raw)
-    if properties.REPLY_TO_CLIENT in request.properties:
+    if properties.REPLY_TO_CLIENT in text:
         # The replier takes the name of the reply topic from this property.
         own = properties.set_many(own, {properties.CLUSTER: context.options.rocketmq.cluster})
     message = _message(connection, request, request.flag, command.body, own)
-    if properties.TRAN_MSG in request.properties and half_messages.is_half(message):
+    if properties.TRAN_MSG in text and half_messages.is_half(message):
         slots, promise = half_messages.prepare(
             context, connection, command, request, topic, queue_id, message, unique_key
         )
@@ -92,13 +94,14 @@ def send_message(context: RocketMQContext, connection: RocketMQConnection, comma
         client = None
         if connection.context.quotas.has_any and (sender is not None or not _has_level(request)):
             client = quota_client(connection)
-        slots, promise = context.messages.publisher.publish_messages(
-            topic, queue_id, [message], context.clock.now_ms(), sender, client
-        )
-    stored_id = message_id(context.messages.publisher.messages.store_host, slots[0][0])
-    handle = _recall_handle(context, request.topic, message, slots[0].position, unique_key)
-    buffers = remoting.encode_stored(command, stored_id, queue_id, slots[0].base_offset, unique_key, handle)
-    waits = _NO_WAIT not in request.properties or _waits(raw)
+        slots, promise = publisher.publish_messages(topic, queue_id, [message], context.clock.now_ms(), sender, client)
+    position, base_offset, _ = slots[0]
+    stored_id = message_id(publisher.messages.store_host, position)
+    handle = ""
+    if message.topic == TIMER_TOPIC:
+        handle = _recall_handle(context, request.topic, message, position, unique_key)
+    buffers = remoting.encode_stored(command, stored_id, queue_id, base_offset, unique_key, handle)
+    waits = _NO_WAIT not in text or _waits(raw)
     return Answer(buffers, promise if waits else None)
 
 
@@ -122,8 +125,8 @@ def _too_large(context: RocketMQContext, command: RemotingCommand, raw: bytes) -
 
 
 def _recall_handle(context: RocketMQContext, topic: str, message: Message, position: int, unique_key: str) -> str:
-    """Return the recall handle of a delayed message with a due time; "" for any other message."""
-    if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX) or _SCHEDULED in message.properties:
+    """Return the recall handle of a delayed message with a due time; "" for a retry and a recurring message."""
+    if topic.startswith(RETRY_PREFIX) or _SCHEDULED in message.properties:
         return ""
     due_ms = due_of(message)
     timer_id = context.messages.delay_commands.text_ids.text_of((due_ms, position))

@@ -49,6 +49,8 @@ class Kind(IntEnum):
     ADMIN = 6
 
 
+_SEND: Final = Kind.SEND  # The lookup of a member of an enumeration takes as long as a call.
+
 # Checked before each request of the kind. Sends call `check_send`.
 LIMITED: Final = (Kind.TRANSACTION, Kind.ACK, Kind.QUERY)
 
@@ -116,7 +118,8 @@ class Admission:
 
     def check_send(self) -> None:
         """Raise Busy if no further message may be stored now."""
-        self.check(Kind.SEND)
+        if self._stalled_ms or self.in_work[_SEND] >= self._limits[_SEND]:
+            self.check(_SEND)
         log = self._log
         assert log is not None, "the log is not open"
         if log.next_position - log.durable > self._unsynced_bytes_max:

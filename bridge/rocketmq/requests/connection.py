@@ -168,7 +168,7 @@ class RocketMQConnection(Connection):
         if command.flag & FLAG_RESPONSE:
             self.calls.take_answer(command)
         else:
-            command.received_mono_ms = self.server.clock.mono_ms()
+            command.received_mono_ms = self.server.turn_mono_ms
             if self.context.gate is None or self._is_identified(self.context.gate, command):
                 self.take(command)
 
@@ -314,15 +314,20 @@ class RocketMQConnection(Connection):
         if error is not None:
             self.close(f"the log cannot keep what an answer promises: {error}")
             return
-        kept, leave = self.log.kept, self.answers.write
-        admission, mono_ms = self.context.admission, self.server.clock.mono_ms()
-        while waiting and kept(waiting[0][0]):
+        if not waiting:
+            return  # The connection was closed.
+        safe_end, mono_ms = self.log.safe_end(waiting[0][0].level), self.server.clock.mono_ms()
+        admission, in_work = self.context.admission, self.context.admission.in_work
+        before, pieces = len(waiting), list[Buffer]()
+        while waiting and waiting[0][0].end <= safe_end:
             _, buffers, kind, latency_ms, received_mono_ms = waiting.popleft()
-            leave(buffers)
+            pieces += buffers
             latency_ms.add(mono_ms - received_mono_ms)
-            self.unanswered -= 1
-            admission.waiting -= 1
-            admission.in_work[kind] -= 1
+            in_work[kind] -= 1
+        self.answers.write(pieces)
+        count = before - len(waiting)
+        self.unanswered -= count
+        admission.waiting -= count
         self.go_on_soon()
         if waiting:
             self.log.when(waiting[0][0], partial(self._kept, waiting))

@@ -17,6 +17,7 @@ from duolog.protocol.errors import ProtocolError
 NAME_END: Final = "\x01"
 VALUE_END: Final = "\x02"
 _VALUE_END: Final = ord(VALUE_END)
+_KEYS_CACHED_MAX: Final = 256
 
 # -- Names that the broker reads or writes
 
@@ -86,7 +87,7 @@ def get(raw: bytes, name: str) -> str | None:
     value = raw[start:] if end < 0 else raw[start:end]
     if not value:
         return parse(raw).get(name)  # This pair has no value, so an earlier pair of the same name is valid.
-    return _as_text(value)
+    return value.decode() if value.isascii() else _as_text(value)
 
 
 def finder(name: str) -> Callable[[bytes], bytes | None]:
@@ -117,6 +118,7 @@ def _valued(raw: bytes, start: bytes) -> bytes | None:
 
 
 @lru_cache(64)
+@lru_cache(_KEYS_CACHED_MAX)
 def _key(name: str) -> bytes:
     """Return the bytes with which a pair of this name begins: the name and 0x01."""
     return name.encode() + b"\x01"

@@ -33,7 +33,7 @@ def test_any_split_gives_the_same_payloads(payloads: list[bytes], cuts: list[int
         found += reader.feed(chunk)
     assert list(map(bytes, found)) == payloads
     assert all(payload.readonly for payload in found)
-    assert reader.buffered == len(tail)
+    assert len(reader.partial) == len(tail)
 
 
 def test_one_byte_at_a_time() -> None:
@@ -62,7 +62,7 @@ def test_garbage_raises_only_protocol_error(stream: list[bytes]) -> None:
             reader.feed(chunk)
     except ProtocolError:
         pass
-    assert reader.buffered <= 16
+    assert len(reader.partial) <= 16
 
 
 def test_whole_payload_is_a_slice_and_a_split_one_is_joined_once() -> None:
