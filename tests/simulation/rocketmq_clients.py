@@ -1,7 +1,7 @@
 """RocketMQ clients of simulated brokers: a producer of messages for now and for later and of half messages, a consumer.
 
-They ask any name server for the route, and talk to that broker. A send without an answer is not repeated; the next one
-has another body.
+They ask any name server for the route, and talk to the owner that it names; producers also send to the standbys of the
+route. A send without an answer is not repeated; the next one has another body.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ RETRY_GROUP: Final = "failing"
 OK: Final = 0
 PULLED: Final = {OK, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}
 BEAT_S: Final = 1.0
+ROUTE_S: Final = 3.0  # Java's clients ask for routes every 30 s.
+STANDBY_SHARE: Final = 0.3  # Of messages that are sent to a standby, if there is one in the route.
 DELAYS_MS: Final = {"later": (100, 8_000), "far": (2_000, 25_000)}
 RECALLED_SHARE: Final = 0.15
 FAILED_SHARE: Final = 0.1  # Of pulls that find messages.
@@ -83,6 +85,7 @@ class RocketMQClient:
     def __init__(self, setting: Setting) -> None:
         self.setting, self.history, self.random = setting, setting.history, setting.random
         self._connection: Connection | None = None
+        self.standbys: list[tuple[str, int]] = []  # Their addresses in the last route.
 
     def checked(self, connection: Connection, command: Any) -> None:
         """Take a check-back."""
@@ -105,10 +108,10 @@ class RocketMQClient:
                 route = await names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=SHARED)
             finally:
                 names.close()
-            found = re.search(rb"([\d.]+):(\d+)", bytes(route.body)) if route.code == OK else None
-            if found is None:
+            found = re.findall(rb"([\d.]+):(\d+)", bytes(route.body)) if route.code == OK else []
+            if not found:
                 raise Unanswered("no route")
-            address = found[1].decode(), int(found[2])
+            address, *self.standbys = [(host.decode(), int(port)) for host, port in found]
             _, self._connection = await loop.create_connection(lambda: Connection(self), *address)
         return self._connection
 
@@ -122,6 +125,8 @@ class Sender(RocketMQClient):
         self._verdicts: dict[bytes, int] = {}
         self._bodies = count(1)
         self._beaten: tuple[Connection, float] | None = None  # The connection and time of the last heartbeat.
+        self._through: Connection | None = None  # The connection to a standby.
+        self._routed_s = 0.0  # When the route was asked for last.
         self._handles: list[tuple[bytes, str]] = []  # Delayed messages that may be recalled.
 
     async def run(self) -> None:
@@ -129,15 +134,38 @@ class Sender(RocketMQClient):
         while True:
             try:
                 async with asyncio.timeout(REQUEST_S):
-                    connection = await self.connected()
+                    connection = await self._routed()
                     await self._beat(connection)
                     if not self.setting.is_over:
-                        await self._send(connection)
+                        await self._send(await self._any(connection))
                         if self._handles and self.random.random() < RECALLED_SHARE:
                             await self._recall(connection)
             except (OSError, TimeoutError, Unanswered):
                 await self.pause()
             await asyncio.sleep(self.random.uniform(0, 0.2))
+
+    async def _routed(self) -> Connection:
+        """Return a connection to the owner, by a route that is not older than ROUTE_S."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._routed_s > ROUTE_S:
+            self._routed_s = now_s
+            self.leave()
+        return await self.connected()
+
+    async def _any(self, owner: Connection) -> Connection:
+        """Return the connection to the owner, or one to a standby."""
+        if not self.standbys or self.random.random() > STANDBY_SHARE:
+            return owner
+        if self._through is None or self._through.is_lost:
+            loop, address = asyncio.get_running_loop(), self.random.choice(self.standbys)
+            _, self._through = await loop.create_connection(lambda: Connection(self), *address)
+        return self._through
+
+    def leave(self) -> None:
+        super().leave()
+        if self._through is not None:
+            self._through.close()
+            self._through = None
 
     async def _beat(self, connection: Connection) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -145,7 +173,7 @@ class Sender(RocketMQClient):
             data = HeartbeatData(client_id=self.name, producer_data_set=[ProducerData(group_name=PRODUCER_GROUP)])
             answered = await connection.ask(RequestCode.HEART_BEAT, fastjson.write(data))
             if answered.code != OK:
-                raise Unanswered(f"code {answered.code}")  # A standby; the next route names the owner.
+                raise Unanswered(f"code {answered.code}")
             self._beaten = connection, now_s
 
     async def _send(self, connection: Connection) -> None:
