@@ -1,5 +1,6 @@
 """Two brokers share a log with `security.enabled` and TLS: users and rules go over to the new owner, and a standby asks
-its clients who they are. The client is librdkafka with SCRAM; the command gets the standby's address alone."""
+its clients who they are. The clients are librdkafka with SCRAM, and RocketMQ requests with signatures; the command gets
+the standby's address alone."""
 
 from __future__ import annotations
 
@@ -22,10 +23,13 @@ from confluent_kafka.admin import AdminClient
 from tests.kit.broker import Broker, BrokerError
 from tests.kit.certificates import Authority
 from tests.kit.eventually import eventually
+from tests.kit.signing import signature_of
+from tests.wire.clients.remoting import Reply, ask
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("duolog_only")]
 
 WITHIN_S = 20.0
+SEND_MESSAGE, NO_PERMISSION = 10, 16
 PASSWORDS = {"root": "root secret", "alice": "alice's"}
 
 
@@ -168,6 +172,30 @@ def test_users_and_rules_survive_a_takeover_and_count_on_a_standby(pair: SecureP
     stranger = confluent_kafka.Producer(wrong)
     eventually("the refusal", lambda: (stranger.poll(0.2) and None) or refused, bool, WITHIN_S)
     assert refused[0].code() == confluent_kafka.KafkaError._AUTHENTICATION
+
+
+def test_a_standby_sends_on_what_a_user_has_signed_and_may_send(pair: SecurePair) -> None:
+    """Over TLS on both ways. The send after the end of the owner waits for the takeover, and is served by it."""
+    pair.as_root("topic", "create", "orders", "--queues", "1")
+    pair.as_root("user", "add", "alice", "--password-stdin", given=PASSWORDS["alice"] + "\n")
+    tls = pair.authority.client_context()
+    fields = {
+        "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "1",
+        "queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0", "AccessKey": "alice",
+    }  # fmt: skip
+
+    def send(secret: str = PASSWORDS["alice"]) -> Reply:
+        signed = fields | {"Signature": signature_of(fields, b"body", secret.encode()).decode()}
+        return ask(pair.standby.rocketmq, SEND_MESSAGE, signed, b"body", tls)
+
+    eventually("the user", send, lambda reply: "may not WRITE" in str(reply.remark), WITHIN_S)
+    assert send("wrong").code == NO_PERMISSION
+    pair.as_root("acl", "add", "--allow", "--user", "alice", "--topic", "orders", "--operation", "write")
+    stored = eventually("the rule", send, lambda reply: reply.code == 0, WITHIN_S)
+    assert stored.fields["queueOffset"] == "0"
+    pair.owner.kill()
+    stored = eventually("the takeover", send, lambda reply: reply.code == 0, WITHIN_S)
+    assert stored.fields["queueOffset"] == "1"
 
 
 def taken(consumer: Any, found: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:

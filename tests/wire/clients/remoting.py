@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +22,21 @@ class Reply:
     body: bytes
 
 
-def ask(endpoint: str, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Reply:
+def ask(
+    endpoint: str,
+    code: int,
+    fields: dict[str, Any] | None = None,
+    body: bytes = b"",
+    tls: ssl.SSLContext | None = None,
+) -> Reply:
     """Send one command over a connection of its own and return the answer."""
     host, _, port = endpoint.rpartition(":")
     command = {"code": code, "language": "JAVA", "version": 493, "opaque": 1, "flag": 0}
     header = json.dumps(command | {"extFields": {name: str(value) for name, value in (fields or {}).items()}}).encode()
-    with socket.create_connection((host, int(port)), ANSWER_WITHIN_S) as connection:
+    with ExitStack() as opened:
+        connection = opened.enter_context(socket.create_connection((host, int(port)), ANSWER_WITHIN_S))
+        if tls is not None:
+            connection = opened.enter_context(tls.wrap_socket(connection, server_hostname=host))
         connection.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
         stream = connection.makefile("rb")
         size, header_size = struct.unpack(">II", stream.read(8))
