@@ -49,7 +49,7 @@ class Metrics:
         # Seconds from the time at which a delayed message was due to its append to its queue.
         self.timer_lateness_s = Histogram(LATENESS_BOUNDS_S)
         self.fsync_s = Histogram(FSYNC_BOUNDS_S)  # Seconds that the fsyncs of the log took.
-        # Milliseconds from the beginning of the turn that received a RocketMQ request to its answer, by its code's name.
+        # Milliseconds from the turn that received a RocketMQ request to its answer, by the name of its code.
         self.rpc_ms: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(RPC_BOUNDS_MS))
         self.held_rpc_ms: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(RPC_BOUNDS_MS))  # Long polls.
         # Requests to the object store by operation and outcome, and bytes of objects by operation.

@@ -117,7 +117,6 @@ def _valued(raw: bytes, start: bytes) -> bytes | None:
     return next(filter(None, reversed(values)), None)
 
 
-@lru_cache(64)
 @lru_cache(_KEYS_CACHED_MAX)
 def _key(name: str) -> bytes:
     """Return the bytes with which a pair of this name begins: the name and 0x01."""
