@@ -9,7 +9,7 @@ versitygw, a real S3 server, with its files on this machine's disk. One run, one
 - the store alone: what one client without a broker gets out of it;
 - producing under `flush.mode=shared`: MB/s of librdkafka, and the time to the answer of one record at a time;
 - producing under `flush.mode=sync`, with and without a shared log, in turns; the median of the ratios counts;
-- a takeover: from the kill of the owner to the next acknowledged record of a producer that knows both brokers; and in
+- takeovers: from the kill of the owner to the next acknowledged record of a producer that knows both brokers; and in
   virtual time with as many segment objects as 1 GiB and 100 GiB have (`simulated_history.py`);
 - a start on an empty disk, which reads the whole log from the store, and then reading its oldest records;
 - reading records that are in segment objects, and no longer on the disk of the broker (`dropped.py`);
@@ -67,9 +67,10 @@ class Scale(NamedTuple):
     sends: int  # The number of sends, one at a time.
     idle_s: float
     rounds: int  # The rounds of loads that are compared.
+    takeovers: int
 
 
-FULL, QUICK = Scale(10.0, 100, 60.0, 5), Scale(3.0, 20, 15.0, 5)
+FULL, QUICK = Scale(10.0, 100, 60.0, 5, 9), Scale(3.0, 20, 15.0, 5, 5)
 LOG_BYTES = 1 << 30  # At a takeover, and of a start on an empty disk.
 HISTORIES_GIB = (1, 100)  # The sizes of histories, of which only the list of objects exists.
 
@@ -303,8 +304,16 @@ def two_brokers(folder: Path, endpoint: str, scale: Scale) -> Iterator[Figure]:
             filled_mb = ran.messages * BODY_BYTES / MB
             yield Figure("two brokers: produce, shared", filled_mb / ran.seconds, "MB/s")
             yield from idle(owner, standby, scale)
-            waited_s = takeover_s(owner, standby)
-            yield Figure(f"takeover with {filled_mb:.0f} MB of log", waited_s, "s", "< 5", waited_s < 5)
+            waited = [takeover_s(owner, standby)]
+            while len(waited) < scale.takeovers:
+                owner.start()
+                owner, standby = standby, owner
+                wait_until_equal(standby, owner)
+                waited.append(takeover_s(owner, standby))
+            waited_s, what = statistics.median(waited), f"takeover with {filled_mb:.0f} MB of log"
+            yield Figure(f"{what}, median of {len(waited)}", waited_s, "s", "< 5", waited_s < 5)
+            yield Figure("  the lowest of them", min(waited), "s")
+            yield Figure("  the highest of them", max(waited), "s")
             owner.delete()
             yield from start_on_empty_disk(owner, standby, filled_mb, ran.messages)
 
@@ -318,6 +327,12 @@ def idle(owner: Broker, standby: Broker, scale: Scale) -> Iterator[Figure]:
         an_hour = (requests(broker) - before[name]) * HOUR_S / scale.idle_s
         yield Figure(f"requests an hour of an idle {name}", an_hour, "", "<= 4000", an_hour <= 4000)
         yield Figure(f"memory of the {name}", anonymous_mb(broker), "MB")
+
+
+def wait_until_equal(standby: Broker, owner: Broker) -> None:
+    """Wait until a standby has the log that its owner has now."""
+    end = position(status(owner)["log"])
+    eventually("the whole log", lambda: position(status(standby).get("log")), lambda found: found >= end, 600)
 
 
 def takeover_s(owner: Broker, standby: Broker) -> float:
@@ -337,8 +352,7 @@ def start_on_empty_disk(empty: Broker, owner: Broker, filled_mb: float, count: i
     begun_s = time.monotonic()
     empty.start()
     ready_s = time.monotonic()
-    end = status(owner)["log"]
-    eventually("the whole log", lambda: status(empty).get("log"), lambda found: position(found) >= position(end), 600)
+    wait_until_equal(empty, owner)
     took_s = time.monotonic() - begun_s
     yield Figure(f"start on an empty disk with {filled_mb:.0f} MB of log, until it follows", took_s, "s")
     read_mb_s = filled_mb / (took_s - (ready_s - begun_s))
