@@ -30,6 +30,7 @@ from tests.kit.clock import HostClock
 from tests.kit.disk import CrashDisk
 from tests.kit.hosts import Port, Process
 from tests.kit.object_store import SimulatedBucket, SimulatedObjects, StoreFaults
+from tests.kit.shared_nodes import CANNOT_BE
 
 T = TypeVar("T")
 PORTS: Final = {"kafka": 9092, "rocketmq": 10911, "namesrv": 9876, "http": 9644}
@@ -200,6 +201,8 @@ class Machine:
         self.kill()
         if isinstance(error, BeginAgain):
             self.deposed += 1
+            if CANNOT_BE in str(error):
+                self.failures.append(f"{self.host} begins again: {error}")
             self.start()
         elif error is None and self.restarts:
             self.start()

@@ -44,6 +44,9 @@ from tests.kit.snapshot import Snapshot
 
 T = TypeVar("T")
 
+# A part of the reason of an owner that finds an object of a lower epoch in its slot (`store/shared/wal/slots.py`).
+CANNOT_BE = "which cannot be"
+
 SHARED_QUEUE, SYNC_QUEUE = queue_key(1, 0), queue_key(2, 0)
 STORE = StoreOptions(
     segment_bytes=1 << 14, tail_bytes=1 << 14, reserve_bytes=0, checkpoint_bytes=1 << 14, spare_bytes=0, is_shared=True
@@ -395,6 +398,8 @@ class Node:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Deposed):
             self.deposed.append(event.reason)
+            if CANNOT_BE in event.reason:
+                self.world.violations.append(f"{self.name} is deposed: {event.reason}")
 
 
 class _Gated:

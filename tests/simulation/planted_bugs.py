@@ -3,13 +3,16 @@
 The name says what is wrong. A bug that many seeds do not find shows what the checkers do not see.
 """
 
+from contextlib import suppress
 from typing import Any
 
-from duolog.store.objects.errors import StoreUnknown
+from duolog.store.objects.errors import ObjectStoreError, StoreUnknown
 from duolog.store.objects.interface import Content, Creation
+from duolog.store.shared import replica
 from duolog.store.shared.follower import Follower
-from duolog.store.shared.lease import OwnerLease
+from duolog.store.shared.lease import RELEASED_FOLDER, OwnerLease
 from duolog.store.shared.local_copy import LocalCopy
+from duolog.store.shared.replica import Replica
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.local_ranges import LocalRanges
 from duolog.store.shared.segments.manifest import SegmentManifests
@@ -99,6 +102,21 @@ def stale_read_after_a_takeover() -> list[Replacement]:
 def lease_renewed_by_the_answer() -> list[Replacement]:
     right = OwnerLease.renew
     return [(OwnerLease, "renew", lambda self, begun_mono_ms: right(self, begun_mono_ms + 3_000))]
+
+
+def lease_released_while_the_owner_answers() -> list[Replacement]:
+    right = Replica.begin
+
+    async def begin(self: Replica, now_ms: int) -> None:
+        await right(self, now_ms)
+        with suppress(ObjectStoreError):
+            await self.release()
+
+    return [(Replica, "begin", begin)]
+
+
+def release_of_an_earlier_epoch_counts() -> list[Replacement]:
+    return [(replica, "released_key", lambda owner: f"{RELEASED_FOLDER}any")]
 
 
 def fence_behind_a_slot_that_was_not_read() -> list[Replacement]:
@@ -198,6 +216,8 @@ LOG_BUGS = by_name(
     object_that_exists_taken_for_ones_own,
     stale_read_after_a_takeover,
     lease_renewed_by_the_answer,
+    lease_released_while_the_owner_answers,
+    release_of_an_earlier_epoch_counts,
     fence_behind_a_slot_that_was_not_read,
     no_caution_behind_the_fence,
     what_was_not_uploaded_is_kept,

@@ -19,6 +19,7 @@ BUGS = (
     (planted_bugs.stale_read_after_a_takeover, AssertionError),
     (planted_bugs.time_out_taken_for_success, StoreError),
     (planted_bugs.time_out_taken_for_a_failure, StoreError),
+    (planted_bugs.no_caution_behind_the_fence, AssertionError),
     (planted_bugs.old_epoch_counts, StoreError),
     (planted_bugs.wal_objects_deleted_before_a_manifest_names_their_segments, StoreError),
 )
