@@ -8,7 +8,8 @@ versitygw, a real S3 server, with its files on this machine's disk. One run, one
 
 - the store alone: what one client without a broker gets out of it;
 - producing under `flush.mode=shared`: MB/s of librdkafka, and the time to the answer of one record at a time;
-- producing under `flush.mode=sync`, with and without a shared log, in turns; the median of the ratios counts;
+- producing under `flush.mode=sync`, with and without a shared log, in turns; the median of the ratios counts; with the
+  SHA-256 of the content that requests over plain HTTP need, and without, as over https;
 - takeovers: from the kill of the owner to the next acknowledged record of a producer that knows both brokers; and in
   virtual time with as many segment objects as 1 GiB and 100 GiB have (`simulated_history.py`);
 - a start on an empty disk, which reads the whole log from the store, and then reading its oldest records;
@@ -33,6 +34,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,12 +46,14 @@ from benchmarks import dropped, librdkafka, simulated_history
 from benchmarks.broker_process import anonymous_mb, requests, used_cpu_s, waited_for_cores_s
 from benchmarks.shared_figures import Figure, markdown, table
 from benchmarks.stores import WITHIN_S, alone_mb_s, answer_of, slow_store
+from duolog.store.objects.opening import UNSIGNED_VARIABLE
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.kit.object_servers import versity
 
 LATENCIES_MS = (5, 50, 200)
 USUAL_LATENCY_MS = 50  # The latency of rows that are measured with one latency.
+TOPIC_NUMBERS = count()
 FLUSH_INTERVAL_MS = 100  # The default of `shared.flush_interval_ms`.
 BODY_BYTES = 1024
 PARTITIONS = 4
@@ -70,7 +74,7 @@ class Scale(NamedTuple):
     takeovers: int
 
 
-FULL, QUICK = Scale(10.0, 100, 60.0, 5, 9), Scale(3.0, 20, 15.0, 5, 5)
+FULL, QUICK = Scale(10.0, 100, 60.0, 9, 9), Scale(3.0, 20, 15.0, 9, 5)
 LOG_BYTES = 1 << 30  # At a takeover, and of a start on an empty disk.
 HISTORIES_GIB = (1, 100)  # The sizes of histories, of which only the list of objects exists.
 
@@ -104,6 +108,8 @@ def run(folder: Path, scale: Scale) -> Iterator[Figure]:
                 name = f"store of {latency_ms} ms"
                 rows = producing(folder / f"store-{latency_ms}", endpoint, latency_ms, plain, scale)
                 yield from _tried(name, rows)
+        with slow_store(USUAL_LATENCY_MS, forgets=True) as endpoint:
+            yield from _tried("content not signed", not_signed(folder / "not-signed", endpoint, plain, scale))
         if shutil.which("go"):
             with versity() as store:
                 store.make_bucket("bench")
@@ -222,7 +228,7 @@ def produced(broker: Broker, topic: str, seconds: float) -> Load:
 
 def new_topic(broker: Broker, flush: str, scale: Scale) -> str:
     """Return a topic that had a first short load."""
-    topic = f"throughput-{flush}"
+    topic = f"throughput-{flush}-{next(TOPIC_NUMBERS)}"
     create_topic(broker, topic, flush)
     librdkafka.produce(broker.kafka, topic, BODY_BYTES, seconds=scale.seconds / 3)
     return topic
@@ -263,20 +269,31 @@ def producing(folder: Path, endpoint: str, latency_ms: int, plain: Broker, scale
         topic = new_topic(broker, "shared", scale)
         yield from produced(broker, topic, scale.seconds).figures("librdkafka, shared", name)
         if latency_ms == USUAL_LATENCY_MS:
-            yield from compared(plain, broker, scale)
+            yield from compared(plain, broker, scale, "content signed, as over http")
         yield Figure("memory of the owner after that", anonymous_mb(broker), "MB", store=name)
 
 
-def compared(plain: Broker, shared: Broker, scale: Scale) -> Iterator[Figure]:
+def not_signed(folder: Path, endpoint: str, plain: Broker, scale: Scale) -> Iterator[Figure]:
+    """Compare a broker that does not sign the content of requests, as none does over https (decision 51)."""
+    os.environ[UNSIGNED_VARIABLE] = "true"
+    try:
+        with running(shared_broker(folder, endpoint)) as broker:
+            wait_for_role(broker, "owner")
+            yield from compared(plain, broker, scale, "content not signed, as over https")
+    finally:
+        del os.environ[UNSIGNED_VARIABLE]
+
+
+def compared(plain: Broker, shared: Broker, scale: Scale, how: str) -> Iterator[Figure]:
     """Compare synchronous topics of a broker without a shared log with those of one with it, in turns."""
     topics = new_topic(plain, "sync", scale), new_topic(shared, "sync", scale)
     both = [*zip((plain, shared), topics, strict=True)]
     loads = [[produced(*each, scale.seconds / 2) for each in both] for _ in range(scale.rounds)]
     for what, column in (("without", 0), ("with", 1)):
         parts = zip(*(each[column] for each in loads), strict=True)
-        yield from Load(*map(statistics.median, parts)).figures(f"produce, sync, {what} a shared log")
+        yield from Load(*map(statistics.median, parts)).figures(f"produce, sync, {what} a shared log ({how})")
     ratio = statistics.median(shared.mb_s / plain.mb_s for plain, shared in loads)
-    yield Figure("produce, sync: with of without a shared log", ratio, "", ">= 0.9", ratio >= 0.9)
+    yield Figure(f"produce, sync: with of without a shared log ({how})", ratio, "", ">= 0.9", ratio >= 0.9)
     cpu = statistics.median(shared.cpu_s_per_gb / plain.cpu_s_per_gb for plain, shared in loads)
     yield Figure("  the same of the broker's CPU for 1 GB", cpu, "")
 
