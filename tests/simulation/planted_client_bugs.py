@@ -1,7 +1,9 @@
 """Bugs of what clients are promised beyond their messages: times, repetitions and positions; see `planted_bugs.py`."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from duolog.bridge.cluster.forwarding import _OwnerConnection
 from duolog.bridge.data.delayed.deliveries import Deliveries
 from duolog.bridge.records.groups import CommittedOffset
 from duolog.bridge.state.group_offsets import GroupOffsets
@@ -46,9 +48,17 @@ def offsets_answered_before_they_are_shared() -> list[Replacement]:
     return [(GroupOffsets, "commit", commit)]
 
 
+def sends_of_a_lost_connection_sent_on_again() -> list[Replacement]:
+    def lose(self: Any, request: Any) -> None:
+        self._end.__self__.forward("", request.command, request.size, request.done)
+
+    return [(_OwnerConnection, "_lose", lose)]
+
+
 CLIENT_BUGS = by_name(
     delayed_messages_delivered_late,
     delayed_messages_delivered_early,
     sequences_forgotten_at_a_takeover,
     offsets_answered_before_they_are_shared,
+    sends_of_a_lost_connection_sent_on_again,
 )

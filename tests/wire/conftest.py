@@ -25,7 +25,7 @@ LONGEST_FIRST = (
     "test_shared_log_source.py", "test_kill.py", "test_half_histories.py", "test_matrix.py",
     "test_rocketmq_consuming.py", "test_guide_streams.py", "test_delay_jobs.py", "test_kafka_transactions.py",
     "test_grpc_proxy.py", "test_command.py", "test_go_client.py", "test_log_source.py", "test_delay.py",
-    "test_half.py", "test_fleet.py",
+    "test_half.py", "test_fleet.py", "test_standby_routes.py",
 )  # fmt: skip
 HERE = Path(__file__).parent
 
