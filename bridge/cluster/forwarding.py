@@ -162,13 +162,15 @@ class _OfUser:
 
     async def _run(self) -> None:
         """Look after the requests as long as there are any."""
-        while True:
-            self._connect_if_needed()
-            self._refuse_overdue()
-            if not self._waiting and (self._connection is None or not self._connection.sent):
-                break
-            await asyncio.sleep(CHECK_S)
-        self._running = None
+        try:
+            while True:
+                self._connect_if_needed()
+                self._refuse_overdue()
+                if not self._waiting and (self._connection is None or not self._connection.sent):
+                    return
+                await asyncio.sleep(CHECK_S)
+        finally:
+            self._running = None
 
     def _connect_if_needed(self) -> None:
         owner = self._forwarding.owner()
