@@ -180,7 +180,8 @@ class Publisher:
         frame = Frame(queue, frame_formats.KAFKA, batch, count, timestamp_ms, 0, stamp)
         # Records that ask for something and need no plan have an expiry.
         records = () if requested is None else self._expiring_queues.records_for(queue.key)
-        plan = UnitPlan([frame], records, origin.wire, count, len(batch), queue.level)
+        unit = ([frame], records, origin.wire, count, len(batch), queue.level, 0, (), None, False)
+        plan = new_tuple(UnitPlan, unit)
         (slot,), promise = self.append(plan, now_ms)
         if header.producer_id >= 0:
             with updating_state("a batch of an idempotent producer"):
