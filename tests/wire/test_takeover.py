@@ -136,6 +136,10 @@ class Everyone:
                     GOES_ON_WITHIN_S,
                 )
 
+    def collect(self) -> int:
+        """Take what has come from the agents, which keep it in their memory until then; return how much it is."""
+        return sum(len(each.arrived) for each in self.consumers)
+
     def commit(self) -> dict[str, set[str]]:
         """Return what each consumer has got once the positions behind all of it are committed."""
         got = {each.name: {arrived.body for arrived in each.arrived} for each in self.consumers}
