@@ -32,7 +32,7 @@ TAKEOVER_WITHIN_S = 5.0  # From the fault to the next acknowledged send.
 # asks for the new leader. A client that nobody disconnects waits for 60 s.
 PAUSED_WITHIN_S = 8.0
 CUT_OFF_WITHIN_S = 10.0  # The same, where the store itself is away.
-ROUTE, SEND = 105, 310
+ROUTE, SEND, PULL = 105, 310, 11
 Place = tuple[int, int, bytes]  # Partition, offset, value.
 
 
@@ -165,7 +165,8 @@ def test_a_standby_names_the_owner_and_serves_nothing_else(pair: Pair) -> None:
     )
     assert {each.leader for each in described["made"].partitions.values()} == {0}
     eventually("both brokers", lambda: sorted(admin.list_topics(timeout=5).brokers), lambda ids: ids == [0, 1], 20.0)
-    assert ask(pair.standby.rocketmq, SEND, {}, b"refused").code == 14  # SERVICE_NOT_AVAILABLE
+    assert ask(pair.standby.rocketmq, PULL, {}, b"").code == 14  # SERVICE_NOT_AVAILABLE
+    assert "producerGroup" in ask(pair.standby.rocketmq, SEND, {}, b"incomplete").remark  # By the owner, which read it.
 
 
 @pytest.mark.parametrize("is_disk_lost", [False, True], ids=["killed", "killed and its disk lost"])
