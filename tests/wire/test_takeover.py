@@ -136,9 +136,15 @@ class Everyone:
                     GOES_ON_WITHIN_S,
                 )
 
-    def collect(self) -> int:
-        """Take what has come from the agents, which keep it in their memory until then; return how much it is."""
-        return sum(len(each.arrived) for each in self.consumers)
+    def look_after(self) -> None:
+        """Take what has come from the agents, which keep it in their memory, and start ended workers again."""
+        for consumer in self.consumers:
+            assert consumer.arrived, f"nothing has come to {consumer.name}"
+        for name, worker in self._pipe.items():
+            if not worker.is_running():
+                print(f"worker {name} has ended", flush=True)
+                worker.kill()
+                self._pipe[name] = self._start_pipe(name)
 
     def commit(self) -> dict[str, set[str]]:
         """Return what each consumer has got once the positions behind all of it are committed."""

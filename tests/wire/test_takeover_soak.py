@@ -126,7 +126,7 @@ def test_all_clients_go_on_over_a_hundred_takeovers(pair: Pair, agents: Agents, 
         for number in range(TAKEOVERS):
             everyone.send_timers(30)
             everyone.wait_for_records(AFTER, of_kafka_alone=True)
-            everyone.collect()
+            everyone.look_after()
             name = chance.choice([*ALL_FAULTS])
             print(f"takeover {number + 1} of seed {SEED}: {name}", flush=True)
             happened.append(take_over(pair, name, ALL_FAULTS[name]))
