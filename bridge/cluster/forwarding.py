@@ -121,7 +121,7 @@ class _OwnerConnection(asyncio.Protocol):
             self._lose(request)
 
 
-class _OfUser:
+class _UserRequests:
     """The requests of one user, and its connection to the owner."""
 
     def __init__(self, forwarding: "Forwarding") -> None:
@@ -161,7 +161,7 @@ class _OfUser:
         return self._connection
 
     async def _run(self) -> None:
-        """Look after the requests as long as there are any."""
+        """Connect to the owner, and refuse requests whose time is over, until no request is left."""
         try:
             while True:
                 self._connect_if_needed()
@@ -211,7 +211,7 @@ class Forwarding:
     ) -> None:
         self.owner, self.mono_ms = owner, clock.mono_ms
         self._tls = tls
-        self._users: dict[str, _OfUser] = {}
+        self._users: dict[str, _UserRequests] = {}
         self._count = 0
         self._bytes = 0
 
@@ -222,17 +222,17 @@ class Forwarding:
         """
         if self._count >= REQUESTS_MAX or self._bytes + size > BYTES_MAX:
             raise Busy(_BUSY)
-        of_user = self._of_user(user)
+        requests = self._requests_of(user)
         self._count += 1
         self._bytes += size
-        of_user.take(_Request(command, size, self.mono_ms() + WAIT_MS, done))
+        requests.take(_Request(command, size, self.mono_ms() + WAIT_MS, done))
 
-    def _of_user(self, user: str) -> _OfUser:
+    def _requests_of(self, user: str) -> _UserRequests:
         found = self._users.get(user)
         if found is None:
             if len(self._users) >= USERS_MAX:
                 self._forget_idle()
-            found = self._users[user] = _OfUser(self)
+            found = self._users[user] = _UserRequests(self)
         return found
 
     def _forget_idle(self) -> None:

@@ -18,7 +18,6 @@ The standby takes over only if the owner's slots say, too, that no client asks i
 stream stays where it is while any client of the Kafka or RocketMQ ports reaches the owner.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from itertools import cycle
@@ -27,7 +26,8 @@ from typing import Final, NamedTuple
 from duolog.bridge.clock import Clock
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.connections import Connections
-from duolog.bridge.net.nodes import Address, Endpoints
+from duolog.bridge.net.nodes import Endpoints
+from duolog.bridge.net.probe import Probe
 
 PROBES: Final = 6  # In the time of a takeover. A probe that takes longer than the time between two of them has failed.
 FAILURES: Final = 2  # In a row, one at each port, after which the owner is not reached.
@@ -42,19 +42,19 @@ class ProbedOwner(NamedTuple):
     endpoints: Endpoints
 
 
-class OwnerProbe:
+class OwnerProbe(Probe):
     """The probes of one standby. For the replica, it is `Clients` (`store/shared/events.py`)."""
 
     def __init__(
         self, connections: Connections, clock: Clock, takeover_ms: int, owner_now: Callable[[], ProbedOwner | None]
     ) -> None:
         """`owner_now` returns the owner as far as the log was read; None: it is not known, or it is this broker."""
+        super().__init__(takeover_ms / PROBES / 1000)
         self._connections, self._clock, self._owner_now = connections, clock, owner_now
-        self._interval_s = takeover_ms / PROBES / 1000
+        self._ports = cycle(("kafka", "rocketmq"))
         self._owner: ProbedOwner | None = None  # The one that was probed last.
         self._reached_mono_ms: int | None = None  # When a probe of this owner succeeded last; None: none has.
         self._failures = 0  # Probes that have failed since then.
-        self._probing: asyncio.Task[None] | None = None
 
     # -- What is known
 
@@ -86,30 +86,9 @@ class OwnerProbe:
 
     # -- Probes
 
-    def begin(self) -> None:
-        """Probe the owner until `stop`."""
-        self._probing = asyncio.create_task(self._probe())
-
-    def stop(self) -> None:
-        if self._probing is not None:
-            self._probing.cancel()
-
-    async def _probe(self) -> None:
-        for port in cycle(("kafka", "rocketmq")):
-            pause = asyncio.create_task(asyncio.sleep(self._interval_s))
-            owner = self._owner_now()
-            if owner is not None:
-                is_reached = await connects(getattr(owner.endpoints, port), self._interval_s)
-                self.note(owner, self._clock.mono_ms(), is_reached=is_reached)
-            await pause
-
-
-async def connects(address: Address, within_s: float) -> bool:
-    """Return whether a port accepts a connection, which is closed at once."""
-    try:
-        async with asyncio.timeout(within_s):
-            _, writer = await asyncio.open_connection(*address)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
+    async def probe(self) -> None:
+        """Probe the next one of the owner's two ports."""
+        port, owner = next(self._ports), self._owner_now()
+        if owner is not None:
+            is_reached = await self.connects(getattr(owner.endpoints, port))
+            self.note(owner, self._clock.mono_ms(), is_reached=is_reached)

@@ -9,37 +9,27 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from duolog.bridge.cluster.owner_probe import connects
 from duolog.bridge.net.nodes import Node, Nodes
+from duolog.bridge.net.probe import Probe
 
 PROBE_S: Final = 1.0  # A probe that takes longer has failed.
 FAILURES: Final = 2
 
 
-class StandbyProbe:
+class StandbyProbe(Probe):
     """The probes of one broker. Their result is `Nodes.reached`."""
 
     def __init__(self, nodes_now: Callable[[], Nodes]) -> None:
+        super().__init__(PROBE_S)
         self._nodes_now = nodes_now
         self._failures: dict[int, int] = {}  # By the number of the broker; without an entry, it was not reached yet.
-        self._probing: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Probe the others until `stop`."""
-        self._probing = asyncio.create_task(self._probe())
-
-    def stop(self) -> None:
-        if self._probing is not None:
-            self._probing.cancel()
-
-    async def _probe(self) -> None:
-        while True:
-            pause = asyncio.create_task(asyncio.sleep(PROBE_S))
-            nodes = self._nodes_now()
-            others = [node for node in nodes.all if node not in (nodes.own, nodes.owner)]
-            found = await asyncio.gather(*(connects(each.endpoints.rocketmq, PROBE_S) for each in others))
-            self.note(nodes, dict(zip(others, found, strict=True)))
-            await pause
+    async def probe(self) -> None:
+        """Probe the RocketMQ ports of all others at the same time."""
+        nodes = self._nodes_now()
+        others = [node for node in nodes.all if node not in (nodes.own, nodes.owner)]
+        found = await asyncio.gather(*(self.connects(each.endpoints.rocketmq) for each in others))
+        self.note(nodes, dict(zip(others, found, strict=True)))
 
     def note(self, nodes: Nodes, found: dict[Node, bool]) -> None:
         """Note which of these brokers was reached."""

@@ -184,7 +184,7 @@ class StandbyRocketMQConnection(Connection):
         owner, options = self._context.nodes.owner, self._context.options
         if owner is None:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the stream has no owner at present")
-        return broker_of(owner, options.rocketmq.broker, options)
+        return broker_of(owner.endpoints.rocketmq, options.rocketmq.broker, options)
 
     def _route(self, command: RemotingCommand) -> Answer:
         broker = self._broker()

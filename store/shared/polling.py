@@ -14,8 +14,9 @@ the store is slow for it. A follower asks for each slot shortly after the owner 
     any, and slots have units or         As many slots at a time as were found, without pauses, up to AHEAD_MAX.
     many slots were found
 
-A store that has just become slow is seen as slow before it answers: no answer is a round trip of unknown length. If
-there is none for `cluster.takeover_ms`, the follower sends no further request until one has come.
+While requests have no answer, the time since the last answer counts as the round trip if it is longer, so that the
+requests are those for a slow store before it answers. If no answer comes for `cluster.takeover_ms`, the follower sends
+no further request until one has come.
 
 While the store is fast, a follower sends hardly more requests than the owner. While the store is slow, a follower is
 two heartbeat intervals and one way of an answer late. If it repeated a request only after the answer that the slot is
@@ -128,6 +129,11 @@ class Polling:
         return self._is_pipelined and self._is_small and not self._is_behind
 
     @property
+    def _is_store_away(self) -> bool:
+        """Whether the store has answered no request for the time of a takeover."""
+        return self._waited_ms > self._takeover_ms
+
+    @property
     def _heartbeat_ms(self) -> int:
         return self._takeover_ms // (HEARTBEATS_IF_SLOW if self._is_fast_owner or self.is_slow else HEARTBEATS)
 
@@ -171,7 +177,7 @@ class Polling:
 
     def next_ms(self) -> int | None:
         """Return the monotonic time at which `due` must be called next; None if only an answer changes anything."""
-        if self._waited_ms > self._takeover_ms:
+        if self._is_store_away:
             return None
         times = [*self._due.values()]
         if self._room > 0:
@@ -184,8 +190,8 @@ class Polling:
         """Return the slots to ask for now."""
         if self._unanswered:
             self._waited_ms = mono_ms - self._waits_since_mono_ms
-            if self._waited_ms > self._takeover_ms:
-                return []  # The store is away; more requests would wait with those that do.
+        if self._is_store_away:
+            return []  # More requests would only wait with those that are under way.
         away_ms = 2 * self._takeover_ms // HEARTBEATS + self._round_trip_ms
         if self._asked_mono_ms is not None and mono_ms - self._asked_mono_ms > away_ms:
             self.doubt()

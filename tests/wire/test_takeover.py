@@ -136,7 +136,7 @@ class Everyone:
                     GOES_ON_WITHIN_S,
                 )
 
-    def look_after(self) -> None:
+    def collect_and_restart(self) -> None:
         """Take what has come from the agents, which keep it in their memory, and start ended workers again."""
         for consumer in self.consumers:
             assert consumer.arrived, f"nothing has come to {consumer.name}"

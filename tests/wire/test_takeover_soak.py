@@ -123,10 +123,11 @@ def test_all_clients_go_on_over_a_hundred_takeovers(pair: Pair, agents: Agents, 
     everyone = Everyone(pair, agents, tmp_path)
     try:
         query = SparkQuery(spark, pair.bootstrap, ORDERS)
+        everyone.wait_for_records(AFTER)
         for number in range(TAKEOVERS):
             everyone.send_timers(30)
             everyone.wait_for_records(AFTER, of_kafka_alone=True)
-            everyone.look_after()
+            everyone.collect_and_restart()
             name = chance.choice([*ALL_FAULTS])
             print(f"takeover {number + 1} of seed {SEED}: {name}", flush=True)
             happened.append(take_over(pair, name, ALL_FAULTS[name]))

@@ -9,14 +9,13 @@ Source: ClientRequestProcessor.java, DefaultRequestProcessor.java, RouteInfoMana
 
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
-from duolog.bridge.rocketmq.namesrv.standby_routes import add_standbys
+from duolog.bridge.rocketmq.namesrv.standby_routes import add_standbys, address_text, broker_of
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer
 from duolog.bridge.state.system_topics import AUTO_CREATED_QUEUES_MAX
 from duolog.protocol.names import is_rocketmq_group
 from duolog.protocol.rocketmq.bodies import (
-    MASTER_ID,
     BrokerData,
     ClusterInfo,
     KVTable,
@@ -83,16 +82,12 @@ def _expected_queues(context: RocketMQContext, connection: RocketMQConnection, n
 
 def broker_data(context: RocketMQContext) -> BrokerData:
     """Return this broker in the format of routes."""
-    options = context.options.rocketmq
-    return BrokerData(
-        cluster=options.cluster, broker_name=options.broker, broker_addrs={MASTER_ID: broker_address(context)}
-    )
+    return broker_of(context.node.addresses.rocketmq, context.options.rocketmq.broker, context.options)
 
 
 def broker_address(context: RocketMQContext) -> str:
-    """Return the address in the form that clients parse: they split it at the last colon."""
-    host, port = context.node.addresses.rocketmq
-    return f"{host}:{port}"
+    """Return this broker's address as clients parse it."""
+    return address_text(context.node.addresses.rocketmq)
 
 
 def cluster_info(context: RocketMQContext, connection: RocketMQConnection, command: RemotingCommand) -> Answer:

@@ -16,7 +16,7 @@ permission to read.
 from typing import Final
 
 from duolog.bridge.config import Options
-from duolog.bridge.net.nodes import Node, Nodes
+from duolog.bridge.net.nodes import Address, Node, Nodes
 from duolog.protocol.rocketmq.bodies import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from duolog.protocol.rocketmq.messages.flags import PERM_WRITE
 from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
@@ -40,7 +40,7 @@ def add_standbys(route: TopicRouteData, topic: str, nodes: Nodes, options: Optio
     # Java's producers take the number of read queues of the template for the topics that it stands for.
     read_count = count if topic == AUTO_CREATE_TOPIC else 0
     for node in nodes.standbys[:STANDBYS_MAX]:
-        broker = broker_of(node, standby_name(options.rocketmq.broker, node), options)
+        broker = broker_of(node.endpoints.rocketmq, standby_name(options.rocketmq.broker, node), options)
         route.broker_datas.append(broker)
         route.queue_datas.append(
             QueueData(
@@ -54,7 +54,14 @@ def standby_name(broker: str, node: Node) -> str:
     return f"{broker}-standby-{node.id}"
 
 
-def broker_of(node: Node, name: str, options: Options) -> BrokerData:
-    """Return a broker in the format of routes. Clients split the address at the last colon."""
-    host, port = node.endpoints.rocketmq
-    return BrokerData(cluster=options.rocketmq.cluster, broker_name=name, broker_addrs={MASTER_ID: f"{host}:{port}"})
+def broker_of(address: Address, name: str, options: Options) -> BrokerData:
+    """Return a broker, the master of its name, in the format of routes."""
+    return BrokerData(
+        cluster=options.rocketmq.cluster, broker_name=name, broker_addrs={MASTER_ID: address_text(address)}
+    )
+
+
+def address_text(address: Address) -> str:
+    """Format an address as clients parse it: they split it at the last colon."""
+    host, port = address
+    return f"{host}:{port}"
