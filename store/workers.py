@@ -120,7 +120,8 @@ def _outcome(run: Callable[[], T]) -> T | Failure:
     try:
         return run()
     except (StoreError, OSError) as error:
-        return error
+        # The frames of a traceback refer to the error, and would keep what the task has read until the next collection.
+        return error.with_traceback(None)
 
 
 def _break_off(bug: BaseException, done: Callable[[Failure], None]) -> NoReturn:
