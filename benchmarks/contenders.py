@@ -35,6 +35,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
+from benchmarks.broker_process import process_cpu_s
 from tests.kit.broker import Broker
 from tests.kit.certificates import Authority
 from tests.kit.command import DUOLOG
@@ -46,7 +47,6 @@ START_WITHIN_S = 180
 WAKE_WITHIN_S = 60
 KAFKA_PORT, KAFKA_TLS_PORT = 29392, 29394  # Its controller takes the port between them.
 NAMESRV_PORT, ROCKETMQ_PORT = 29376, 29311
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 # OpenSSL and the JDK both prefer AES with 256 bits in TLS 1.3, and so do all rows with TLS.
 TLS_CIPHER = "TLS_AES_256_GCM_SHA384"
@@ -294,9 +294,8 @@ class RocketMQ(_Peer):
 
 
 def cpu_s(contender: Contender) -> float:
-    """Return the user and system time of the process, with the resolution of the kernel's ticks."""
-    fields = Path(f"/proc/{contender.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    """Return the user and system time of the process."""
+    return process_cpu_s(contender.pid)
 
 
 def anonymous_mb(contender: Contender) -> float:

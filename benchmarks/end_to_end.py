@@ -2,7 +2,7 @@
 
     for each row
         start Duolog and the row's peer on empty directories
-        prepare both; one round unmeasured; then rounds  D P  D P  D P ...
+        prepare both; one round unmeasured; then rounds  D P  P D  D P ...
         show the medians, and the median ratio of the rounds
 
 A row is one line of `ROWS`: who is the peer, what is prepared once, what runs in each round, and the goals of the
@@ -676,8 +676,10 @@ def _run_rounds(outcome: Outcome, grounds: list[Ground], scale: Scale) -> None:
     rounds = row.rounds or scale.rounds
     if rounds > 1:
         _run_round(row, grounds, prepared, Outcome(row, {}))  # JVMs on both ends compile what the row needs.
-    for _ in range(rounds):
-        _run_round(row, grounds, prepared, outcome)
+    for number in range(rounds):
+        # Whoever runs second meets what the first has left to the disk and the caches, so they take turns.
+        step = -1 if number % 2 else 1
+        _run_round(row, grounds[::step], prepared[::step], outcome)
 
 
 def _run_round(row: Row, grounds: list[Ground], prepared: list[Any], outcome: Outcome) -> None:
