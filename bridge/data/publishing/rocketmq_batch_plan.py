@@ -1,7 +1,7 @@
 """The plan of a RocketMQ batch, which grows by the plans of its parts, and the place of each of its messages."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from duolog.bridge.data.stamps import ROCKETMQ_STAMP
 from duolog.bridge.data.units import SenderKey, UnitPlan
@@ -51,15 +51,15 @@ class MessageBatchPlan:
 
     def add(self, part: UnitPlan) -> None:
         """Add the plan of the next messages, each of which has a frame."""
-        queue = self._run.queue
-        frames = [frame for frame in part.frames if isinstance(frame, Frame)]
-        visible = [frame for frame in frames if frame.queue is queue]
-        self._bodies += [body if type(body := frame.body) is bytes else b"".join(body) for frame in visible]  # type: ignore[arg-type]
-        self._times_ms += [frame.timestamp_ms for frame in visible]
-        self._tags += [frame.tags for frame in visible]
-        if len(visible) < len(frames):
-            numbered = enumerate(frames, self.count)
-            self._delayed |= {index: frame for index, frame in numbered if frame.queue is not queue}
+        queue, frames = self._run.queue, cast(Sequence[Frame], part.frames)  # A planner of messages makes no runs.
+        for index, frame in enumerate(frames, self.count):
+            if frame.queue is queue:
+                body = frame.body
+                self._bodies.append(body if type(body) is bytes else b"".join(body))  # type: ignore[arg-type]
+                self._times_ms.append(frame.timestamp_ms)
+                self._tags.append(frame.tags)
+            else:
+                self._delayed[index] = frame
         for record in part.records:
             if isinstance(record, QueuesExpire):
                 self._expiry = [record]  # The record of each part is the same.

@@ -56,6 +56,7 @@ _SCHEDULED: Final = SCHEDULE_NAME.encode()
 _NO_WAIT: Final = "WAIT\x01false"
 _BATCH: Final = RequestCode.SEND_BATCH_MESSAGE  # The lookup of a member of an enumeration takes as long as a call.
 _NO_OTHER_DELAY: Final[dict[str, str | None]] = dict.fromkeys((*TIMER_NAMES, *AMQ_NAMES))
+_find_unique_key: Final = properties.finder(properties.UNIQ_KEY)
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
 
@@ -237,12 +238,12 @@ def _send_batch(
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
 
     def make(parts: Sequence[batch.Part], number: int) -> tuple[list[Message], str]:
-        messages, first_key = list[Message](), ""
+        messages = list[Message]()
         try:
             for flag, body, own in parts:
-                own_with_key, unique_key = _with_unique_key(own)
+                own_with_key = own if _find_unique_key(own) is not None else _with_new_key(own)[0]
                 messages.append(_message(connection, request, flag, body, own_with_key))
-                first_key = first_key or unique_key
+            first_key = properties.get(messages[0].properties, properties.UNIQ_KEY) or ""
         except ProtocolError as error:
             raise IllegalMessage(f"message {number + len(messages)} of a batch: {error}") from None
         return messages, first_key
@@ -269,9 +270,12 @@ _numbers = itertools.count()
 
 
 def _with_unique_key(raw: bytes) -> tuple[bytes, str]:
-    """Return the properties with a UNIQ_KEY, made here if the sender set none: 32 hexadecimal digits."""
+    """Return the properties with a UNIQ_KEY, and its value."""
     unique_key = properties.get(raw, properties.UNIQ_KEY)
-    if unique_key is None:
-        unique_key = f"{_process_digits}{next(_numbers):016X}"
-        raw = properties.join(raw, f"UNIQ_KEY\x01{unique_key}\x02".encode())
-    return raw, unique_key
+    return _with_new_key(raw) if unique_key is None else (raw, unique_key)
+
+
+def _with_new_key(raw: bytes) -> tuple[bytes, str]:
+    """Return the properties with a UNIQ_KEY for a message whose sender set none, 32 hexadecimal digits, and the key."""
+    unique_key = f"{_process_digits}{next(_numbers):016X}"
+    return properties.join(raw, f"UNIQ_KEY\x01{unique_key}\x02".encode()), unique_key
