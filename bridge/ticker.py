@@ -3,7 +3,7 @@
 A duty is a function and a `next_deadline_ms()` that says when to call it. After every turn of the loop in which
 something happened, `arm` calls `next_deadline_ms` of all duties; so a duty need not announce that its deadline became
 earlier. A busy loop has dozens of turns in a millisecond, which is the unit of all deadlines: `arm` reads the deadlines
-after the first of these turns, and again when the next millisecond has begun.
+after the first READS_IN_MS of these turns, and again when the next millisecond has begun.
 
 If a duty raises an exception, the other duties run, and the timer is set again:
 
@@ -27,6 +27,9 @@ log = logging.getLogger("bridge")
 # The longest sleep while a duty waits for a wall time, because the wall clock may be set forward during the sleep.
 WALL_SLEEP_MS_MAX = 100
 NEVER_MS = sys.maxsize
+# Deadlines are read after so many turns of a millisecond, at some 4 us each. A further turn sets a timer to the next
+# millisecond, which costs a loop of few turns a turn of its own.
+READS_IN_MS = 3
 RETRY_MS = 1000
 RETRY_MS_MAX = 32_000
 SLEEP_MS_MAX = 3_600_000  # An upper bound for `call_later`: uvloop counts the milliseconds in 64 bits.
@@ -68,6 +71,7 @@ class Ticker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono_ms = NEVER_MS  # The monotonic time at which `_timer` fires.
         self._armed_mono_ms = -1  # The monotonic time at which the deadlines were last read.
+        self._reads = 0  # How often they were read at that time.
         self._is_stopped = False
 
     def add(
@@ -85,15 +89,17 @@ class Ticker:
         self._duties.append(_Duty(name, next_deadline_ms, run, is_wall, kind=f"ticker {name}"))
 
     def arm(self, mono_ms: int) -> None:
-        """Set the timer to the earliest deadline, or to the next millisecond if the deadlines were read in this one.
+        """Set the timer to the earliest deadline, or to the next millisecond if this one has had READS_IN_MS turns.
 
         If the earliest deadline became later, the timer fires early, finds no duty due, and is set again.
         """
-        if mono_ms == self._armed_mono_ms and self._timer is not None:
+        if mono_ms != self._armed_mono_ms:
+            self._armed_mono_ms, self._reads = mono_ms, 0
+        elif self._reads >= READS_IN_MS and self._timer is not None:
             if self._timer_mono_ms > mono_ms + 1:
                 self._set_timer(mono_ms + 1)
             return
-        self._armed_mono_ms = mono_ms
+        self._reads += 1
         _, earliest_ms = self._read_deadlines(self._clock.now_ms(), mono_ms)
         if earliest_ms < self._timer_mono_ms and not self._is_stopped:
             self._set_timer(earliest_ms)
@@ -125,7 +131,7 @@ class Ticker:
         now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
         due, earliest_ms = self._read_deadlines(now_ms, mono_ms)
         if not due:
-            self._armed_mono_ms = mono_ms
+            self._armed_mono_ms, self._reads = mono_ms, 1
             self._set_timer(earliest_ms)
             return
         try:

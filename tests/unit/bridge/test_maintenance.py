@@ -20,7 +20,7 @@ from duolog.bridge.maintenance import (
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.state.topic_table import Topic
-from duolog.bridge.ticker import RETRY_MS, WALL_SLEEP_MS_MAX, Ticker
+from duolog.bridge.ticker import READS_IN_MS, RETRY_MS, WALL_SLEEP_MS_MAX, Ticker
 from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.errors import DiskFull
 from duolog.store.index.queue import Queue
@@ -222,7 +222,7 @@ def test_each_deadline_is_met_to_the_millisecond() -> None:
     assert never.ran == []
 
 
-def test_turns_of_one_millisecond_ask_for_deadlines_once_and_none_of_them_is_missed() -> None:
+def test_turns_of_one_millisecond_ask_for_deadlines_a_few_times_and_none_of_them_is_missed() -> None:
     clock = ManualClock()
     start_ms = clock.mono_ms()
     asked: list[int] = []
@@ -241,7 +241,7 @@ def test_turns_of_one_millisecond_ask_for_deadlines_once_and_none_of_them_is_mis
             if turn == 5:
                 alarm.at_ms = start_ms  # In a millisecond that the ticker has processed already.
             ticker.arm(clock.mono_ms())
-        assert len(asked) == 1
+        assert len(asked) == READS_IN_MS < 5
         await asyncio.sleep(0.1)
         ticker.stop()
 
@@ -261,7 +261,7 @@ def test_a_timer_that_finds_no_duty_due_is_set_again_without_the_end_of_a_turn()
             asyncio.get_running_loop(), clock, touch, Faults(clock.mono_ms, print), Watchdog(), lambda *_: None
         )
         ticker.add("later", later.next_deadline_ms, later.run)
-        for _ in range(2):  # The second turn of a millisecond sets the timer to the next one.
+        for _ in range(READS_IN_MS + 1):  # The last one of these turns sets the timer to the next millisecond.
             ticker.arm(clock.mono_ms())
         await asyncio.sleep(0.1)
         ticker.stop()
