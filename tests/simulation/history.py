@@ -79,7 +79,9 @@ class History:
             self._answered(self._answered_at, place, value)
 
     def delayed(self, value: bytes, partition: int, due_ms: int, mono_ms: int) -> None:
-        self._delayed[value] = Delayed(partition, due_ms, mono_ms)
+        """Note an answer. Readers may have seen the message before it, if the standby that sent it on was paused."""
+        if value not in self._places:
+            self._delayed[value] = Delayed(partition, due_ms, mono_ms)
 
     def never(self, value: bytes) -> None:
         self._never.add(value)

@@ -22,6 +22,7 @@ from tests.kit.kafka_frames import answer_of, frame_of
 from tests.kit.machines import OPTIONS, PORTS, Machine, SimulatedBroker
 from tests.kit.object_store import SimulatedBucket
 from tests.kit.rows import first_in_unit
+from tests.simulation.history import KAFKA, LATE_MS, SHARED, History
 from tests.simulation.whole_brokers import simulate
 
 
@@ -287,6 +288,18 @@ def test_far_messages_of_a_lost_machine_are_delivered_by_one_with_an_empty_disk(
         assert topic.queues[0].visible_end == 10
 
     run_machines(main, options)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_delayed_message_is_late_only_if_no_reader_saw_it_before_its_answer(is_seen: bool) -> None:
+    """A standby that is paused after it sent the message on may give the answer to the client after the delivery."""
+    history = History()
+    history.sending(b"later", due_ms=1_000)
+    if is_seen:
+        history.saw(KAFKA, (SHARED, 0, 46), 0, b"later", decided_ms=1_000)
+    history.delayed(b"later", 0, due_ms=1_000, mono_ms=2_000)
+    history.read_to_the_end(history.owed(0, wall_ms=2_000 + LATE_MS, mono_ms=2_000 + LATE_MS))
+    assert ["is late" in each for each in history.violations] == ([] if is_seen else [True])
 
 
 @pytest.mark.slow
