@@ -1,12 +1,12 @@
 """The class StreamTables: the sorted tables of delayed messages of a broker that shares its log.
 
-    owner       keep         a new table is uploaded before a manifest in the log names it
-                forget       its objects are deleted once the store has a manifest without it
+    owner       copy         a new table is uploaded before a manifest in the log names it
+                remove       its objects are deleted once the store has a manifest without it
     standby     follow       what the log names is downloaded, one table after another
     takeover    complete     every table is on the disk, was checked, and is open, before this broker serves
 
-Only the last manifest of the log counts. The objects of its tables exist, because `forget` waits until a later manifest
-counts. A table has a number that no other owner of the stream uses (`first_number`).
+Only the last manifest of the log counts. The objects of its tables exist, because `remove` is called once a
+later manifest counts. A table has a number that no other owner of the stream uses (`first_number`).
 """
 
 import asyncio

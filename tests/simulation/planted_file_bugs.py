@@ -45,11 +45,11 @@ def slots_above_the_floor_taken_for_orphans() -> list[Replacement]:
 
 
 def table_named_before_it_is_uploaded() -> list[Replacement]:
-    def keep(self: StreamTables, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
+    def copy(self: StreamTables, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
         asyncio.get_running_loop().call_soon(done, None)
-        self._begin(self._keep(files, log_failure))
+        self._begin(self._upload(files, log_failure))
 
-    return [(StreamTables, "keep", keep)]
+    return [(StreamTables, "copy", copy)]
 
 
 def table_deleted_before_a_manifest_without_it_counts() -> list[Replacement]:
