@@ -47,15 +47,19 @@ AppendUnit = Callable[[UnitPlan, int], Appended]
 
 def joined(plans: Sequence[UnitPlan], records: Sequence[Record] = ()) -> UnitPlan:
     """Join plans and further records, whose frames keep their order. At most one of the plans may have keys."""
-    keyed = next((plan for plan in plans if plan.keys), NOTHING)
-    assert all(plan is keyed or not plan.keys for plan in plans), "keys of several plans"
-    return UnitPlan(
-        [frame for plan in plans for frame in plan.frames],
-        [*(record for plan in plans for record in plan.records), *records],
-        wire=next((plan.wire for plan in plans if plan.wire), ""),
-        message_count=sum([plan.message_count for plan in plans]),
-        message_bytes=sum([plan.message_bytes for plan in plans]),
-        topic=keyed.topic,
-        keys=keyed.keys,
-        changes_state=any(plan.changes_state for plan in plans),
-    )
+    keyed = NOTHING
+    frames: list[Frame | FrameRun] = []
+    own: list[Record] = []
+    wire, count, size, changes_state = "", 0, 0, False
+    for plan in plans:
+        frames += plan.frames
+        own += plan.records
+        wire = wire or plan.wire
+        count += plan.message_count
+        size += plan.message_bytes
+        changes_state = changes_state or plan.changes_state
+        if plan.keys:
+            assert keyed is NOTHING, "keys of several plans"
+            keyed = plan
+    own += records
+    return UnitPlan(frames, own, wire, count, size, None, keyed.topic, keyed.keys, None, changes_state)

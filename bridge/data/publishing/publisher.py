@@ -328,16 +328,19 @@ class Publisher:
         self, plan: UnitPlan, now_ms: int, client: QuotaClient | None, *, is_accepted: bool
     ) -> Appended:
         """Append a plan with state records, delayed messages or frames that change state."""
-        timers = self._delays.timers
-        records = [*plan.records, *cancellations_by_key(timers, plan.topic, replacing_keys(plan.keys), now_ms)]
-        self._schedules.check_room(records)
-        frames, owned = self.pending_quota.charge(plan.frames, records, client, refuses=not is_accepted)
+        timers, frames, owned = self._delays.timers, plan.frames, plan.records
+        if owned or plan.keys:
+            cancelled = cancellations_by_key(timers, plan.topic, replacing_keys(plan.keys), now_ms)
+            owned = [*owned, *cancelled]
+            self._schedules.check_room(owned)
         pending_count = sum([entry_extra.is_pending(frame.extra) for frame in frames])
-        if pending_count and not is_accepted:
-            timers.check_room(pending_count)
+        if pending_count:
+            frames, owned = self.pending_quota.charge(frames, owned, client, refuses=not is_accepted)
+            if not is_accepted:
+                timers.check_room(pending_count)
         if plan.request is not None:
             owned = [_answer_record(plan.request, frames[0], now_ms), *owned]
-        pending_before = len(timers)
+        pending_before = len(timers) if pending_count else 0
         slots, promise = self._state_log.commit(owned, now_ms, frames)
         if pending_count:
             self._count_delayed(len(timers) - pending_before, owned)
