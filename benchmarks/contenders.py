@@ -2,7 +2,7 @@
 
     duolog = Duolog(folder, flush="async")
     duolog.start()
-    before = duolog.cpu_s()                     # user and system time of the broker's process, all threads
+    before = used_cpu_s(duolog)                 # user and system time of the broker's process, all threads
     ...
     duolog.end()
 
@@ -35,7 +35,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
-from benchmarks.broker_process import process_cpu_s
+from benchmarks.broker_process import used_cpu_s
 from tests.kit.broker import Broker
 from tests.kit.certificates import Authority
 from tests.kit.command import DUOLOG
@@ -293,19 +293,6 @@ class RocketMQ(_Peer):
 # -- Figures and topics of any broker
 
 
-def cpu_s(contender: Contender) -> float:
-    """Return the user and system time of the process."""
-    return process_cpu_s(contender.pid)
-
-
-def anonymous_mb(contender: Contender) -> float:
-    """Return the anonymous resident memory of the process, in MB."""
-    for line in Path(f"/proc/{contender.pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Anonymous:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError("smaps_rollup without a line Anonymous")
-
-
 def drop_page_cache(contender: Contender) -> None:
     """Drop all files of the broker from the page cache; dirty pages are written first, since the kernel keeps those."""
     os.sync()
@@ -335,10 +322,10 @@ def create_topic(contender: Contender, name: str) -> str:
 def settle(contender: Contender, quiet_s: float = 0.3, within_s: float = 15) -> None:
     """Wait until the background work of the last load (flushes, compilation, collections) takes no CPU."""
     until = time.monotonic() + within_s
-    last = cpu_s(contender)
+    last = used_cpu_s(contender)
     while time.monotonic() < until:
         time.sleep(quiet_s)
-        now = cpu_s(contender)
+        now = used_cpu_s(contender)
         if now - last <= 0.1 * quiet_s:
             return
         last = now

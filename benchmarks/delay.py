@@ -34,7 +34,8 @@ from confluent_kafka import Producer
 from rich.console import Console
 
 from benchmarks import lateness
-from benchmarks.contenders import Contender, Duolog, RocketMQ, anonymous_mb, cpu_s, create_topic, settle
+from benchmarks.broker_process import anonymous_mb, used_cpu_s
+from benchmarks.contenders import Contender, Duolog, RocketMQ, create_topic, settle
 from benchmarks.lateness import Measured, Row
 from benchmarks.loads import Loads
 
@@ -190,11 +191,11 @@ def load(broker: Contender, loads: Loads, row: Row) -> dict[str, Any]:
     run_number = time.monotonic_ns()
     names = [create_topic(broker, f"{row.name}-{run_number}-{number}") for number in range(row.topics)]
     beside = create_topic(broker, f"{row.name}-{run_number}-beside")
-    before_s = cpu_s(broker)
+    before_s = used_cpu_s(broker)
     found: dict[str, Any] = loads.call(
         "rocketmq_delays", broker, names[0], topics=names, beside=beside, size=BODY_BYTES, **row.arguments
     )
-    found["cpu_us"] = round((cpu_s(broker) - before_s) / row.arguments["count"] * 1e6, 1)
+    found["cpu_us"] = round((used_cpu_s(broker) - before_s) / row.arguments["count"] * 1e6, 1)
     return found
 
 
@@ -207,9 +208,9 @@ def beside_pending(folder: Path, loads: Loads, row: Row) -> dict[str, Any]:
         load(broker, loads, WARM_UP)
         fill(broker.kafka, create_topic(broker, "pending"), row.pending)
         settle(broker)
-        before_s = cpu_s(broker)
+        before_s = used_cpu_s(broker)
         time.sleep(IDLE_S)
-        idle_ms_a_s = (cpu_s(broker) - before_s) / IDLE_S * 1000
+        idle_ms_a_s = (used_cpu_s(broker) - before_s) / IDLE_S * 1000
         found = load(broker, loads, row)
         found["idle_ms_a_s"] = round(idle_ms_a_s, 1)
         found["memory_mb"] = round(anonymous_mb(broker))

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from benchmarks import halves, librdkafka, noisy
+from benchmarks.broker_process import anonymous_mb, used_cpu_s
 from benchmarks.contenders import (
     OTHER_CHECKOUT,
     OURS,
@@ -39,8 +40,6 @@ from benchmarks.contenders import (
     RocketMQ,
     Tls,
     admin,
-    anonymous_mb,
-    cpu_s,
     create_topic,
     drop_page_cache,
     settle,
@@ -172,9 +171,9 @@ def throughput(
     figures: tuple[str, str] = (RATE, CPU),
 ) -> Row:
     def run(ground: Ground, prepared: Any) -> Figures:
-        before_s = cpu_s(ground.broker)
+        before_s = used_cpu_s(ground.broker)
         ran = load(ground, prepared)
-        spent_s = cpu_s(ground.broker) - before_s
+        spent_s = used_cpu_s(ground.broker) - before_s
         return dict(zip(figures, (ran.messages / ran.seconds, spent_s * 1e6 / ran.messages), strict=True))
 
     return Row(name, title, peer, dict(zip(figures, (rate, cpu), strict=True)), prepare, run)
@@ -336,11 +335,11 @@ def retried(name: str, title: str, peer: str) -> Row:
         count = ground.scale.messages // RETRIED_PART
         with a_topic(ground) as topic:
             ground.loads.call("rocketmq_failing_start", ground.broker, topic, size=128)
-            before_s = cpu_s(ground.broker)
+            before_s = used_cpu_s(ground.broker)
             ran = ground.loads.run(
                 "rocketmq_failing_run", ground.broker, topic, size=128, count=count, threads=8, batch=32
             )
-            spent_s = cpu_s(ground.broker) - before_s
+            spent_s = used_cpu_s(ground.broker) - before_s
         return {RATE: ran.messages / ran.seconds, CPU: spent_s * 1e6 / ran.messages}
 
     return Row(
@@ -399,9 +398,9 @@ def beside_noisy(name: str, title: str, noise: noisy.Noise, *, is_apart: bool = 
         with a_topic(ground) as quiet, a_topic(ground) as loud:
 
             def phase() -> noisy.Phase:
-                cpu_before_s, begun_s = cpu_s(ground.broker), time.monotonic()
+                cpu_before_s, begun_s = used_cpu_s(ground.broker), time.monotonic()
                 each_ms = ground.loads.call("paced_sends", ground.broker, quiet, **sends)["each_ms"]
-                share = (cpu_s(ground.broker) - cpu_before_s) / (time.monotonic() - begun_s)
+                share = (used_cpu_s(ground.broker) - cpu_before_s) / (time.monotonic() - begun_s)
                 return noisy.Phase(each_ms, share)
 
             phase()  # The JVM and the broker's caches are cold.

@@ -31,7 +31,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from benchmarks import librdkafka
-from benchmarks.contenders import Duolog, admin, cpu_s, create_topic, settle
+from benchmarks.broker_process import used_cpu_s
+from benchmarks.contenders import Duolog, admin, create_topic, settle
 from duolog.bridge.monitoring.history import INTERVAL_MS, INTERVALS_MAX
 from duolog.bridge.monitoring.metrics import WIRES
 from duolog.bridge.records.groups import CommittedOffset
@@ -107,10 +108,10 @@ def _topics(queues: int) -> list[str]:
 
 def _scrape_s(broker: Duolog) -> float:
     """Return the broker's CPU time of one scrape."""
-    before_s = cpu_s(broker)
+    before_s = used_cpu_s(broker)
     for _ in range(SINGLE_REQUESTS):
         _get(broker, "/metrics")
-    return (cpu_s(broker) - before_s) / SINGLE_REQUESTS
+    return (used_cpu_s(broker) - before_s) / SINGLE_REQUESTS
 
 
 def _page_s(queues: int) -> float:
@@ -170,9 +171,9 @@ def _rounds(broker: Duolog, count: int, seconds: float) -> list[tuple[_Rate, _Ra
 
 
 def _loaded(broker: Duolog, topic: str, seconds: float) -> _Rate:
-    before_s = cpu_s(broker)
+    before_s = used_cpu_s(broker)
     ran = librdkafka.produce(broker.kafka, topic, MESSAGE_BYTES, seconds=seconds)
-    return _Rate(ran.messages / ran.seconds, ran.messages / (cpu_s(broker) - before_s))
+    return _Rate(ran.messages / ran.seconds, ran.messages / (used_cpu_s(broker) - before_s))
 
 
 @contextmanager
