@@ -4,7 +4,6 @@ glibc returns a large buffer's memory when it is freed, and the system clears ea
 broker allocates up to a megabyte for each read of a consumer, so that was a fifth of the CPU time of consumers.
 """
 
-import ctypes
 from contextlib import suppress
 from typing import Final
 
@@ -15,8 +14,10 @@ SEPARATE_BYTES_MIN: Final = 4 << 20  # Buffers of this size and more are not in 
 
 
 def keep_freed_memory() -> None:
-    """Set the thresholds of this process. Nothing happens if its C library is not glibc."""
-    with suppress(AttributeError, OSError):
+    """Set the thresholds of this process. Nothing happens if its C library is not glibc, or cannot be called."""
+    with suppress(ImportError, MemoryError, AttributeError, OSError):
+        import ctypes  # Imported here, because the import may need executable memory, which a hardened system refuses.
+
         libc = ctypes.CDLL(None)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
         libc.mallopt(M_MMAP_THRESHOLD, SEPARATE_BYTES_MIN)

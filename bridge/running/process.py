@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from duolog.bridge.broker import BeginAgain, Broker
@@ -19,6 +19,7 @@ from duolog.bridge.monitoring import logs
 from duolog.bridge.monitoring.metrics import Metrics
 from duolog.bridge.net.addresses import StartError, endpoint
 from duolog.bridge.reload import Reload
+from duolog.bridge.running.allocator import keep_freed_memory
 from duolog.bridge.running.service_manager import ServiceManager
 from duolog.protocol.kafka import record_check
 
@@ -45,7 +46,7 @@ def serve(load: Callable[[], Loaded], *, is_ready_as_json: bool = False) -> int:
     """
     import uvloop  # Imported here, because only `serve` needs uvloop.
 
-    _keep_freed_memory()
+    keep_freed_memory()
     gc.freeze()  # Collections during the start need not visit the imported modules, which takes 60 ms.
     gc.enable()
     loaded = load()
@@ -56,13 +57,6 @@ def serve(load: Callable[[], Loaded], *, is_ready_as_json: bool = False) -> int:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # Sockets and locks close with the old program.
     return status
-
-
-def _keep_freed_memory() -> None:
-    with suppress(ImportError, MemoryError):  # Importing `ctypes` may need memory that is executable.
-        from duolog.bridge.running.allocator import keep_freed_memory
-
-        keep_freed_memory()
 
 
 def end_while_starting() -> None:

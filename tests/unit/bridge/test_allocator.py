@@ -1,4 +1,4 @@
-"""Memory of large buffers stays in the process, in one of its own: the settings are those of a whole process."""
+"""Freed memory stays in the process. The program runs in a process of its own, because it changes the whole process."""
 
 import platform
 import subprocess
