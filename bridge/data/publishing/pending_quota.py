@@ -48,12 +48,13 @@ class PendingQuota:
     def charge(
         self,
         frames: Sequence[Frame | FrameRun],
+        count: int,
         records: Sequence[Record],
         client: QuotaClient | None,
         *,
         refuses: bool,
     ) -> tuple[Sequence[Frame | FrameRun], Sequence[Record]]:
-        """Return the frames and records of a unit with the entity of its pending messages.
+        """Return the frames and records of a unit with the entity of its pending messages, of which there are `count`.
 
         The unit must be appended before the loop turns. Raises PendingQuotaReached if there is no room for them after
         those that the records cancel. Without `refuses`, which is for commits of half messages, they count
@@ -61,9 +62,6 @@ class PendingQuota:
         """
         found = None if client is None else self._find(client)
         if client is None or found is None:
-            return frames, records
-        count = sum(entry_extra.is_pending(frame.extra) for frame in frames)
-        if not count:
             return frames, records
         entity, limit = found
         number = self._entities.number_of(entity)

@@ -335,7 +335,7 @@ class Publisher:
             self._schedules.check_room(owned)
         pending_count = sum([entry_extra.is_pending(frame.extra) for frame in frames])
         if pending_count:
-            frames, owned = self.pending_quota.charge(frames, owned, client, refuses=not is_accepted)
+            frames, owned = self.pending_quota.charge(frames, pending_count, owned, client, refuses=not is_accepted)
             if not is_accepted:
                 timers.check_room(pending_count)
         if plan.request is not None:

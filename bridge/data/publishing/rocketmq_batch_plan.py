@@ -1,7 +1,7 @@
 """The plan of a RocketMQ batch, which grows by the plans of its parts, and the place of each of its messages."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from duolog.bridge.data.stamps import ROCKETMQ_STAMP
 from duolog.bridge.data.units import SenderKey, UnitPlan
@@ -51,8 +51,9 @@ class MessageBatchPlan:
 
     def add(self, part: UnitPlan) -> None:
         """Add the plan of the next messages, each of which has a frame."""
-        queue, frames = self._run.queue, cast(Sequence[Frame], part.frames)  # A planner of messages makes no runs.
-        for index, frame in enumerate(frames, self.count):
+        queue = self._run.queue
+        for index, frame in enumerate(part.frames, self.count):
+            assert isinstance(frame, Frame), "of one message"
             if frame.queue is queue:
                 body = frame.body
                 self._bodies.append(body if type(body) is bytes else b"".join(body))  # type: ignore[arg-type]
@@ -67,7 +68,7 @@ class MessageBatchPlan:
                 self._schedules.append(record)
         self._keys += part.keys
         self._message_bytes += part.message_bytes
-        self.count += len(frames)
+        self.count += len(part.frames)
 
     def unit(self) -> UnitPlan:
         """Return the unit with all messages."""

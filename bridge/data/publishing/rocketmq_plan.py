@@ -126,7 +126,7 @@ class MessagePlanner:
                 raise _not_utf_8(raw, error) from None
             size = len(message.body)
             if size > self.body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
-                raise self._too_large(message)
+                raise self.too_large(len(message.body), len(raw))
             if _may_have_request(text):
                 found = _parse_supported(raw)
                 if sender is not None:
@@ -237,7 +237,7 @@ class MessagePlanner:
         check_may_produce(topic)
         raw = message.properties
         if len(message.body) > self.body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
-            raise self._too_large(message)
+            raise self.too_large(len(message.body), len(raw))
         if not _may_have_request(_text_of(raw)):
             return None
         found = _parse_supported(raw)
@@ -254,10 +254,11 @@ class MessagePlanner:
                 f"delay.batch_schedules_max={self._schedules_max} is the limit"
             )
 
-    def _too_large(self, message: Message) -> MessageTooLarge:
+    def too_large(self, body_bytes: int, properties_bytes: int) -> MessageTooLarge:
+        """Return the refusal of a message of these sizes."""
         return MessageTooLarge(
-            f"body of {len(message.body)} bytes, properties of {len(message.properties)}; allowed are "
-            f"{self.body_bytes_max} and {rocketmq_message.PROPERTIES_BYTES_MAX}"
+            f"body of {body_bytes} bytes, properties of {properties_bytes}; allowed are {self.body_bytes_max} and "
+            f"{rocketmq_message.PROPERTIES_BYTES_MAX}"
         )
 
 

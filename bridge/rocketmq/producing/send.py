@@ -15,7 +15,7 @@ from typing import Final
 from duolog.bridge.data.delayed.delay_headers import TIMER_NAMES
 from duolog.bridge.data.delayed.pending_frames import due_of
 from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME
-from duolog.bridge.data.publishing.refusals import IllegalMessage, MessageTooLarge
+from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
 from duolog.bridge.rocketmq.producing import half_messages
@@ -56,7 +56,6 @@ _SCHEDULED: Final = SCHEDULE_NAME.encode()
 _NO_WAIT: Final = "WAIT\x01false"
 _BATCH: Final = RequestCode.SEND_BATCH_MESSAGE  # The lookup of a member of an enumeration takes as long as a call.
 _NO_OTHER_DELAY: Final[dict[str, str | None]] = dict.fromkeys((*TIMER_NAMES, *AMQ_NAMES))
-_find_unique_key: Final = properties.finder(properties.UNIQ_KEY)
 _NOT_IN_BATCHES: Final = {*TIMER_NAMES, properties.DELAY, properties.TRAN_MSG}
 
 
@@ -67,7 +66,7 @@ def send_message(context: RocketMQContext, connection: RocketMQConnection, comma
     publisher, text = context.messages.publisher, request.properties
     raw = text.encode()
     if len(command.body) > publisher.messages.body_bytes_max or len(raw) > PROPERTIES_BYTES_MAX:
-        raise _too_large(context, command, raw)
+        raise publisher.messages.too_large(len(command.body), len(raw))
     is_batch = request.batch or command.code == _BATCH
     if request.topic.startswith(RETRY_PREFIX):
         topic, queue_id, raw = _retry(context, connection, command, request, raw, is_batch)
@@ -115,14 +114,6 @@ def _has_level(request: SendRequest) -> bool:
 def _waits(raw: bytes) -> bool:
     """Return whether the answer waits for the log."""
     return properties.get(raw, properties.WAIT) != "false"
-
-
-def _too_large(context: RocketMQContext, command: RemotingCommand, raw: bytes) -> MessageTooLarge:
-    """Return the refusal of a message that is too large, before it is decoded or a topic is created for it."""
-    return MessageTooLarge(
-        f"body of {len(command.body)} bytes, properties of {len(raw)}; allowed are"
-        f" {context.messages.publisher.messages.body_bytes_max} and {PROPERTIES_BYTES_MAX}"
-    )
 
 
 def _recall_handle(context: RocketMQContext, topic: str, message: Message, position: int, unique_key: str) -> str:
@@ -238,12 +229,12 @@ def _send_batch(
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed or sent in a transaction")
 
     def make(parts: Sequence[batch.Part], number: int) -> tuple[list[Message], str]:
-        messages = list[Message]()
+        messages, first_key = list[Message](), ""
         try:
             for flag, body, own in parts:
-                own_with_key = own if _find_unique_key(own) is not None else _with_new_key(own)[0]
+                own_with_key, unique_key = _with_unique_key(own)
                 messages.append(_message(connection, request, flag, body, own_with_key))
-            first_key = properties.get(messages[0].properties, properties.UNIQ_KEY) or ""
+                first_key = first_key or unique_key
         except ProtocolError as error:
             raise IllegalMessage(f"message {number + len(messages)} of a batch: {error}") from None
         return messages, first_key
@@ -270,12 +261,9 @@ _numbers = itertools.count()
 
 
 def _with_unique_key(raw: bytes) -> tuple[bytes, str]:
-    """Return the properties with a UNIQ_KEY, and its value."""
+    """Return the properties with a UNIQ_KEY, made here if the sender set none: 32 hexadecimal digits."""
     unique_key = properties.get(raw, properties.UNIQ_KEY)
-    return _with_new_key(raw) if unique_key is None else (raw, unique_key)
-
-
-def _with_new_key(raw: bytes) -> tuple[bytes, str]:
-    """Return the properties with a UNIQ_KEY for a message whose sender set none, 32 hexadecimal digits, and the key."""
-    unique_key = f"{_process_digits}{next(_numbers):016X}"
-    return properties.join(raw, f"UNIQ_KEY\x01{unique_key}\x02".encode()), unique_key
+    if unique_key is None:
+        unique_key = f"{_process_digits}{next(_numbers):016X}"
+        raw = properties.join(raw, f"UNIQ_KEY\x01{unique_key}\x02".encode())
+    return raw, unique_key
