@@ -2,9 +2,10 @@
 
 It keeps the objects of all buckets in memory until it ends, and knows what a broker asks for: PUT with `If-None-Match`,
 GET with and without `Range`, HEAD, lists, and deletes of one or many objects. Signatures are not verified. `PUT
-/latency-ms/50` changes the time of later answers. With `--forget`, objects above 64 KiB have any bytes: the store takes
-no memory from the page cache of a broker beside it, as a store elsewhere takes none. Other stores that run on one
-machine (moto, a proxy before it) would take more CPU than the broker that is measured.
+/latency-ms/50` changes the time of later answers. With `--forget`, the store discards the content of objects above 64
+KiB, and they have any bytes. It takes no memory from the page cache of a broker beside it, and little of the
+processor, as a store elsewhere takes none. Other stores that run on one machine (moto, a proxy before it) would take
+more CPU than the broker that is measured.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ LATENCY_PATH = "/latency-ms/"
 
 Body = bytes | bytearray | memoryview
 KEPT_BYTES = 64 << 10
-FORGOTTEN = memoryview(bytearray(128 << 20))  # All bodies that are not kept are received here, one over the other.
+FORGOTTEN = memoryview(bytearray(128 << 20))  # The content of every body that is not kept.
+DISCARDED_AT_ONCE = 256 << 10  # Less than the receive buffer of a socket, so that so much can be there.
 
 
 class Answer(NamedTuple):
@@ -67,7 +69,8 @@ class SlowStore:
             while (head := await _head(connection, received)) is not None:
                 method, target, fields = head
                 size = int(fields.get("content-length", "0"))
-                body = await _body(connection, received, self._buffer(size))
+                is_kept = not self._forgets or not KEPT_BYTES < size <= len(FORGOTTEN)
+                body = await (_body if is_kept else _discard)(connection, received, size)
                 if body is None:
                     return
                 await asyncio.sleep(self._latency_s)
@@ -78,12 +81,6 @@ class SlowStore:
                 await loop.sock_sendall(connection, "\r\n".join(lines).encode() + b"\r\n\r\n")
                 if answer.body:
                     await loop.sock_sendall(connection, answer.body)
-
-    def _buffer(self, size: int) -> memoryview:
-        """Return the place for a body of this size."""
-        return (
-            FORGOTTEN[:size] if self._forgets and KEPT_BYTES < size <= len(FORGOTTEN) else memoryview(bytearray(size))
-        )
 
     def answer(self, method: str, target: str, fields: Mapping[str, str], body: Body) -> Answer:
         """Do one request."""
@@ -154,17 +151,45 @@ async def _head(connection: socket.socket, received: bytearray) -> tuple[str, st
     )
 
 
-async def _body(connection: socket.socket, received: bytearray, body: memoryview) -> Body | None:
+async def _body(connection: socket.socket, received: bytearray, size: int) -> Body | None:
     """Receive the body of a request, and return it. Return None at the end of the connection."""
-    count = min(len(body), len(received))
+    body = memoryview(bytearray(size))
+    count = min(size, len(received))
     body[:count] = received[:count]
     del received[:count]
-    while count < len(body):
+    while count < size:
         found = await asyncio.get_running_loop().sock_recv_into(connection, body[count:])
         if not found:
             return None
         count += found
     return body
+
+
+async def _discard(connection: socket.socket, received: bytearray, size: int) -> Body | None:
+    """Receive the body of a request without a copy of it. Return None at the end of the connection."""
+    count = min(size, len(received))
+    del received[:count]
+    while count < size:
+        # The kernel wakes this process once so much is there, and discards it.
+        wanted = min(size - count, DISCARDED_AT_ONCE)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+        await _until_readable(connection)
+        found = connection.recv_into(FORGOTTEN, size - count, socket.MSG_TRUNC)
+        if not found:
+            return None
+        count += found
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    return FORGOTTEN[:size]
+
+
+async def _until_readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(connection, readable.set_result, None)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(connection)
 
 
 def _read(data: Body, wanted: str) -> Answer:
