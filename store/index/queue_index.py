@@ -78,6 +78,7 @@ class QueueIndex:
         "_files",
         "_flushed_row",
         "_named_to",
+        "_next_read",
         "_tail",
         "_taken_row",
         "_written_row",
@@ -97,6 +98,9 @@ class QueueIndex:
         self._taken_row = 0  # Rows below it are in files or in the flush in progress.
         self._named_to = 0  # IndexFiles has noted the directory entries of files with rows below it for the next sync.
         self._flushed_row = 0  # `end_row` at the last flush; the queue is idle if `end_row` is still the same.
+        # The offset after the last record that `rows_from` returned, and the number of the row of the next entry. A
+        # client that reads on needs no search.
+        self._next_read = (-1, 0)
         self.first_row = 0  # The first row that was not dropped; always the first row of a file.
         self.first_offset = 0  # Base offset of `first_row`.
         self.end_offset = 0  # The offset after the last record of the last row.
@@ -301,7 +305,9 @@ class QueueIndex:
         In a reader thread [] can also mean that the rows were dropped during the read, so the caller must check the log
         start of the queue again.
         """
-        number = self.find_offset(offset, block=block)
+        next_offset, next_row = self._next_read
+        is_next = offset == next_offset and next_row >= self.first_row
+        number = next_row if is_next else self.find_offset(offset, block=block)
         if number is None:
             return None
         rows: list[Row] = []
@@ -316,7 +322,14 @@ class QueueIndex:
             if more[0][0] + more[0][3] <= offset:
                 del more[0]
             rows += more
-        return within(rows, max_bytes, until_offset) if rows else rows
+        if rows:
+            found = within(rows, max_bytes, until_offset)
+            number -= len(rows) - len(found)
+            rows = found
+        if rows:
+            base_offset, _, _, count, _, _, _, _, _ = rows[-1]
+            self._next_read = base_offset + count, number
+        return rows
 
     def rows(self, number: int, max_rows: int = 1, *, block: bool = False) -> list[Row] | None:
         """Return `max_rows` rows from row `number` on, or fewer at the end of the index."""

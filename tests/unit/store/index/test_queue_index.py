@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from duolog.store.entry import Buffer
 from duolog.store.errors import Corruption
 from duolog.store.index.queue_index import (
     ROW_SIZE,
@@ -55,6 +56,7 @@ class QueueIndexHistory(RuleBasedStateMachine):
         self.entries = Entries(QueueIndex(self.files, 7, 1))
         self.counted = 0  # rows that a checkpoint has counted
         self.flushes: list[RowsToWrite] = []  # begun, and not ended
+        self.read_to = 0  # The offset after the last row of the last answer.
 
     def new_files(self) -> IndexFiles:
         return IndexFiles(self.disk, rows_per_file=ROWS_PER_FILE, open_max=2)
@@ -143,8 +145,14 @@ class QueueIndexHistory(RuleBasedStateMachine):
 
     @rule(at=st.floats(0, 1), max_rows=st.integers(1, 300), max_bytes=st.integers(0, 20_000), until=st.floats(0, 1))
     def ask_rows(self, at: float, max_rows: int, max_bytes: int, until: float) -> None:
-        rows, end_offset = self.entries.rows, self.entries.end_offset()
-        offset, until_offset = int(at * end_offset), int(until * end_offset)
+        self.ask_rows_from(int(at * self.entries.end_offset()), max_rows, max_bytes, until)
+
+    @rule(max_rows=st.integers(1, 300), max_bytes=st.integers(0, 20_000), until=st.floats(0, 1))
+    def read_on(self, max_rows: int, max_bytes: int, until: float) -> None:
+        self.ask_rows_from(min(self.read_to, self.entries.end_offset()), max_rows, max_bytes, until)
+
+    def ask_rows_from(self, offset: int, max_rows: int, max_bytes: int, until: float) -> None:
+        rows, until_offset = self.entries.rows, int(until * self.entries.end_offset())
         number = max(bisect_right(rows, offset, key=lambda row: row[0]) - 1, 0)
         if rows and rows[number][0] + rows[number][3] <= offset:
             number += 1
@@ -154,6 +162,8 @@ class QueueIndexHistory(RuleBasedStateMachine):
                 break
             expected.append(row)
         self.ask(lambda block: self.index.rows_from(offset, max_rows, max_bytes, until_offset, block=block), expected)
+        if expected:
+            self.read_to = expected[-1][0] + expected[-1][3]
 
     @rule(at=st.floats(0, 1.1), column=st.sampled_from([4, 5, 8]))
     def ask_first(self, at: float, column: int) -> None:
@@ -195,6 +205,29 @@ def test_an_idle_queue_holds_no_rows_and_a_busy_one_its_newest() -> None:
     index.flush()
     assert index.memory_bytes == 0
     assert index.rows(0, ANY) == entries.rows
+
+
+def test_a_client_that_reads_on_needs_no_search() -> None:
+    class CountingFiles(IndexFiles):
+        reads = 0
+
+        def read_cached(self, directory: str, row: int, until: int) -> Buffer:
+            self.reads += 1
+            return super().read_cached(directory, row, until)
+
+    files = CountingFiles(CrashDisk())
+    entries = Entries(QueueIndex(files, 7, 1))
+    for number in range(3_000):
+        entries.append(count=1 + number % 7 * (number % 3))
+    entries.index.flush()
+    entries.index.flush()  # The queue is idle, so no row is in memory.
+    found: list[Row] = []
+    offset, steps = 0, 0
+    while more := entries.index.rows_from(offset, 8, ANY, ANY):
+        found += more
+        offset, steps = more[-1][0] + more[-1][3], steps + 1
+    assert found == entries.rows
+    assert files.reads <= steps + 2, "one read for each answer, and two for the search before the first"
 
 
 def test_a_failed_flush_loses_no_row_and_is_repeated_whole() -> None:
