@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from duolog.bridge.records.codec import Record
 from duolog.bridge.state.idempotency_keys import IdempotencyKey
-from duolog.store.entry import Appended
+from duolog.store.entry import Appended, new_tuple
 from duolog.store.unit import Frame, FrameRun
 
 
@@ -45,21 +45,30 @@ NOTHING = UnitPlan(())
 AppendUnit = Callable[[UnitPlan, int], Appended]
 
 
-def joined(plans: Sequence[UnitPlan], records: Sequence[Record] = ()) -> UnitPlan:
-    """Join plans and further records, whose frames keep their order. At most one of the plans may have keys."""
+def joined(
+    plans: Sequence[UnitPlan],
+    records: Sequence[Record] = (),
+    frames: Sequence[Frame] = (),
+    *,
+    changes_state: bool = False,
+) -> UnitPlan:
+    """Join plans, then further records and frames, each in order. At most one of the plans may have keys."""
     keyed = NOTHING
-    frames: list[Frame | FrameRun] = []
-    own: list[Record] = []
-    wire, count, size, changes_state = "", 0, 0, False
+    all_frames: list[Frame | FrameRun] = []
+    all_records: list[Record] = []
+    wire, count, size = "", 0, 0
     for plan in plans:
-        frames += plan.frames
-        own += plan.records
-        wire = wire or plan.wire
-        count += plan.message_count
-        size += plan.message_bytes
-        changes_state = changes_state or plan.changes_state
-        if plan.keys:
+        planned, own, plan_wire, plan_count, plan_size, _, _, keys, _, changes = plan
+        all_frames += planned
+        all_records += own
+        wire = wire or plan_wire
+        count += plan_count
+        size += plan_size
+        changes_state = changes_state or changes
+        if keys:
             assert keyed is NOTHING, "keys of several plans"
             keyed = plan
-    own += records
-    return UnitPlan(frames, own, wire, count, size, None, keyed.topic, keyed.keys, None, changes_state)
+    all_frames += frames
+    all_records += records
+    joined_plan = (all_frames, all_records, wire, count, size, None, keyed.topic, keyed.keys, None, changes_state)
+    return new_tuple(UnitPlan, joined_plan)

@@ -35,7 +35,7 @@ from duolog.protocol.kafka.record_batch import Record as KafkaRecord
 from duolog.protocol.rocketmq.messages import tags
 from duolog.protocol.rocketmq.messages.message import NO_HOST, Message, Writer
 from duolog.protocol.rocketmq.names import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from duolog.store.entry import Appended, EntrySlot, Promise, Stored
+from duolog.store.entry import Appended, EntrySlot, Promise, Stored, new_tuple
 from duolog.store.errors import updating_state
 from duolog.store.index.queue import Queue
 from duolog.store.state_log import StateLog
@@ -117,10 +117,16 @@ class HalfMessageLog:
         if len(self.state) >= self._open_max:
             raise TooManyHalves(f"{len(self.state)} half messages are open; txn.half_max={self._open_max}")
 
-    def prepare(self, message: Message, asker: str, immunity_ms: int | None, now_ms: int) -> Appended:
-        """Append a half message of a RocketMQ producer. Raises StoreError, ProtocolError."""
+    def prepare(
+        self, message: Message, asker: str, immunity_ms: int | None, now_ms: int, level: int | None = None
+    ) -> Appended:
+        """Append a half message of a RocketMQ producer. Raises StoreError, ProtocolError.
+
+        `level` is the level of the promise; None: that of the half topic.
+        """
         frame = message_frame(self.half_queue, self._half_writer, message, now_ms)
-        appended = self._append(UnitPlan([frame], changes_state=True), now_ms)
+        plan = new_tuple(UnitPlan, ([frame], (), "", 0, 0, level, 0, (), None, True))
+        appended = self._append(plan, now_ms)
         slot = appended.slots[0]
         with updating_state("a half message"):
             self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
@@ -191,8 +197,8 @@ class HalfMessageLog:
         self._end(decisions, now_ms, self._append)
 
     def _end(self, decisions: dict[int, HalfDecision], now_ms: int, append: AppendUnit) -> Promise:
-        op_message = UnitPlan([self._op_messages.frame(decisions, now_ms)], changes_state=True)
-        unit = joined([*(decision.plan for decision in decisions.values()), op_message])
+        op_message = self._op_messages.frame(decisions, now_ms)
+        unit = joined([decision.plan for decision in decisions.values()], frames=[op_message], changes_state=True)
         promise = append(unit, now_ms).promise
         with updating_state("verdicts of half messages"):
             for offset, decision in decisions.items():

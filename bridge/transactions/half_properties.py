@@ -4,8 +4,8 @@ from typing import Final
 
 from duolog.protocol.rocketmq.messages import properties
 
-_IMMUNITY: Final = properties.CHECK_IMMUNITY_TIME_IN_SECONDS
-_IMMUNITY_BYTES: Final = _IMMUNITY.encode()
+_find_group: Final = properties.finder(properties.PGROUP)
+_find_immunity: Final = properties.finder(properties.CHECK_IMMUNITY_TIME_IN_SECONDS)
 # The properties that only a half message has begin with this text and come last, so that one cut removes them.
 _PREPARED: Final = f"{properties.TRAN_MSG}\x01true\x02{properties.REAL_TOPIC}\x01"
 _PREPARED_BYTES: Final = _PREPARED.encode()
@@ -16,13 +16,12 @@ def check_back_of(raw: bytes) -> tuple[str, int | None]:
 
     A value that is no number, or -1, means no immunity. Source: TransactionalMessageServiceImpl.java#getImmunityTime.
     """
-    group = properties.get(raw, properties.PGROUP) or ""
-    seconds = properties.get(raw, _IMMUNITY) if _IMMUNITY_BYTES in raw else None
+    group, seconds = _find_group(raw), _find_immunity(raw)
     try:
         immunity_s = -1 if seconds is None else int(seconds)
     except ValueError:
         immunity_s = -1
-    return group, None if immunity_s == -1 else max(0, immunity_s) * 1000
+    return "" if group is None else group.decode(), None if immunity_s == -1 else max(0, immunity_s) * 1000
 
 
 def half_properties(raw: bytes, added: str, topic: str, queue_id: int) -> bytes:

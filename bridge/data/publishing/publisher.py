@@ -55,7 +55,7 @@ from duolog.delay.rows import KEY_SIZE, TimerId
 from duolog.protocol.kafka.batch_builder import encoded_headers
 from duolog.protocol.kafka.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, Reason, Record
 from duolog.protocol.rocketmq.messages.message import Message
-from duolog.store.entry import Appended, Buffer, Promise, new_tuple
+from duolog.store.entry import Appended, Buffer, EntrySlot, Promise, new_tuple
 from duolog.store.errors import updating_state
 from duolog.store.index.queue import Queue
 from duolog.store.log.format import NO_OFFSET, entry_size
@@ -308,9 +308,12 @@ class Publisher:
         count also above the limits, and are refused only if they cannot be counted. Raises DelayRefused,
         PendingQuotaReached and StoreError, and appends nothing.
         """
-        frames, records, wire, count, size, _, _, keys, _, changes_state = plan
-        if records or keys or changes_state or len(frames) != 1 or frames[0].extra:
+        frames, records, wire, count, size, level, _, keys, _, changes_state = plan
+        if records or keys or len(frames) != 1 or frames[0].extra:
             appended = self._append_checked(plan, now_ms, client, is_accepted=is_accepted)
+        elif changes_state:  # A half message.
+            slots, promise = self._state_log.commit((), now_ms, frames)
+            appended = _promised(slots, promise, level)
         else:  # This is so for nearly all messages: one frame that asks for nothing.
             appended = self._log.append(frames, now_ms)
         if count:
@@ -333,7 +336,7 @@ class Publisher:
             cancelled = cancellations_by_key(timers, plan.topic, replacing_keys(plan.keys), now_ms)
             owned = [*owned, *cancelled]
             self._schedules.check_room(owned)
-        pending_count = sum([entry_extra.is_pending(frame.extra) for frame in frames])
+        pending_count = sum([entry_extra.is_pending(frame.extra) for frame in frames if frame.extra])
         if pending_count:
             frames, owned = self.pending_quota.charge(frames, pending_count, owned, client, refuses=not is_accepted)
             if not is_accepted:
@@ -344,14 +347,19 @@ class Publisher:
         slots, promise = self._state_log.commit(owned, now_ms, frames)
         if pending_count:
             self._count_delayed(len(timers) - pending_before, owned)
-        level = promise.level if plan.level is None else plan.level
-        return Appended(slots[: len(frames)], Promise(promise.end, level))
+        return _promised(slots[: len(frames)] if owned else slots, promise, plan.level)
 
     def _count_delayed(self, more: int, records: Sequence[StateRecord]) -> None:
         """Count delayed messages that were accepted; `more` of them are pending now than before."""
         replaced = sum([len(record.ids) // KEY_SIZE for record in records if isinstance(record, TimersCancelled)])
         self._metrics.timers["accepted"] += more + replaced
         self._metrics.timers["cancelled"] += replaced
+
+
+def _promised(slots: Sequence[EntrySlot], promise: Promise, level: int | None) -> Appended:
+    """Return what was appended, with a promise of this level; None: the level of `promise`."""
+    kept = promise if level is None else new_tuple(Promise, (promise.end, level))
+    return new_tuple(Appended, (slots, kept))
 
 
 def check_record(topic: Topic, record: Record) -> None:

@@ -187,7 +187,7 @@ class MessagePlanner:
         index_ms = topic.settings.index_ms(half.born_ms, now_ms)
         frame = Frame(topic.queues[queue_id], frame_formats.ROCKETMQ, final, 1, index_ms, code, ROCKETMQ_STAMP)
         body_bytes = rocketmq_message.body_bytes_of(half.record)
-        return UnitPlan([frame], wire="rocketmq", message_count=1, message_bytes=body_bytes)
+        return new_tuple(UnitPlan, ([frame], (), "rocketmq", 1, body_bytes, None, 0, (), None, False))
 
     def _plan_delayed(
         self,

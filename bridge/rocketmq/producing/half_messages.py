@@ -40,7 +40,7 @@ from duolog.protocol.rocketmq.headers import EndTransactionRequest, SendRequest
 from duolog.protocol.rocketmq.messages import flags, message, properties
 from duolog.protocol.rocketmq.messages.message import PROPERTIES_BYTES_MAX, Message
 from duolog.protocol.rocketmq.remoting import RemotingCommand
-from duolog.store.entry import Appended, Promise, Stored
+from duolog.store.entry import Appended, Promise, Stored, new_tuple
 from duolog.txn.half import UnknownHalf
 from duolog.txn.half_verdicts import HalfVerdict
 
@@ -51,6 +51,7 @@ _VERDICTS: Final = {
 NO_ANSWER: Final = Answer(())  # For one-way requests.
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _CHECK_TIMES_BYTES_MAX: Final = 64  # The size of the property TRANSACTION_CHECK_TIMES, which check-backs add.
+_find_tran_msg: Final = properties.finder(properties.TRAN_MSG)
 
 
 # -- Sending
@@ -59,7 +60,7 @@ _CHECK_TIMES_BYTES_MAX: Final = 64  # The size of the property TRANSACTION_CHECK
 def is_half(sent: Message) -> bool:
     """Return whether a sent message is a half message: TRAN_MSG is true, and it is not a consumer's retry."""
     raw = sent.properties
-    if (properties.get(raw, properties.TRAN_MSG) or "").lower() != "true":  # Boolean.parseBoolean
+    if (_find_tran_msg(raw) or b"").lower() != b"true":  # Boolean.parseBoolean
         return False
     return not (sent.reconsume_times > 0 and (properties.get(raw, properties.DELAY) or "0") != "0")
 
@@ -100,8 +101,7 @@ def prepare(
     # The connection of a standby has many producers, whose own connections to this broker get the check-backs.
     if not command.is_forwarded and connection not in context.groups.members.producers.groups.get(group, ()):
         heartbeats.note_producer(context, connection, command, group)
-    slots, promise = context.messages.halves.prepare(sent, group, immunity_ms, now_ms)
-    return Appended(slots, Promise(promise.end, topic.queues[queue_id].level))
+    return context.messages.halves.prepare(sent, group, immunity_ms, now_ms, topic.queues[queue_id].level)
 
 
 # -- Deciding
@@ -124,7 +124,7 @@ def end_transaction(
         # The producer does not know the verdict, or sent an unknown value; Apache RocketMQ answers neither.
         return None
     found = context.messages.halves.read(request.tran_state_table_offset)
-    sender = _Sender(connection.granted, quota_client(connection))
+    sender = new_tuple(_Sender, (connection.granted, quota_client(connection)))
     if not isinstance(found, Later):
         gathers = connection.is_receiving and command.is_oneway
         return _end(context, command, request, verdict, sender, found, gathers=gathers)
@@ -162,9 +162,9 @@ def _end(
         raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, remark)
     plan = NOTHING
     if verdict is HalfVerdict.COMMITTED:
-        committed = HalfMessageOutline(half, *outline[:3], raw)
+        committed = new_tuple(HalfMessageOutline, (half, *outline[:3], raw))
         plan = _plan_commit(context, committed, topic, name, queue_id, now_ms)
-    decision = HalfDecision(verdict, name, stored.stored_ms, plan)
+    decision = new_tuple(HalfDecision, (verdict, name, stored.stored_ms, plan))
     if gathers and not plan.records and not (plan.frames and plan.frames[0].extra):
         halves.gather(stored.base_offset, decision, now_ms)
         return NO_ANSWER
@@ -204,7 +204,7 @@ async def decide(context: RocketMQContext, offset: int, verdict: HalfVerdict) ->
     raw, name, queue_id = sent_properties(half[outline[-1] :])
     plan = NOTHING
     if verdict is HalfVerdict.COMMITTED:
-        committed = HalfMessageOutline(half, *outline[:3], raw)
+        committed = new_tuple(HalfMessageOutline, (half, *outline[:3], raw))
         topic = context.topics.by_rocketmq_name(name)
         plan = _plan_commit(context, committed, topic, name, queue_id, now_ms)
     return context.messages.halves.end(offset, HalfDecision(verdict, name, stored.stored_ms, plan), now_ms)
