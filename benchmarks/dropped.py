@@ -28,6 +28,7 @@ SETTINGS = {
 LOG_BYTES = 20 * SEGMENT_BYTES
 DROPPED_SEGMENTS = 8
 DROPPED_WITHIN_S = 120.0
+READINGS = 3  # Each reads four times what is kept of ranges that were read back, so none finds what one before left.
 LOG_SHARE = 1.05  # The bytes of the log for a byte of records, and some more: all records that are read were dropped.
 
 
@@ -59,13 +60,16 @@ def _write_later_slots(broker: Broker, topic: str) -> None:
 def readings(
     broker: Broker, endpoint: str, topic: str, partitions: int, body_bytes: int, latencies_ms: Sequence[int]
 ) -> Iterator[Reading]:
-    """Read the records of the dropped segments, with each latency."""
+    """Read the records of the dropped segments READINGS times with each latency; yield the reading of median speed."""
     count = int(DROPPED_SEGMENTS * SEGMENT_BYTES / LOG_SHARE / body_bytes)
+    gb = count * body_bytes / 1e9
     for latency_ms in latencies_ms:
         set_latency(endpoint, latency_ms)
-        asked, cpu_s = requests(broker), used_cpu_s(broker)
-        ran = librdkafka.consume(broker.kafka, topic, partitions, count)
-        gb = count * body_bytes / 1e9
-        asked, cpu_s = requests(broker) - asked, used_cpu_s(broker) - cpu_s
-        mb_s = ran.messages * body_bytes / 1e6 / ran.seconds
-        yield Reading(latency_ms, mb_s, asked / gb / 10, cpu_s / gb)
+        found: list[Reading] = []
+        for _ in range(READINGS):
+            asked, cpu_s = requests(broker), used_cpu_s(broker)
+            ran = librdkafka.consume(broker.kafka, topic, partitions, count)
+            asked, cpu_s = requests(broker) - asked, used_cpu_s(broker) - cpu_s
+            mb_s = ran.messages * body_bytes / 1e6 / ran.seconds
+            found.append(Reading(latency_ms, mb_s, asked / gb / 10, cpu_s / gb))
+        yield sorted(found, key=lambda each: each.mb_s)[READINGS // 2]
