@@ -24,7 +24,7 @@ from tests.kit.object_servers import ObjectServer, moto
 from tests.wire.clients.agent import Agent
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.shared_pair import BUCKET, Pair, status, wait_for_role
-from tests.wire.clients.takeover_faults import FAULTS, TAKEOVER_WITHIN_S, Fault
+from tests.wire.clients.takeover_faults import FAULTS, FAULTS_OF_STORE, TAKEOVER_WITHIN_S, Fault
 from tests.wire.clients.takeover_loads import (
     QUEUES,
     Acknowledged,
@@ -76,7 +76,7 @@ def store() -> Iterator[ObjectServer]:
 
 @pytest.fixture
 def fault(name: str) -> Fault:
-    return FAULTS[name]
+    return (FAULTS | FAULTS_OF_STORE)[name]
 
 
 @pytest.fixture
@@ -352,3 +352,31 @@ def test_all_clients_go_on(pair: Pair, agents: Agents, tmp_path: Path, name: str
         everyone.kill_children()
     for writer, waited_s in silent_s.items():
         assert waited_s < fault.within_s, f"{writer} waited {waited_s} s"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FAULTS_OF_STORE)
+def test_all_clients_go_on_with_an_owner_whose_store_has_faults(
+    pair: Pair, agents: Agents, tmp_path: Path, fault: Fault
+) -> None:
+    everyone = Everyone(pair, agents, tmp_path)
+    try:
+        everyone.send_timers(300)
+        everyone.wait_for_records(BEFORE)
+        before, fault_ms, epoch = everyone.commit(), now_ms(), status(pair.owner)["epoch"]
+        fault.begin(pair)
+        everyone.wait_for_records(BEFORE)
+        fault.end(pair)
+        acknowledged = everyone.stop()
+        silent_s = {writer: round(longest_silence_s(each, fault_ms), 1) for writer, each in acknowledged.items()}
+        print(f"longest time without an acknowledgement: {silent_s}")
+        assert (status(pair.owner)["role"], status(pair.owner)["epoch"]) == ("owner", epoch), "a standby took over"
+        everyone.check(acknowledged, before, fault_ms, int(GOES_ON_WITHIN_S * 1000))
+        everyone.stop_consumers()
+    except BaseException:
+        print(pair.log_tails())
+        raise
+    finally:
+        everyone.kill_children()
+    late = {writer: waited_s for writer, waited_s in silent_s.items() if waited_s >= fault.within_s}
+    assert not late, "writers waited longer than a request to the store explains"

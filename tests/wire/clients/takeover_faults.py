@@ -12,6 +12,7 @@ from tests.wire.clients.shared_pair import Pair
 # client; here a dozen clients and two JVMs share the processor with the brokers.
 TAKEOVER_WITHIN_S = 10.0
 STORE_AWAY_WITHIN_S = 10.0  # The same for a store that is away, or slow.
+BAD_STORE_WITHIN_S = 5.0  # The same for a store with faults and an owner that lives.
 CUT_OFF_WITHIN_S = 20.0  # The same for a machine without a network.
 PAUSE_S, LONG_PAUSE_S = 8.0, 30.0
 
@@ -59,25 +60,46 @@ def paused_for(pause_s: float) -> Fault:
     return Fault(Pair.pause_owner, wake)
 
 
-def with_a_bad_store(within_s: float = TAKEOVER_WITHIN_S, **faults: float) -> Fault:
-    """The store of both brokers has faults, and the owner is killed."""
+def bad_store(**faults: float) -> Fault:
+    """The store of both brokers has faults, and the owner serves on with it."""
 
     def begin(pair: Pair) -> None:
         for proxy in pair.proxies:
             for name, value in faults.items():
                 setattr(proxy.faults, name, value)
-        time.sleep(3.0)  # The owner serves with this store for some time.
-        pair.owner.kill()
 
     def end(pair: Pair) -> None:
         for proxy in pair.proxies:
             for name in faults:
                 setattr(proxy.faults, name, 0.0)
+
+    return Fault(begin, end, BAD_STORE_WITHIN_S, is_proxied=True)
+
+
+def killed_with(store: Fault, within_s: float = TAKEOVER_WITHIN_S) -> Fault:
+    """The owner is killed after it has served with a bad store for some time."""
+
+    def begin(pair: Pair) -> None:
+        store.begin(pair)
+        time.sleep(3.0)
+        pair.owner.kill()
+
+    def end(pair: Pair) -> None:
+        store.end(pair)
         pair.owner.start()
 
     return Fault(begin, end, within_s + 3.0, is_proxied=True)
 
 
+# The store has faults, and no broker has any: no standby may take over.
+FAULTS_OF_STORE = {
+    "slow store": bad_store(latency_ms=2_000),
+    "busy store": bad_store(busy=0.3),
+    "conflicts": bad_store(conflict=0.3),
+    "lost answers": bad_store(lost_answer=0.3),
+    "repeated requests": bad_store(repeated=0.3),
+    "stale lists": bad_store(stale_list=1.0),
+}
 FAULTS = {
     "killed": Fault(kill, start),
     "cut off from the store": Fault(cut_off, mend, STORE_AWAY_WITHIN_S, is_proxied=True),
@@ -85,12 +107,8 @@ FAULTS = {
     "disk lost": Fault(lose_disk, start),
     "standby killed as well": Fault(kill_both, start, TAKEOVER_WITHIN_S),
     "paused for long": paused_for(LONG_PAUSE_S),
-    "slow store": with_a_bad_store(STORE_AWAY_WITHIN_S, latency_ms=2_000),
-    "busy store": with_a_bad_store(busy=0.3),
-    "conflicts": with_a_bad_store(conflict=0.3),
-    "lost answers": with_a_bad_store(lost_answer=0.3),
-    "repeated requests": with_a_bad_store(repeated=0.3),
-    "stale lists": with_a_bad_store(stale_list=1.0),
+    **{f"killed, {name}": killed_with(store) for name, store in FAULTS_OF_STORE.items()},
+    "killed, slow store": killed_with(FAULTS_OF_STORE["slow store"], STORE_AWAY_WITHIN_S),
 }
 # For brokers in network namespaces.
 FAULTS_OF_NETWORK = {
