@@ -106,16 +106,16 @@ class TimerTablesChanged(StateRecordBody, frozen=True, tag=80):
     manifest: Sequence[Sequence[int]]  # The fields of `delay.table_format.TableEntry`.
     flushed: bytes  # Keys (due time u64 | address u64) of pending messages that moved from the memtable to a new table.
     deleted: bytes  # Keys of deleted pending messages that new tables contain.
-    counted_to: int  # The position up to which the files of the tables contain the deletions in the log.
+    counted_to: int  # The position up to which the tables have tombstones for the deletions in the log.
 
 
 class TableTombstones(StateRecordBody, frozen=True, tag=86):
-    """Tombstones of a stream's tables, in the layout of `delay/tables/logged_tombstones.py`; also in snapshots."""
+    """Tombstones of sorted tables, in the unit of a manifest and in snapshots."""
 
-    rows: bytes
+    rows: Sequence[tuple[int, int, Sequence[int]]]  # Table number, topic number, ordinals of deleted timers.
 
 
 class TableTimersDeleted(StateRecordBody, frozen=True, tag=81):
-    """Only in snapshots: keys of deleted pending messages that the files of the tables may still contain."""
+    """Only in snapshots: keys of deleted pending messages for which the tables may have no tombstones yet."""
 
     keys: bytes

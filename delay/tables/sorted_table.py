@@ -73,7 +73,7 @@ class Found(NamedTuple):
 
 
 class SortedTable:
-    """One table, open for reading, and its tombstones. Reads may block and raise Corruption.
+    """One table, open for reading. The loop sets its tombstones. Reads may block and raise Corruption.
 
     Threads may read while the loop adds tombstones, so a read may return a timer that is deleted during the read. The
     class has more than 20 methods because reads by key, by topic, by name and in due order use the same open file.
@@ -83,7 +83,7 @@ class SortedTable:
         """Open the table of a manifest's entry, and check its footer. Raises Corruption and OSError."""
         self.entry = entry
         self.path = table_path(entry.number)
-        self.tombstones = Tombstones(entry.number, entry.count)
+        self.tombstones = Tombstones(entry.count)
         self.deleted_meanwhile: list[TimerKey] | None = None  # That of the compaction which reads this table.
         self._files = files
         # The damaged blocks that were found: by number, the timers that were pending then. Workers add to it, too.

@@ -31,8 +31,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from duolog.delay.rows import TOPIC_SHIFT, Timer, TimerKey, marks_of
-from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, tombstones_path
 from duolog.store.entry import new_tuple
+
+TIMERS_DIRECTORY: Final = "timers"
 
 BLOCK_BYTES: Final = 64 << 10
 BLOCK_TIMERS_MAX: Final = 1024
@@ -82,7 +83,6 @@ class TableEntry(NamedTuple):
     check: int  # The CRC of the footer.
     count: int  # type: ignore[assignment]  # The number of timers. This field hides tuple.count.
     start: int = 0  # The timers before this ordinal are deleted, whatever the tombstones say.
-    tombstone_bytes: int = 0  # The number of valid bytes in the tombstone file.
 
 
 class BlockEntry(NamedTuple):
@@ -99,7 +99,7 @@ class BlockEntry(NamedTuple):
 
 
 class TableFile(NamedTuple):
-    """A file of a table, and how many of its first bytes belong to the table."""
+    """The file of a table, and its size in bytes."""
 
     path: str
     size: int
@@ -109,12 +109,9 @@ def table_path(number: int) -> str:
     return f"{TIMERS_DIRECTORY}/{number:010d}.table"
 
 
-def files_of(entry: TableEntry) -> list[TableFile]:
-    """Return the files of a table that a manifest names."""
-    files = [TableFile(table_path(entry.number), entry.size)]
-    if entry.tombstone_bytes:
-        files.append(TableFile(tombstones_path(entry.number), entry.tombstone_bytes))
-    return files
+def file_of(entry: TableEntry) -> TableFile:
+    """Return the file of a table that a manifest names."""
+    return TableFile(table_path(entry.number), entry.size)
 
 
 def first_number(epoch: int) -> int:

@@ -19,13 +19,13 @@ from duolog.delay.tables.table_format import (
     MAGIC,
     NAME,
     TABLE_TIMERS_MAX,
+    TIMERS_DIRECTORY,
     TOPIC,
     VERSION,
     TableEntry,
     TableTimer,
     table_path,
 )
-from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
 from duolog.store.files import Files
 
 WRITE_BYTES: Final = 512 << 10  # Bytes in one call, because a thread waits for the interpreter lock after each call.

@@ -1,41 +1,44 @@
 """The class Tables: the manifest, which names the current sorted tables, and its changes.
 
     timers/0000000007.table            immutable (delay/tables/table_format.py)
-    timers/0000000007.tombstones       grows (delay/tables/tombstones.py)
 
 The *manifest* is a tuple of `TableEntry`, which one record of the log has. A table is *current* if the last manifest
-names it; its `TableEntry` also says how many bytes of its tombstone file are valid. Every change of the manifest takes
-the same three steps, so a crash leaves either the old tables or the new ones:
+names it. Every change of the manifest takes the same three steps, so a crash leaves either the old tables or the new
+ones:
 
-    1. in a worker    write the files and make them durable     TableWriter.finish, `run` of the others
+    1. in a worker    write the files and make them durable     TableWriter.finish
     2. in the loop    commit the new manifest to the log        added, with_deletions; `switch`
     3. in a worker    remove old files once it is durable       take_retired, remove
 
-The tables of a stream have their tombstones in the log (delay/tables/logged_tombstones.py), and copies of their files
-in the object store. A new table is copied between the steps 1 and 2 (`TableCopies` in delay/tree/jobs.py).
+The tables of a stream have copies in the object store. A new table is copied between the steps 1 and 2 (`TableCopies`
+in delay/tree/jobs.py).
 
-`switch` replays a manifest, live and at recovery. During recovery it only stores the last manifest. Then `open` opens
-the files that this manifest names, and removes all others: tables and tombstones that no manifest named, and files
-whose removal was interrupted. The log still has the timers of such tables and the deletions of such tombstones.
+`switch` replays a manifest, and `add_tombstones` a record with tombstones, live and at recovery. During recovery they
+only store the last manifest and all tombstones of its tables. Then `open` opens the files that this manifest names, and
+removes all others: tables that no manifest named, of which the log still has the timers, and tables whose removal was
+interrupted.
 
 A `TablesView` keeps the tables open that were current when it was made, so a thread may read them while the loop
 switches to other tables (delay/tables/references.py).
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count, islice
+from typing import Final
 
-from duolog.delay.tables.logged_tombstones import LoggedTombstones, pack_rows
 from duolog.delay.tables.references import References
 from duolog.delay.tables.sorted_table import RowRef, SortedTable
-from duolog.delay.tables.table_files import open_table, remove_others, remove_tables, set_aside
-from duolog.delay.tables.table_format import TableEntry, files_of
+from duolog.delay.tables.table_files import open_table, remove_files, set_aside
+from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, table_path
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables_view import TablesView
-from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, TombstoneWrite, tombstones_path
+from duolog.delay.tables.tombstones import TombstoneRow, Tombstones
 from duolog.store.errors import Corruption
 from duolog.store.files import Files
+
+ROWS_IN_RECORD: Final = 64  # Of a snapshot.
+ORDINALS_IN_ROW: Final = 256
 
 TableManifest = tuple[TableEntry, ...]
 
@@ -51,7 +54,7 @@ class Tables:
 
     def __init__(self, files: Files) -> None:
         self.manifest: TableManifest = ()
-        self.logged = LoggedTombstones()
+        self._tombstones: dict[int, Tombstones] = {}  # By number, for each table of the manifest.
         # Called after each block that a worker writes, so that other threads run.
         self.pause: Callable[[], object] = _go_on
         self.is_repaired = False
@@ -69,46 +72,62 @@ class Tables:
     def switch(self, manifest: TableManifest) -> None:
         """Replay a manifest: make exactly the tables that it names current."""
         self.manifest = manifest
-        self.logged.keep({entry.number for entry in manifest})
+        old = self._tombstones
+        self._tombstones = {entry.number: old.get(entry.number) or Tombstones(entry.count) for entry in manifest}
         if self._open is None:
             return
         before, self._open = self._open, {}
         for entry in manifest:
             table = before.pop(entry.number, None)
             if table is None:
-                table = self._ready.pop(entry.number)
-                self._references.add([table])
+                self._add(self._ready.pop(entry.number))
             else:
-                table.tombstones.committed(entry.tombstone_bytes - table.entry.tombstone_bytes)
                 table.entry = entry
-            self._open[entry.number] = table
+                self._open[entry.number] = table
         self._retired += [table.entry for table in before.values()]
         self._references.drop(before.values())
 
-    def log_tombstones(self, packed: bytes) -> None:
-        """Replay tombstones that the log has, and no file."""
-        added = self.logged.add(packed, {entry.number for entry in self.manifest})
-        if self._open is not None:
-            for number, count in added.items():
-                del self._open[number].tombstones.unwritten[:count]
+    def _add(self, table: SortedTable) -> None:
+        """Make an open table current."""
+        table.tombstones = self._tombstones[table.entry.number]
+        self._current[table.entry.number] = table
+        self._references.add([table])
+
+    def add_tombstones(self, rows: Iterable[TombstoneRow]) -> None:
+        """Replay tombstones. Those of tables that are not current are ignored."""
+        for number, topic, ordinals in rows:
+            if (tombstones := self._tombstones.get(number)) is not None:
+                for ordinal in ordinals:
+                    tombstones.add(ordinal, topic)
+
+    def all_tombstones(self) -> Iterator[list[TombstoneRow]]:
+        """Return the tombstones of this moment in parts, for a snapshot."""
+        copied = [(number, *each) for number, of in self._tombstones.items() for each in of.by_topic()]
+        rows = (
+            (number, topic, [*ordinals[at : at + ORDINALS_IN_ROW]])
+            for number, topic, ordinals in copied
+            for at in range(0, len(ordinals), ORDINALS_IN_ROW)
+        )
+        return iter(lambda: [*islice(rows, ROWS_IN_RECORD)], [])
 
     def open(self, first_number: int = 1, *, may_lose: bool = True) -> None:
         """Open the files that the last manifest names, and remove all others. Blocks; raises OSError.
 
         The broker starts although files are damaged. A table that is missing or cannot be read is renamed and left out
-        of the manifest, and `lost` counts its timers. Tombstones after a damaged batch are dropped. `is_repaired` says
-        whether the manifest has changed, and must be committed. If not `may_lose`, Corruption is raised instead,
-        because the object store has the table. New tables have numbers from `first_number` on.
+        of the manifest, and `lost` counts its timers. `is_repaired` says whether the manifest has changed, and must be
+        committed. If not `may_lose`, Corruption is raised instead, because the object store has the table. New tables
+        have numbers from `first_number` on.
         """
         assert self._open is None, "the tables are open"
         self._files.make_directory(TIMERS_DIRECTORY)
         self._files.sync_directory(".")
-        remove_others(self._files, [file.path for entry in self.manifest for file in files_of(entry)])
+        named = {table_path(entry.number) for entry in self.manifest}
+        remove_files(self._files, lambda path: path not in named)
         self._next_number = max(first_number, 1 + max((entry.number for entry in self.manifest), default=0))
         self._open = {}
         for entry in self.manifest:
             try:
-                self._open_table(entry)
+                self._add(open_table(self._files, entry))
             except Corruption as error:
                 if not may_lose:
                     raise
@@ -118,17 +137,6 @@ class Tables:
                 set_aside(self._files, entry.number)
         opened = tuple(table.entry for table in self.current)
         self.is_repaired, self.manifest = opened != self.manifest, opened
-
-    def _open_table(self, entry: TableEntry) -> None:
-        table = open_table(self._files, entry)
-        if table.entry != entry:
-            log.error(
-                "cancelled delayed messages may be delivered: %s is damaged, or missing, from byte %d of %d on",
-                tombstones_path(entry.number), table.entry.tombstone_bytes, entry.tombstone_bytes,
-            )  # fmt: skip
-        table.tombstones.restore(self.logged.of(entry.number))
-        self._current[entry.number] = table
-        self._references.add([table])
 
     @property
     def is_open(self) -> bool:
@@ -168,38 +176,21 @@ class Tables:
     # -- Changes
 
     def delete(self, ref: RowRef) -> None:
-        """Add a tombstone. The log must keep the deletion until a manifest says that the tombstone file has it."""
+        """Add a tombstone that the log does not have yet, but the deletion."""
         table = ref.table
         assert self.has(table), f"{table.path} is no longer current: find the timer again"
         if table.deleted_meanwhile is not None:
             table.deleted_meanwhile.append(ref.key)
         table.tombstones.add(ref.ordinal, ref.topic)
 
-    def tombstone_writes(self) -> list[TombstoneWrite]:
-        """Return the writes of all tombstones that files do not have yet.
+    def with_deletions(self, starts: Mapping[int, int]) -> TableManifest:
+        """Return the manifest in which all timers before the ordinals `starts`, by table number, are deleted.
 
-        A worker runs each; then the caller commits the manifest that `with_deletions` returns.
+        The starts of tables that are being compacted stay. Tables in which no timer is left are left out.
         """
-        return [
-            TombstoneWrite(self._files, table.tombstones, table.entry.tombstone_bytes)
-            for table in self.current
-            if table.tombstones.unwritten
-        ]
-
-    def unlogged_tombstones(self) -> bytes:
-        """Return all tombstones that neither the log nor a file has, packed for `log_tombstones`."""
-        return b"".join([pack_rows(number, table.tombstones.unwritten) for number, table in self._current.items()])
-
-    def with_deletions(self, starts: Mapping[int, int], writes: Iterable[TombstoneWrite] = ()) -> TableManifest:
-        """Return the manifest in which the tombstones of these writes are valid.
-
-        All timers before the ordinals `starts`, by table number, are deleted in it, except in tables that are being
-        compacted. Tables in which no timer is left are left out.
-        """
-        ends = {write.number: write.end for write in writes}
         result = []
         for number, table in self._current.items():
-            entry = table.entry._replace(tombstone_bytes=ends.get(number, table.entry.tombstone_bytes))
+            entry = table.entry
             if table.deleted_meanwhile is None:
                 entry = entry._replace(start=max(entry.start, starts.get(number, 0)))
                 if entry.count == entry.start + table.tombstones.count(entry.start, entry.count):
@@ -230,4 +221,4 @@ class Tables:
 
     def remove(self, entries: Iterable[TableEntry]) -> None:
         """Remove the files of tables that are not current. Blocks; raises OSError."""
-        remove_tables(self._files, [entry.number for entry in entries])
+        remove_files(self._files, {table_path(entry.number) for entry in entries}.__contains__)

@@ -1,4 +1,4 @@
-"""The class Deletions: deleted timers without a tombstone in a file, and the number of pending timers in tables."""
+"""The class Deletions: deleted timers without a tombstone in the log, and the number of pending timers in tables."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -10,10 +10,11 @@ KEYS_IN_RECORD = 10_000
 
 
 class Deletions:
-    """The deletions of timers in sorted tables that no manifest counts: only the log has them, and no tombstone file.
+    """The deletions of timers in sorted tables that no manifest counts: the log has their keys and no tombstones.
 
-    A manifest *counts* the deletions of the log below a position (`ManifestChange.counted_to`) if the tables' files
-    have them. All methods are called in the loop. `log_position` is the position of the record that deletes the timers.
+    A manifest *counts* the deletions of the log below a position (`ManifestChange.counted_to`) if the tables have
+    tombstones for them. All methods are called in the loop. `log_position` is the position of the record that deletes
+    the timers.
     """
 
     def __init__(self, prefetch: Prefetch) -> None:
@@ -46,7 +47,7 @@ class Deletions:
             self.pending -= 1
 
     def renew(self, keys: bytes, log_position: int) -> None:
-        """Note deletions again, under the manifest's position, because the new tables' files do not have them."""
+        """Note deletions again, under the manifest's position, because the new tables have no tombstones for them."""
         for key in KEY.iter_unpack(keys):
             self._positions.pop(key, None)
             self._positions[key] = log_position
@@ -62,7 +63,7 @@ class Deletions:
             self._positions.pop(KEY.unpack_from(keys, at), None)
 
     def counted(self, to_position: int) -> None:
-        """Remove the deletions below this position of the log, because the tables' files have them."""
+        """Remove the deletions below this position of the log, because the tables have tombstones for them."""
         while self._positions:
             key = next(iter(self._positions))
             if self._positions[key] >= to_position:

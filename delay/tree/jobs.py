@@ -7,9 +7,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from duolog.delay.pending import PendingTimers
 from duolog.delay.tables.sorted_table import SortedTable
-from duolog.delay.tables.table_format import TableEntry, TableFile, files_of
+from duolog.delay.tables.table_format import TableEntry, TableFile, file_of
 from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tables.tables_view import TablesView
+from duolog.delay.tables.tombstones import TombstoneRow
 from duolog.delay.tree.cursors import Cursors
 from duolog.delay.tree.deletions import Deletions
 from duolog.store.entry import Promise
@@ -29,9 +30,6 @@ log = logging.getLogger("delay")
 class TableCopies(Protocol):
     """Copies of the tables' files in the object store that has the log."""
 
-    is_write_once: bool
-    """Whether a file that was copied must not change, so that the log has the tombstones of its table."""
-
     def copy(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
         """Copy new files, before a manifest names them; call `done` in the loop after that."""
 
@@ -41,8 +39,6 @@ class TableCopies(Protocol):
 
 class NoCopies:
     """The TableCopies of a broker whose log is only on its disk: it makes no copies."""
-
-    is_write_once = False
 
     def copy(self, files: Sequence[TableFile], done: Callable[[Failure | None], None]) -> None:
         done(None)
@@ -58,7 +54,7 @@ class ManifestChange(NamedTuple):
     flushed: bytes = b""  # The keys of timers that are now in a new table, and no longer in the memtable.
     deleted: bytes = b""  # The keys of timers that are in new tables and were deleted before these became current.
     counted_to: int = 0  # A log position: the tables' tombstones are all deletions that the log has below it.
-    tombstones: bytes = b""  # Tombstones that no file will have (`LoggedTombstones`).
+    tombstones: Sequence[TombstoneRow] = ()  # New tombstones.
 
 
 # Appends a manifest to the log at a wall time, and replays it. Raises StoreError, and then nothing has changed.
@@ -115,7 +111,7 @@ class Context:
 
     def copied(self, tables: Sequence[SortedTable]) -> Wait:
         """Copy new tables to where the log is."""
-        return partial(self.table_copies.copy, [file for table in tables for file in files_of(table.entry)])
+        return partial(self.table_copies.copy, [file_of(table.entry) for table in tables])
 
     def discard(self, tables: Sequence[SortedTable]) -> None:
         """Remove the files of new tables that no manifest will name."""
@@ -136,7 +132,7 @@ class Context:
             self.store.when(Promise(promise.end, self.store.options.level_max), remove)
 
     def _remove(self, entries: Sequence[TableEntry]) -> None:
-        self.table_copies.remove([file for entry in entries for file in files_of(entry)])
+        self.table_copies.remove([file_of(entry) for entry in entries])
         self.submit(partial(self.tables.remove, entries), log_failure)
 
     def failed(self, what: str, error: Exception) -> None:

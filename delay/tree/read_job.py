@@ -12,7 +12,7 @@ from duolog.delay.tree.jobs import BackgroundJob, Context, Steps
 from duolog.delay.tree.tombstone_job import TombstoneJob
 from duolog.store.errors import StoreError
 
-# Deletions without a tombstone in a file, of 300 bytes each. At this number no cursor reads until they have tombstones.
+# Deletions without a tombstone, of 300 bytes each. At this number no cursor reads until they have tombstones.
 DELETIONS_MAX: Final = 1 << 14
 
 

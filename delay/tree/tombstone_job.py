@@ -1,13 +1,11 @@
-"""The class TombstoneJob: the background job that writes the tombstones of deleted timers to the tables' files."""
+"""The class TombstoneJob: the background job that gives tombstones to the deleted timers of tables."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from duolog.delay.rows import TimerKey
 from duolog.delay.tables.sorted_table import RowRef
 from duolog.delay.tables.tables_view import TablesView
-from duolog.delay.tables.tombstones import TombstoneWrite
 from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
 
 TOMBSTONES_MIN: Final = 4_096  # At this number of deletions that no manifest counts, tombstones are written.
@@ -23,17 +21,14 @@ class _Marks(NamedTuple):
 
 
 class TombstoneJob(BackgroundJob):
-    """Writes the deletions that only the log has to the files of the tables.
+    """Writes tombstones for the deletions that the log has only by the keys of the timers.
 
-    Where files are write-once (`TableCopies`), tables get their tombstones in the log instead. All timers below a
-    table's `start` are deleted, so these need no tombstones.
+    All timers below a table's `start` are deleted, so these need no tombstones.
 
-        state       event                                                          next state
-        idle        there are TOMBSTONES_MIN deletions, or TOMBSTONES_MS passed    finding
-        finding     a worker has found the deleted timers in the tables            marking
-        marking     all of them are marked, a slice in each loop turn              writing
-        marking     the same, files are write-once; a manifest is committed        idle
-        writing     a worker has synced the files; a manifest is committed         idle
+        state       event                                                               next state
+        idle        there are TOMBSTONES_MIN deletions, or TOMBSTONES_MS passed         finding
+        finding     a worker has found the deleted timers in the tables                 marking
+        marking     all are marked, a slice in each loop turn; a manifest is committed  idle
     """
 
     def __init__(self, context: Context) -> None:
@@ -57,22 +52,16 @@ class TombstoneJob(BackgroundJob):
         context, tables = self._context, self._context.tables
         counted_to, low = context.store.next_position, context.cursors.low(context.deletions.by_topic)
         marks: _Marks = yield partial(context.read, partial(_find_marks, context.deletions.keys(), low))
-        tombstones = marks.tombstones
-        while tombstones:
-            yield None
-            for _ in range(min(MARKED_IN_SLICE, len(tombstones))):
-                ref = tombstones.pop()
-                if not tables.has(ref.table):  # The table was compacted meanwhile, so the job begins again.
-                    return
-                tables.delete(ref)
-        writes, logged = list[TombstoneWrite](), b""
-        if context.table_copies.is_write_once:
-            logged = tables.unlogged_tombstones()
-        else:
-            writes = tables.tombstone_writes()
-            yield from context.in_worker(partial(_run_all, writes))
-        manifest = tables.with_deletions(marks.starts, writes)
-        context.commit(ManifestChange(manifest, counted_to=counted_to, tombstones=logged))
+        rows: dict[tuple[int, int], list[int]] = {}
+        for number, ref in enumerate(marks.tombstones):
+            if not number % MARKED_IN_SLICE:
+                yield None
+            if not tables.has(ref.table):  # The table was compacted meanwhile, so the job begins again.
+                return
+            tables.delete(ref)
+            rows.setdefault((ref.table.entry.number, ref.topic), []).append(ref.ordinal)
+        manifest, tombstones = tables.with_deletions(marks.starts), [(*key, found) for key, found in rows.items()]
+        context.commit(ManifestChange(manifest, counted_to=counted_to, tombstones=tombstones))
         context.wake()  # A cursor may wait, because no cursor reads while tombstones are written.
 
 
@@ -90,8 +79,3 @@ def _find_marks(keys: list[TimerKey], low: TimerKey, view: TablesView) -> _Marks
         for ref in table.refs(above if table.deleted_meanwhile is None else keys)
     ]  # fmt: skip
     return _Marks(starts, tombstones)
-
-
-def _run_all(writes: Sequence[TombstoneWrite]) -> None:
-    for write in writes:
-        write.run()

@@ -11,8 +11,7 @@
     frozen      a worker has written the table, and a manifest names it (`ManifestChange`)         table
     frozen      the timer is deleted: the worker writes it, and it is deleted in the table         none
     frozen      the disk failed                                                                    memtable
-    table       the timer is delivered or cancelled: the log has a record, later a file has a      none
-                tombstone
+    table       the timer is delivered or cancelled: the log has a record, later a tombstone       none
     table       the timer is rescheduled: the log has its entry again, under its old id, and it    memtable
                 is deleted in the table
 
@@ -96,7 +95,6 @@ class TimerTree:
         context.store = store
         self.flush.open(store.options)
         if not tables.is_open:
-            assert not context.table_copies.is_write_once, "`read_tables` comes first: files may have to be copied back"
             self.read_tables()
         view = tables.view()
         for table in view.tables:
@@ -193,9 +191,6 @@ class TimerTree:
         self.deletions.flushed(change.flushed)
         self.deletions.renew(change.deleted, log_position)
         self.deletions.counted(change.counted_to)
-
-    def replay_tombstones(self, packed: bytes) -> None:
-        self.context.tables.log_tombstones(packed)
 
 
 def manifest_of(rows: Iterable[Iterable[int]]) -> TableManifest:

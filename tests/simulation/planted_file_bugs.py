@@ -1,11 +1,12 @@
 """Bugs of what is beside the log: objects that nobody reads, and tables of delayed messages; see `planted_bugs.py`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from duolog.bridge.cluster.stream_tables import StreamTables
-from duolog.delay.tables.logged_tombstones import LoggedTombstones
-from duolog.delay.tables.table_format import TableEntry, TableFile, files_of
+from duolog.delay.tables.table_format import TableEntry, TableFile, file_of
+from duolog.delay.tables.tables import Tables
+from duolog.delay.tables.tombstones import TombstoneRow
 from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
 from duolog.store.shared.replica import Replica
 from duolog.store.shared.segments import orphans
@@ -60,7 +61,7 @@ def table_deleted_before_a_manifest_without_it_counts() -> list[Replacement]:
 
         def forget() -> list[TableEntry]:
             entries = retired()
-            self.table_copies.remove([file for entry in entries for file in files_of(entry)])
+            self.table_copies.remove([*map(file_of, entries)])
             return entries
 
         self.tables.take_retired = forget  # type: ignore[method-assign]
@@ -86,7 +87,13 @@ def tables_not_looked_for_at_a_takeover() -> list[Replacement]:
 
 
 def tombstones_forgotten_at_a_takeover() -> list[Replacement]:
-    return always(LoggedTombstones, "of", value=iter(()))
+    right = Tables.add_tombstones
+
+    def add_tombstones(self: Tables, rows: Iterable[TombstoneRow]) -> None:
+        if self.is_open:
+            right(self, rows)
+
+    return [(Tables, "add_tombstones", add_tombstones)]
 
 
 def tombstones_counted_and_not_logged() -> list[Replacement]:

@@ -80,7 +80,7 @@ class DelayRecords:
         own(DelayPaused, self._replay_paused)
         own(TopicDeleted, lambda record, slot: timers.topic_deleted(record.number))
         own(TimerTablesChanged, self._replay_manifest)
-        own(TableTombstones, lambda record, slot: tree.replay_tombstones(record.rows))
+        own(TableTombstones, lambda record, slot: tree.context.tables.add_tombstones(record.rows))
         own(TimersPending, lambda record, slot: pending.memtable.restore(record.rows))
         own(TimersCancelledBefore, lambda record, slot: timers.cancelled_ids.restore(record.rows))
         own(TimerNames, lambda record, slot: pending.names.restore(record.rows))
@@ -139,7 +139,7 @@ class DelayRecords:
         manifest = tuple(tuple(entry) for entry in tree.context.tables.manifest)
         return chain(
             [TimerTablesChanged(manifest, b"", b"", 0)] if manifest else [],
-            map(TableTombstones, tree.context.tables.logged.snapshot()),
+            map(TableTombstones, tree.context.tables.all_tombstones()),
             map(TableTimersDeleted, tree.deletions.snapshot()),
             (
                 QuotaEntityKnown(number, *entity, pending)

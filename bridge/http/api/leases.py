@@ -46,7 +46,7 @@ from duolog.bridge.state.leases import (
     segments_from,
 )
 from duolog.bridge.state.topic_table import Topic
-from duolog.delay.tables.table_format import TableEntry, files_of
+from duolog.delay.tables.table_format import TableEntry, file_of
 from duolog.store.entry import WRITTEN, Promise
 from duolog.store.log.segment import Segment
 
@@ -261,10 +261,5 @@ def _backup_plan(
         for each in segments
     )
     yield b',"tables":'
-    yield from array(_table_files(tables))
+    yield from array(file_of(entry)._asdict() for entry in tables)
     yield b"}"
-
-
-def _table_files(tables: Sequence[TableEntry]) -> Iterator[dict[str, Any]]:
-    for entry in tables:
-        yield from (file._asdict() for file in files_of(entry))

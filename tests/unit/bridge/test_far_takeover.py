@@ -15,7 +15,7 @@ import pytest
 
 from duolog.bridge.config import DelayOptions, Options, StoreSection, TopicsOptions
 from duolog.delay.cancellations import TimerOutcome
-from duolog.delay.tables.tombstones import TIMERS_DIRECTORY
+from duolog.delay.tables.table_format import TIMERS_DIRECTORY
 from duolog.delay.tree.tree import TimerTree
 from duolog.protocol.rocketmq.messages import message as rocketmq_message
 from duolog.protocol.rocketmq.messages.message import Message

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from duolog.delay.rows import ENTITIES_MAX, TimerKey
 from duolog.delay.tables.compaction import COMPACTION_WIDTH, TableCompaction, tables_to_compact
 from duolog.delay.tables.sorted_table import Found, RowRef, SortedTable
-from duolog.delay.tables.table_format import FOOTER_SIZE, TableTimer, table_path
+from duolog.delay.tables.table_format import FOOTER_SIZE, TIMERS_DIRECTORY, TableTimer, table_path
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tables.tables_view import TablesView
-from duolog.delay.tables.tombstones import TIMERS_DIRECTORY, TombstoneWrite, tombstones_path
+from duolog.delay.tables.tombstones import TombstoneRow
 from duolog.store.errors import Corruption
 from tests.kit.disk import CrashDisk, PowerCut
 
@@ -161,16 +161,11 @@ def test_buckets_of_one_size_are_merged_and_what_is_half_dead_is_written_anew() 
 
 @pytest.mark.slow
 def test_a_damaged_byte_is_reported_wherever_it_lies_and_costs_what_it_held(caplog: pytest.LogCaptureFixture) -> None:
-    """Many bytes of both files in turn: who reads all of it hears of the damage, nobody gets another timer."""
+    """Many bytes of the file in turn: who reads all of it hears of the damage, nobody gets another timer."""
     disk = timers_disk()
     all_timers = [timer(ms, ms, TOPICS[ms % 4], NAMES[2] if ms % 5 == 0 else b"") for ms in range(20)]
-    table = write(disk, 1, all_timers)
-    table.tombstones.add(3, 7)
-    flush = TombstoneWrite(disk, table.tombstones, 0)
-    flush.run()
-    manifest = (table.entry._replace(tombstone_bytes=flush.end),)
-    pending = all_timers[:3] + all_timers[4:]
-    assert read_all(disk, manifest) == (pending, [ms for ms in range(20) if ms % 5 == 0])
+    manifest = (write(disk, 1, all_timers).entry,)
+    assert read_all(disk, manifest) == (all_timers, [ms for ms in range(20) if ms % 5 == 0])
     lost: set[int] = set()
     for path, content in disk.contents().items():
         for at in range(0, len(content), 13):
@@ -184,21 +179,18 @@ def test_a_damaged_byte_is_reported_wherever_it_lies_and_costs_what_it_held(capl
             except Corruption as error:
                 said = str(error)
             assert path in said + caplog.text, f"a flipped byte at {at} of {path} was not reported"
-            allowed = all_timers if path == tombstones_path(1) else pending
-            assert [each for each in allowed if each in found] == found, "in order, and no other"
-            lost.add(len(pending) - len(found))
-    assert lost == {-1, 0, BLOCK_TIMERS - 1, BLOCK_TIMERS, len(pending)}, "nothing, a block, or all; or one comes back"
+            assert [each for each in all_timers if each in found] == found, "in order, and no other"
+            lost.add(len(all_timers) - len(found))
+    assert lost == {0, BLOCK_TIMERS - 1, BLOCK_TIMERS, len(all_timers)}, "nothing, a block, or all"
 
 
 def test_lost_counts_the_pending_timers_of_each_damaged_block_once_and_after_its_table_is_gone() -> None:
     disk = timers_disk()
     table = write(disk, 1, [timer(ms, ms) for ms in range(20)])
-    table.tombstones.add(1, 1)
-    flush = TombstoneWrite(disk, table.tombstones, 0)
-    flush.run()
     disk.flip(table.path, 0)
     tables = Tables(disk)
-    tables.switch((table.entry._replace(tombstone_bytes=flush.end),))
+    tables.switch((table.entry,))
+    tables.add_tombstones([(1, 1, [1])])
     tables.open()
     assert tables.lost == 0, "no read has found the damage yet"
     for _ in range(2):
@@ -255,37 +247,24 @@ def read_all(disk: CrashDisk, manifest: TableManifest) -> tuple[list[TableTimer]
     return found, sorted(found.timer.due_ms for topic in TOPICS for found in view.named(topic, NAMES[2]))
 
 
-def test_a_missing_bucket_or_tombstones_cost_what_they_held_and_the_next_manifest_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    timers = [timer(ms, ms) for ms in range(3)]
-    for lost, left in ((table_path(1), []), (tombstones_path(1), timers)):
-        disk = timers_disk()
-        table = write(disk, 1, timers)
-        table.tombstones.add(0, 1)
-        flush = TombstoneWrite(disk, table.tombstones, 0)
-        flush.run()
-        other = write(disk, 2, [timer(7, 7)])
-        disk.remove(lost)
-        tables = Tables(disk)
-        tables.switch((table.entry._replace(tombstone_bytes=flush.end), other.entry))
-        tables.open()
-        assert list(tables.view().scan((0, 0), 100)) == [*left, timer(7, 7)]
-        assert lost in caplog.text
-        assert tables.is_repaired
-        assert tables.lost == len(timers) - len(left)
-        # What died in the meantime is counted in a file that begins anew.
-        found = find(tables.view(), (7, 7))
-        assert found is not None
-        delete(tables, found)
-        for each in (flushes := tables.tombstone_writes()):
-            each.run()
-        tables.switch(tables.with_deletions({}, flushes))
-        again = Tables(disk)
-        again.switch(tables.manifest)
-        again.open()
-        assert not again.is_repaired
-        assert list(again.view().scan((0, 0), 100)) == left
+def test_a_missing_bucket_costs_what_it_held_and_the_next_manifest_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    disk = timers_disk()
+    manifest = (write(disk, 1, [timer(ms, ms) for ms in range(3)]).entry, write(disk, 2, [timer(7, 7)]).entry)
+    disk.remove(table_path(1))
+    tables = Tables(disk)
+    tables.switch(manifest)
+    tables.add_tombstones([(1, 1, [0])])
+    tables.open()
+    assert list(tables.view().scan((0, 0), 100)) == [timer(7, 7)]
+    assert table_path(1) in caplog.text
+    assert tables.is_repaired
+    assert tables.lost == 3
+    tables.switch(tables.manifest)
+    again = Tables(disk)
+    again.switch(tables.manifest)
+    again.open()
+    assert not again.is_repaired
+    assert list(again.view().scan((0, 0), 100)) == [timer(7, 7)]
 
 
 def test_another_bucket_under_the_name_is_reported() -> None:
@@ -310,7 +289,7 @@ class Committed(NamedTuple):
 class History:
     """Random changes to tables. The log is a list of manifests, each durable at once; the model is a dict.
 
-    Cancels are in the model's log as well: those that no manifest counted are done again after a start.
+    Cancels are in the model's log as well, and tombstones: what no manifest counted is done again after a start.
     """
 
     def __init__(self, seed: int, disk: CrashDisk) -> None:
@@ -318,6 +297,7 @@ class History:
         self.pending: Timers = {}
         self.committed = Committed((), {})
         self.uncounted: set[TimerKey] = set()  # by the log, since the manifest that counted the last
+        self.tombstones: list[TombstoneRow] = []  # in the log
         self.address = 0
         self.horizon_ms = 0  # what is due before is finished
         self.tables = Tables(disk)
@@ -325,7 +305,7 @@ class History:
     def run(self, steps: int) -> None:
         self.tables.open()
         actions: list[tuple[Callable[[], None], int]] = [
-            (self.add, 10), (self.cancel, 20), (self.flush, 6), (self.finish, 4), (self.merge, 5), (self.restart, 1),
+            (self.add, 10), (self.cancel, 20), (self.count, 6), (self.finish, 4), (self.merge, 5), (self.restart, 1),
         ]  # fmt: skip
         for _ in range(steps):
             self.random.choices([action for action, _ in actions], [weight for _, weight in actions])[0]()
@@ -358,14 +338,14 @@ class History:
             delete(self.tables, found)
         view.close()
 
-    def flush(self) -> None:
-        counted = set(self.uncounted)
-        flushes = self.tables.tombstone_writes()
-        self.cancel()  # one that comes while the files are written
-        for flush in flushes:
-            flush.run()
-        self.uncounted -= counted
-        self.commit(self.tables.with_deletions({}, flushes))
+    def count(self) -> None:
+        counted = sorted(self.uncounted)
+        self.cancel()  # one that comes while the others are searched
+        view = self.tables.view()
+        self.tombstones += [(ref.table.entry.number, ref.topic, [ref.ordinal]) for ref in view.refs(counted)]
+        view.close()
+        self.uncounted.difference_update(counted)
+        self.commit(self.tables.with_deletions({}))
 
     def finish(self) -> None:
         self.horizon_ms += self.random.randrange(30)
@@ -403,9 +383,10 @@ class History:
         self.tables = self.opened(self.disk)
 
     def opened(self, disk: CrashDisk) -> Tables:
-        """What the next start makes of the disk, the manifest and the cancels that are in the log alone."""
+        """What the next start makes of the disk, the manifest, the tombstones and the uncounted cancels."""
         tables = Tables(disk)
         tables.switch(self.committed.manifest)
+        tables.add_tombstones(self.tombstones)
         tables.open()
         view = tables.view()
         for key in self.uncounted:
@@ -446,5 +427,3 @@ def test_a_power_cut_at_any_operation_leaves_what_the_last_manifest_names(seed: 
 def named(manifest: TableManifest) -> Iterator[str]:
     for entry in manifest:
         yield table_path(entry.number)
-        if entry.tombstone_bytes:
-            yield tombstones_path(entry.number)
