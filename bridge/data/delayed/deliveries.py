@@ -64,8 +64,8 @@ class Deliveries:
         self._timers, self._pending, self._tree = timers, timers.pending, timers.tree
         self._metrics, self._poison_records = metrics, poison_records
         self._unread: dict[int, int] = {}  # The times of repeated reads, by topic.
-        # Messages that a thread has read and the next `run` delivers.
-        self._was_read: list[tuple[Turn, list[Stored]]] = []
+        # Messages that a thread has read for the next turns of their topics: topic -> address -> frame.
+        self._was_read: dict[int, dict[int, Buffer]] = {}
         self._run_ms = 0  # The time of the last `run`.
         self._delivered_ms = 0  # The time of the last delivery.
 
@@ -74,23 +74,17 @@ class Deliveries:
 
     def next_deadline_ms(self) -> int | None:
         """Return a wall time before which `run` has nothing to do; None if no time is known."""
-        if self._was_read:
-            return 0
         deadline_ms = self._pending.next_ms()
         if deadline_ms is not None and 0 < deadline_ms - self._delivered_ms < GATHER_MS:
             deadline_ms = self._delivered_ms + GATHER_MS
-        if self._unread:
-            retry_ms = min(self._unread.values())
-            return retry_ms if deadline_ms is None else min(deadline_ms, retry_ms)
-        return deadline_ms
+        times = [deadline_ms, *self._unread.values()]
+        return min((each for each in times if each is not None), default=None)
 
     def run(self, now_ms: int) -> None:
         """Deliver one slice of the due messages. If it raises StoreError, they are still due."""
         self._run_ms = now_ms
         if self._unread:
             self._read_again(now_ms)
-        while self._was_read:
-            self._deliver_read(*self._was_read.pop(), now_ms)
         self._pending.advance(now_ms, MOVED_IN_SLICE)
         turns = self._take_turns(now_ms)
         if turns:
@@ -130,14 +124,15 @@ class Deliveries:
         reading: set[int] = set()
         try:
             turns = [turn for turn in taken if not self._was_dropped(turn, now_ms)]
-            found = self._read(turns) if turns else []
-            if isinstance(found, ColdEntries):
-                turns, found = self._read_each(turns, reading)
+            frames = self._read(turns)
+            if isinstance(frames, ColdEntries):
+                turns, frames = self._read_each(turns, reading)
             if turns:
-                self._deliver(turns, found, now_ms)
+                self._deliver(turns, frames, now_ms)
         finally:
             for turn in taken:
                 if turn.topic not in reading:
+                    self._was_read.pop(turn.topic, None)
                     self._pending.turns.give_back(turn.topic)
 
     def _was_dropped(self, turn: Turn, now_ms: int) -> bool:
@@ -149,51 +144,43 @@ class Deliveries:
 
     # -- Reading
 
-    def _read(self, turns: Sequence[Turn]) -> list[Stored] | ColdEntries:
-        """Read the messages that are in the log, for all these topics in the order of their positions."""
+    def _read(self, turns: Sequence[Turn]) -> dict[int, Buffer] | ColdEntries:
+        """Return the messages of these turns by their addresses, or the read of those that are not in memory."""
         timers = [timer for turn in turns for timer in turn.timers]
+        frames: dict[int, Buffer] = {}
+        if self._was_read:
+            for turn in turns:
+                frames |= self._was_read.get(turn.topic, {})
         if len(self._pending.prefetch):
-            stored = self._pending.prefetch.get
-            timers = [timer for timer in timers if stored(timer[:2]) is None]
-        timers.sort(key=_address_of)
-        places = [new_tuple(EntryLocation, (address, size, form)) for _, address, _, size, _, form in timers]
-        return self._store.reader.read_at(places) if places else []
+            prefetched = map(self._pending.prefetch.get, (timer[:2] for timer in timers))
+            frames |= {timer.address: timer.frame for timer in prefetched if timer is not None}
+        unread = sorted([timer for timer in timers if timer.address not in frames], key=_address_of)
+        places = [new_tuple(EntryLocation, (address, size, form)) for _, address, _, size, _, form in unread]
+        found = self._store.reader.read_at(places) if places else []
+        return found if isinstance(found, ColdEntries) else frames | _frames_at(found)
 
-    def _read_each(self, turns: Sequence[Turn], reading: set[int]) -> tuple[list[Turn], list[Stored]]:
+    def _read_each(self, turns: Sequence[Turn], reading: set[int]) -> tuple[list[Turn], dict[int, Buffer]]:
         """Read topic by topic, to deliver what is in memory; topics with a read under way are added to `reading`."""
         in_memory: list[Turn] = []
-        found_in_all: list[Stored] = []
+        frames: dict[int, Buffer] = {}
         for turn in turns:
             found = self._read([turn])
             if isinstance(found, ColdEntries):
                 reading.add(turn.topic)
-                found.start(partial(self._finish_read, turn))
+                found.start(partial(self._finish_read, turn.topic))
             else:
                 in_memory.append(turn)
-                found_in_all += found
-        return in_memory, found_in_all
+                frames |= found
+        return in_memory, frames
 
-    def _finish_read(self, turn: Turn, found: list[Stored] | StoreError) -> None:
-        """Keep the messages that a thread has read, or plan to read them again."""
+    def _finish_read(self, topic: int, found: list[Stored] | StoreError) -> None:
+        """Keep the messages that a thread has read for the topic's next turn, or plan to read them again."""
         if isinstance(found, StoreError):
-            log.warning("delayed messages not read topic=%d retry_ms=%d reason=%r", turn.topic, RETRY_MS, str(found))
-            self._unread[turn.topic] = self._run_ms + RETRY_MS
+            log.warning("delayed messages not read topic=%d retry_ms=%d reason=%r", topic, RETRY_MS, str(found))
+            self._unread[topic] = self._run_ms + RETRY_MS
         else:
-            self._was_read.append((turn, found))
-
-    def _deliver_read(self, turn: Turn, found: list[Stored], now_ms: int) -> None:
-        """Deliver the messages of a turn that are still pending, and still due, after the read."""
-        topic, pending = turn.topic, self._pending
-        try:
-            if topic in pending.turns.paused or self._topics.by_number(topic) is None:
-                return
-            limit, id_at = pending.limit_of(topic), pending.ids.id_at
-            due = [timer for timer in turn.timers if timer.due_ms <= now_ms and (limit is None or timer[:2] < limit)]
-            timers = [timer for timer in due if pending.find(id_at(timer[:2])) == timer]
-            if timers:
-                self._deliver([Turn(topic, timers)], found, now_ms)
-        finally:
-            pending.turns.give_back(topic)
+            self._was_read.setdefault(topic, {}).update(_frames_at(found))
+            self._pending.turns.give_back(topic)
 
     def _read_again(self, now_ms: int) -> None:
         for topic in [topic for topic, at_ms in self._unread.items() if at_ms <= now_ms]:
@@ -202,18 +189,17 @@ class Deliveries:
 
     # -- Units
 
-    def _deliver(self, turns: Sequence[Turn], found: list[Stored], now_ms: int) -> None:
-        """Append these messages to their queues, in order, as one unit with the records TimersDelivered."""
+    def _deliver(self, turns: Sequence[Turn], frames_at: Mapping[int, Buffer], now_ms: int) -> None:
+        """Append these messages to their queues, in order, as one unit with the records TimersDelivered.
+
+        `frames_at` has the messages by their addresses.
+        """
         try:
-            frames_at: dict[int, Buffer] = {stored.position: stored.frame for stored in found}
-            if len(self._pending.prefetch):
-                in_tables = map(self._pending.stored, (timer[:2] for turn in turns for timer in turn.timers))
-                frames_at |= {timer.address: timer.frame for timer in in_tables if timer is not None}
             runs = [run for turn in turns for run in self._runs_of(turn, frames_at, now_ms) if run.frames]
         except NOT_CAUSED_BY_RECORD:
             raise
         except Exception as error:  # noqa: BLE001 - the message that raises is set aside
-            self._deliver_parts(turns, found, now_ms, error)
+            self._deliver_parts(turns, frames_at, now_ms, error)
             return
         records: list[Record] = [TimersDelivered(topic, self._pending.ids.packed(timers)) for topic, timers in turns]
         records += credits_of(self._timers, (timer for _, timers in turns for timer in timers))
@@ -221,7 +207,7 @@ class Deliveries:
             # The publisher checks no limits here, because it accepted these messages when they were sent.
             self._state_log.commit(records, now_ms, runs)
         except EntryTooLarge as error:
-            self._deliver_parts(turns, found, now_ms, error)
+            self._deliver_parts(turns, frames_at, now_ms, error)
             return
         delivered = sum([len(run.frames) for run in runs])
         self._metrics.timers["delivered"] += delivered
@@ -229,11 +215,13 @@ class Deliveries:
         self._metrics.timer_lateness_s.add_all(late_s)
         self._metrics.timers["dropped"] += sum([len(timers) for _, timers in turns]) - delivered
 
-    def _deliver_parts(self, turns: Sequence[Turn], found: list[Stored], now_ms: int, error: Exception) -> None:
+    def _deliver_parts(
+        self, turns: Sequence[Turn], frames_at: Mapping[int, Buffer], now_ms: int, error: Exception
+    ) -> None:
         """Deliver fewer messages at once, because they do not fit into a segment, or one of them raised `error`."""
         if len(turns) > 1:
             for turn in turns:
-                self._deliver([turn], found, now_ms)
+                self._deliver([turn], frames_at, now_ms)
             return
         topic, timers = turns[0]
         if len(timers) == 1:
@@ -244,8 +232,8 @@ class Deliveries:
             self.drop(timers, now_ms)
             return
         middle = len(timers) // 2
-        self._deliver([Turn(topic, timers[:middle])], found, now_ms)
-        self._deliver([Turn(topic, timers[middle:])], found, now_ms)
+        self._deliver([Turn(topic, timers[:middle])], frames_at, now_ms)
+        self._deliver([Turn(topic, timers[middle:])], frames_at, now_ms)
 
     def _set_aside(self, timer: Timer, error: Exception) -> None:
         topic, queue_id = self._topics.by_number(timer.topic), Queue.split(timer.key)[1]
@@ -266,3 +254,7 @@ class Deliveries:
                 run = [*group]
                 frames, dues_ms = [frames_at[timer.address] for timer in run], [timer.due_ms for timer in run]
                 yield self._frames.deliveries(topic, queue_id, form, frames, dues_ms, now_ms)
+
+
+def _frames_at(found: Sequence[Stored]) -> dict[int, Buffer]:
+    return {stored.position: stored.frame for stored in found}
