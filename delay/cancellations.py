@@ -33,9 +33,6 @@ class Cancelled:
         self._keep_ms = keep_ms
         self._at_ms: dict[TimerId, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._at_ms)
-
     def __contains__(self, timer_id: TimerId) -> bool:
         return timer_id in self._at_ms
 

@@ -38,13 +38,10 @@ class HeldTimers:
 
     def drop(self, producer_id: int, is_dropped: Callable[[int], bool]) -> int:
         """Remove the timers of a producer whose queue key `is_dropped` accepts; return the number examined."""
-        timers = self._timers.get(producer_id, [])
-        kept = [timer for timer in timers if not is_dropped(timer.key)]
-        self.total -= len(timers) - len(kept)
-        if kept:
-            self._timers[producer_id] = kept
-        else:
-            self._timers.pop(producer_id, None)
+        timers = self.take(producer_id)
+        for timer in timers:
+            if not is_dropped(timer.key):
+                self.add(producer_id, timer)
         return len(timers)
 
     # -- Snapshot

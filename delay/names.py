@@ -11,8 +11,9 @@ more show that there was such a timer. When a part has doubled in size, all but 
 Two keys with the same hash are not distinguished. The probability is 1 in 2**64 for a pair of keys.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
+from itertools import islice
 from struct import Struct
 from typing import Final
 
@@ -21,7 +22,7 @@ from duolog.delay.rows import TimerId
 _ROW: Final = Struct(">QQQ")
 _HASH_BYTES: Final = 8
 _PART_BITS: Final = 12
-_ROWS_IN_SNAPSHOT: Final = 1 << 13
+_PARTS_AT_ONCE: Final = 16  # In a snapshot.
 _SWEPT_FROM: Final = 64  # A part with fewer rows is not swept.
 
 
@@ -66,17 +67,9 @@ class Names:
 
         The bytes of a part never change: rows are added after them, or another bytearray replaces the part.
         """
-        return self._rows_of([(part, len(part)) for part in self._parts.values()])
-
-    def _rows_of(self, parts: Iterable[tuple[bytearray, int]]) -> Iterator[bytes]:
-        rows = bytearray()
-        for part, size in parts:
-            rows += part[:size]
-            if len(rows) >= _ROWS_IN_SNAPSHOT * _ROW.size:
-                yield bytes(rows)
-                rows.clear()
-        if rows:
-            yield bytes(rows)
+        sizes = [(part, len(part)) for part in self._parts.values() if part]
+        parts = (part[:size] for part, size in sizes)
+        return iter(lambda: b"".join(islice(parts, _PARTS_AT_ONCE)), b"")
 
     def restore(self, rows: bytes) -> None:
         for hashed, due_ms, address in _ROW.iter_unpack(rows):

@@ -56,7 +56,7 @@ class Timers:
         self.quota_entities = QuotaEntities()
         self.cancelled_ids = Cancelled(cancelled_max, cancelled_keep_ms)
         # Removes timers of deleted topics, because their entries would keep segments of the log for years.
-        self.sweep = Sweep()
+        self.sweep = Sweep(topic_exists)
         self._topic_exists, self._pending_max = topic_exists, pending_max
         self._begun_ms = 0
 
@@ -69,9 +69,8 @@ class Timers:
     def open(self, store: Store) -> None:
         """Open the sorted tables that the recovered log names. Blocks; raises Corruption and OSError."""
         self.tree.open(store)
-        for topic in [*self.pending.memtable.counts.by_topic]:
-            if not self._topic_exists(topic):
-                self.sweep.begin(self.pending.memtable, topic)
+        if not all(map(self._topic_exists, self.pending.memtable.counts.by_topic)):
+            self.sweep.begin()
 
     # -- Reading
 
@@ -186,7 +185,8 @@ class Timers:
         self.tree.resume(topic)
         self.tree.deletions.forget_topic(topic)
         self.quota_entities.topic_deleted(topic)
-        self.sweep.begin(self.pending.memtable, topic)
+        if topic in self.pending.memtable.counts.by_topic:
+            self.sweep.begin()
 
     def _delete_in_tables(self, key: TimerKey, topic: int, log_position: int) -> None:
         self.pending.found.pop(key, None)

@@ -15,6 +15,7 @@ due again. A *far* row is one that a flush may take (`delay/tree/flush_job.py`);
 was set back.
 """
 
+import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
@@ -39,10 +40,6 @@ from duolog.store.entry import new_tuple
 ROWS_IN_PART: Final = 1 << 13  # Rows in one part of a snapshot, which has 256 KiB.
 
 
-def _ignore(topic: int, due_ms: int) -> None:
-    pass
-
-
 class Frozen:
     """The rows that a flush writes to a sorted table, the immutable memtable of an LSM tree.
 
@@ -63,7 +60,7 @@ class Memtable:
     into all three.
     """
 
-    def __init__(self, start_ms: int = 0, on_ready: Callable[[int, int], None] = _ignore) -> None:
+    def __init__(self, start_ms: int = 0, on_ready: Callable[[int, int], None] = lambda topic, due_ms: None) -> None:
         self.counts = Counts()
         self.waiting = SortedRows()
         self.frozen = Frozen()
@@ -236,14 +233,16 @@ class Memtable:
         """Remove the rows with these keys, except those in `stay`, because a table has them."""
         flushed = {keys[at : at + KEY_SIZE] for at in range(0, len(keys), KEY_SIZE)}
         flushed.difference_update([KEY.pack(*key) for key in stay])
+        first, end = min(flushed, default=END), max(flushed, default=BEGINNING) + b"\0"
         for rows in self._arrays():
-            self.counts.remove(rows.take_all(flushed))
+            taken = rows_of(rows.take(first, end, sys.maxsize))
+            rows.add(b"".join([row for row in taken if row[:KEY_SIZE] not in flushed]))
+            self.counts.remove([row for row in taken if row[:KEY_SIZE] in flushed])
 
     def restore(self, rows: bytes) -> None:
-        """Add rows of a snapshot. Earlier versions of Duolog wrote them in the order of their addresses."""
-        found = sorted(rows_of(rows))
-        self.counts.add(found)
-        self._put_back(b"".join(found))
+        """Add rows of a snapshot."""
+        self.counts.add(rows_of(rows))
+        self._put_back(rows)
 
     # -- All rows
 

@@ -9,7 +9,7 @@ a snapshot, which another thread may read while rows are added and removed.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from duolog.delay.rows import KEY, KEY_SIZE, ROW, ROW_SIZE, TOPIC_AT, TOPIC_END, Timer, TimerKey, lower, rows_of
@@ -140,22 +140,6 @@ class SortedRows:
             last, begin = last + 1, 0
         self._replace(first, last + 1, self._blocks[first][:at] + block[end:])
         return b"".join(taken)
-
-    def take_all(self, keys: Set[bytes]) -> list[bytes]:
-        """Remove and return the rows whose keys are among these."""
-        taken: list[bytes] = []
-        if not keys:
-            return taken
-        first, last = min(keys), max(keys)
-        for number in range(len(self._blocks) - 1, -1, -1):
-            block = self._blocks[number]
-            if block[:KEY_SIZE] <= last and first <= block[-ROW_SIZE : KEY_SIZE - ROW_SIZE]:
-                rows = rows_of(block)
-                kept = [row for row in rows if row[:KEY_SIZE] not in keys]
-                if len(kept) < len(rows):
-                    taken += [row for row in rows if row[:KEY_SIZE] in keys]
-                    self._replace(number, number + 1, b"".join(kept))
-        return taken
 
     def _number_of(self, key: bytes) -> int:
         """Return the number of the block in which a row with this key is, or would be added."""
