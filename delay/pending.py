@@ -22,15 +22,11 @@ from duolog.delay.tree.prefetch import Prefetch
 from duolog.delay.turns import Turns
 
 
-def _no_limit(topic: int) -> TimerKey | None:
-    return None
-
-
 class PendingTimers:
     """The pending timers in memory; used in the loop only. About `names_max` names of past timers are stored."""
 
     def __init__(self, names_max: int = 0) -> None:
-        self.limit_of: Callable[[int], TimerKey | None] = _no_limit
+        self.limit_of: Callable[[int], TimerKey | None] = lambda topic: None
         self.ids = Ids()
         self.names = Names(self.is_pending, names_max)
         self.turns = Turns(self)
@@ -90,22 +86,15 @@ class PendingTimers:
 
     def delivered(self, topic: int, ids: bytes) -> list[TimerKey]:
         """Remove delivered timers from the memtable; return the keys of the others, which are in tables."""
-        in_tables: list[TimerKey] = []
-        if self.prefetch.count(topic):
-            keys = [self.ids.key_of(timer_id) for timer_id in KEY.iter_unpack(ids)]
-            in_tables = [key for key in keys if self.prefetch.get(key) is not None]
-            if in_tables:
-                at = set(in_tables)
-                both = zip(KEY.iter_unpack(ids), keys, strict=True)
-                ids = pack_keys(timer_id for timer_id, key in both if key not in at)
-        if ids and not self.memtable.remove_first(topic, ids):
-            for timer_id in KEY.iter_unpack(ids):
-                key = self.ids.key_of(timer_id)
-                if self.memtable.remove(key, topic) is None:
-                    in_tables.append(key)
-                self.ids.forget(timer_id)
-        for key in in_tables:
-            self.ids.forget(self.ids.id_at(key))
+        if not self.prefetch.count(topic) and self.memtable.remove_first(topic, ids):
+            return []
+        keys = [self.ids.key_of(timer_id) for timer_id in KEY.iter_unpack(ids)]
+        in_tables = [key for key in keys if self.prefetch.get(key) is not None]
+        others = [key for key in keys if self.prefetch.get(key) is None] if in_tables else keys
+        if not self.memtable.remove_first(topic, pack_keys(others)):
+            in_tables += [key for key in others if self.memtable.remove(key, topic) is None]
+        for timer_id in KEY.iter_unpack(ids):
+            self.ids.forget(timer_id)
         return in_tables
 
     # -- Time
@@ -144,15 +133,9 @@ class PendingTimers:
             bytes_max -= timer.size
         return found
 
-    def is_at_limit(self, topic: int) -> bool:
-        """Return whether the first ready timer of a topic must wait for the topic's cursor."""
-        limit, first = self.limit_of(topic), next(self._ready(topic), None)
-        return limit is not None and (first is None or first[:2] >= limit)
-
-    def next_ready_ms(self, topic: int) -> int | None:
-        """Return the due time of the first ready timer of a topic; None if the topic has none."""
-        first = next(self._ready(topic), None)
-        return None if first is None else first.due_ms
+    def first_ready(self, topic: int) -> Timer | None:
+        """Return the first ready timer of a topic; None if the topic has none."""
+        return next(self._ready(topic), None)
 
     def _ready(self, topic: int) -> Iterator[Timer]:
         """Merge the ready timers of a topic in the memtable with the prefetched ones."""

@@ -15,7 +15,7 @@ A paused topic is never waiting.
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from duolog.delay.rows import Timer
+from duolog.delay.rows import Timer, TimerKey
 from duolog.delay.wheel import NEVER_MS
 
 
@@ -31,11 +31,10 @@ class Source(Protocol):
 
     def first_due(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]: ...
 
-    def next_ready_ms(self, topic: int) -> int | None: ...
+    def first_ready(self, topic: int) -> Timer | None: ...
 
-    def is_at_limit(self, topic: int) -> bool:
-        """Whether the first ready timer of a topic must wait for the topic's cursor."""
-        ...
+    @property
+    def limit_of(self) -> Callable[[int], TimerKey | None]: ...
 
 
 class Turns:
@@ -43,7 +42,7 @@ class Turns:
 
     def __init__(self, source: Source) -> None:
         self.paused: set[int] = set()
-        self.on_blocked: Callable[[], None] | None = None  # Called when a topic must wait for its cursor.
+        self.on_blocked: Callable[[], None] = lambda: None  # Called when a topic must wait for its cursor.
         self._source = source
         self._waiting: dict[int, None] = {}  # Topics in the order of their turns.
         self._delivering: set[int] = set()
@@ -77,13 +76,13 @@ class Turns:
             if timers:
                 turn = Turn(topic, timers)
                 break
-            next_ms = self._source.next_ready_ms(topic)
-            if next_ms is None:
+            first, limit = self._source.first_ready(topic), self._source.limit_of(topic)
+            if first is None:
                 idle.append(topic)
-            elif next_ms <= now_ms and self._source.is_at_limit(topic):
+            elif first.due_ms <= now_ms and limit is not None and first[:2] >= limit:
                 blocked.append(topic)
             else:  # The clock was set back, or earlier rows are not ready yet.
-                earliest_ms = min(earliest_ms, next_ms)
+                earliest_ms = min(earliest_ms, first.due_ms)
         for topic in idle:
             del self._waiting[topic]
         for topic in blocked:
@@ -98,8 +97,7 @@ class Turns:
     def _block(self, topic: int) -> None:
         del self._waiting[topic]
         self._blocked.add(topic)
-        if self.on_blocked is not None:
-            self.on_blocked()
+        self.on_blocked()
 
     def unblock(self, topic: int | None) -> None:
         """Let a blocked topic wait for a turn, because its cursor has moved; None: all blocked topics."""
@@ -123,6 +121,6 @@ class Turns:
 
     def wait_if_ready(self, topic: int) -> None:
         """Let a topic wait for a turn if one of its timers is ready."""
-        next_ms = self._source.next_ready_ms(topic)
-        if next_ms is not None:
-            self.offer(topic, next_ms)
+        first = self._source.first_ready(topic)
+        if first is not None:
+            self.offer(topic, first.due_ms)
