@@ -249,8 +249,8 @@ class Broker(Core):
         self._is_ending = threading.Event()
         refusal = StoreError(f"{TIMER_TASKS_WAITING_MAX} reads of delayed messages wait for a thread")
         self._timer_workers = Workers("timers", TIMER_THREADS, self._post, TIMER_TASKS_WAITING_MAX, refusal)
-        self.delays.timers.tree.context.executor = self._timer_workers
-        self.delays.timers.tree.pause_with(self._pause)
+        context = self.delays.timers.tree.context
+        context.executor, context.tables.pause = self._timer_workers, self._pause
 
     def _pause(self) -> None:
         """Pause in a thread that writes sorted tables, so that the loop can run; raises InterruptedError at a stop."""

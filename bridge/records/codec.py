@@ -30,8 +30,6 @@ from duolog.bridge.records.timers import (
     DelayedBatch,
     DelayPaused,
     QuotaEntityKnown,
-    TableTimersDeleted,
-    TableTombstones,
     TimerMoved,
     TimerNames,
     TimerRequested,
@@ -106,8 +104,6 @@ Record = (
     | TimersCancelledBefore
     | TimerNames
     | TimerTablesChanged
-    | TableTimersDeleted
-    | TableTombstones
     | ScheduleRegistered
     | ScheduleStepped
     | UserSet

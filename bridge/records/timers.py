@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from duolog.bridge.records.layout import StateRecordBody
+from duolog.delay.tables.table_format import TableEntry
+from duolog.delay.tables.tombstones import TombstoneRow
 
 
 class DelayedBatch(StateRecordBody, frozen=True, tag=40):
@@ -101,21 +103,10 @@ class TimerRequestsKnown(StateRecordBody, frozen=True, tag=83):
 
 
 class TimerTablesChanged(StateRecordBody, frozen=True, tag=80):
-    """A new table manifest. In snapshots, only the manifest is set."""
+    """A new table manifest. A snapshot has several: each with a part of all tombstones, or of all deleted messages."""
 
-    manifest: Sequence[Sequence[int]]  # The fields of `delay.table_format.TableEntry`.
-    flushed: bytes  # Keys (due time u64 | address u64) of pending messages that moved from the memtable to a new table.
-    deleted: bytes  # Keys of deleted pending messages that new tables contain.
-    counted_to: int  # The position up to which the tables have tombstones for the deletions in the log.
-
-
-class TableTombstones(StateRecordBody, frozen=True, tag=86):
-    """Tombstones of sorted tables, in the unit of a manifest and in snapshots."""
-
-    rows: Sequence[tuple[int, int, Sequence[int]]]  # Table number, topic number, ordinals of deleted timers.
-
-
-class TableTimersDeleted(StateRecordBody, frozen=True, tag=81):
-    """Only in snapshots: keys of deleted pending messages for which the tables may have no tombstones yet."""
-
-    keys: bytes
+    manifest: tuple[TableEntry, ...]
+    flushed: bytes = b""  # Keys (due time u64 | address u64) of messages that moved from the memtable to a new table.
+    deleted: bytes = b""  # Keys of deleted messages for which new tables have no tombstones; in a snapshot, all tables.
+    counted_to: int = 0  # The position up to which the tables have tombstones for the deletions in the log.
+    tombstones: Sequence[TombstoneRow] = ()  # New tombstones.

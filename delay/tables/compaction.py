@@ -1,4 +1,4 @@
-"""Compaction: the choice of sorted tables, and the class TableCompaction, which writes their timers to new tables.
+"""Compaction: the choice of sorted tables, and `compact`, which writes their timers to new tables.
 
 A compaction writes eight tables of about one size as one, or a table of which half is deleted anew. It begins another
 table when a result has TABLE_BYTES.
@@ -6,9 +6,8 @@ table when a result has TABLE_BYTES.
 
 from collections.abc import Callable, Iterable
 
-from duolog.delay.rows import TimerKey
 from duolog.delay.tables.sorted_table import FOREVER_MS, SortedTable
-from duolog.delay.tables.table_writer import TableWriter, write_table
+from duolog.delay.tables.table_writer import TableWriter, write_tables
 from duolog.delay.tables.tables_view import TablesView
 
 # A compaction begins another table when one has this size. Tables of at least half of it are compacted only if many of
@@ -31,28 +30,14 @@ def tables_to_compact(tables: Iterable[SortedTable]) -> list[SortedTable]:
     return next(enough, [])
 
 
-class TableCompaction:
-    """One compaction of the tables of `view`. It is made in the loop, and a worker calls `run`; `end` must follow."""
+def compact(view: TablesView, new_writer: Callable[[], TableWriter], results: list[SortedTable]) -> None:
+    """Write the pending timers of a view to new tables, which are added to `results`. Blocks.
 
-    def __init__(self, view: TablesView, new_writers: Callable[[int], Callable[[], TableWriter]]) -> None:
-        self.deleted_meanwhile: list[TimerKey] = []  # Keys of timers that were deleted since the compaction began.
-        self.outputs: list[SortedTable] = []
-        self._view = view
-        self._new_writer = new_writers(sum(table.entry.size for table in view.tables) // TABLE_BYTES + 1)
-        for table in view.tables:
-            table.deleted_meanwhile = self.deleted_meanwhile
+    Other threads run between two blocks of a table.
+    """
+    write_tables(view.scan((0, 0), FOREVER_MS), new_writer, results, TABLE_BYTES)
 
-    @property
-    def inputs(self) -> tuple[SortedTable, ...]:
-        return self._view.tables
 
-    def run(self) -> None:
-        """Write, sync and open the results. Blocks; other threads run between two blocks of a table."""
-        timers = self._view.scan((0, 0), FOREVER_MS)
-        while table := write_table(timers, self._new_writer, TABLE_BYTES):
-            self.outputs.append(table)
-
-    def end(self) -> None:
-        for table in self.inputs:
-            table.deleted_meanwhile = None
-        self._view.close()
+def results_max(inputs: Iterable[SortedTable]) -> int:
+    """Return the greatest number of tables that a compaction writes."""
+    return sum(table.entry.size for table in inputs) // TABLE_BYTES + 1

@@ -9,7 +9,7 @@ from duolog.delay.entry_extra import HASH_AT
 from duolog.delay.rows import KEY_SIZE, NAME_SIZE, ROW, entity_of, rows_of
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import TableTimer
-from duolog.delay.tables.table_writer import TableWriter, write_table
+from duolog.delay.tables.table_writer import TableWriter, write_tables
 from duolog.store.entry import EntryLocation, Stored
 
 READ_AT_ONCE: Final = 4_096  # Messages in one read. After each read the thread must wait for the interpreter lock.
@@ -17,15 +17,16 @@ READ_AT_ONCE: Final = 4_096  # Messages in one read. After each read the thread 
 Read = Callable[[Sequence[EntryLocation]], list[Stored]]  # May block; raises OSError and StoreError.
 
 
-def flush_rows(blocks: Sequence[bytes], read: Read, new_writer: Callable[[], TableWriter]) -> tuple[SortedTable, bytes]:
-    """Write the timers of these blocks of rows, which are in due order, to a table; return it and its packed keys.
+def flush_rows(
+    blocks: Sequence[bytes], read: Read, new_writer: Callable[[], TableWriter], results: list[SortedTable]
+) -> bytes:
+    """Write the timers of these blocks of rows, which are in due order, to a table; return their packed keys.
 
-    The table is durable then. Blocks; raises OSError and StoreError, and then leaves no file.
+    The table is durable then, and is added to `results`. Blocks; raises OSError and StoreError.
     """
     found = _read_all(blocks, read)
-    table = write_table(_timers(blocks, found), new_writer)
-    assert table is not None, "there are rows"
-    return table, b"".join([row[:KEY_SIZE] for block in blocks for row in rows_of(block)])
+    write_tables(_timers(blocks, found), new_writer, results)
+    return b"".join([row[:KEY_SIZE] for block in blocks for row in rows_of(block)])
 
 
 def _timers(blocks: Iterable[bytes], found: Mapping[int, tuple[bytes, bytes]]) -> Iterator[TableTimer]:

@@ -40,6 +40,7 @@ class PagedIndex:
         self.count = count
         self._read, self._name, self._at, self._row_size = read, name, at, row_size
         self._per_page = rows_per_page(row_size)
+        self.page_count = -(-count // self._per_page)
         # The number of the page that was read last, and the page: one value, because threads read it.
         self._last: tuple[int, bytes] = (-1, b"")
 
@@ -50,7 +51,7 @@ class PagedIndex:
     def lower(self, key: bytes) -> int:
         """Return the number of the first row whose first bytes are `key` or greater."""
         size = len(key)
-        pages = range(-(-self.count // self._per_page))
+        pages = range(self.page_count)
         # The page before the first one that begins with the key or with more.
         return self._lower_in(max(0, bisect_left(pages, key, key=lambda number: self._start(number, size)) - 1), key)
 
@@ -59,7 +60,7 @@ class PagedIndex:
 
         Hashes are evenly distributed, so the page is guessed from the hash and few pages are read.
         """
-        pages = -(-self.count // self._per_page)
+        pages = self.page_count
         page = int.from_bytes(key, "big") * pages >> 64
         for _ in range(_NEIGHBOURS_MAX):
             if page and self._start(page, len(key)) >= key:
@@ -69,16 +70,6 @@ class PagedIndex:
             else:
                 return self._lower_in(page, key)
         return self.lower(key)  # Many rows have the same hash, so the guess was far off.
-
-    def check(self) -> None:
-        """Read all pages; raises Corruption."""
-        for number in range(self.page_count):
-            self._page(number)
-
-    @property
-    def page_count(self) -> int:
-        """The number of pages."""
-        return -(-self.count // self._per_page)
 
     def check_page(self, number: int) -> None:
         """Read a page from the file; raises Corruption."""

@@ -56,20 +56,15 @@ class RowRef(NamedTuple):
 
     @property
     def is_deleted(self) -> bool:
+        """Whether the timer is deleted now. The loop must check this again before it uses what a worker has found."""
         return self.table.is_deleted(self.ordinal)
 
 
 class Found(NamedTuple):
     """A timer of a table, with its message."""
 
-    table: "SortedTable"
-    ordinal: int
+    ref: RowRef
     timer: TableTimer
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the timer is deleted now. The loop must check this again before it uses what a worker has found."""
-        return self.table.is_deleted(self.ordinal)
 
 
 class SortedTable:
@@ -120,8 +115,9 @@ class SortedTable:
 
     def check_indexes(self) -> None:
         """Read and check the block index and the topic index, which scans need. Raises Corruption."""
-        self._blocks.check()
-        self._topics.check()
+        for index in (self._blocks, self._topics):
+            for page in range(index.page_count):
+                index.check_page(page)
 
     @property
     def lost(self) -> int:
@@ -177,7 +173,8 @@ class SortedTable:
         if not rows.startswith(packed, at):
             return None
         within = at // ROW_SIZE
-        return Found(self, block.ordinal + within, next(_timers(rows, payload, within, within + 1)))
+        timer = next(_timers(rows, payload, within, within + 1))
+        return Found(RowRef(self, block.ordinal + within, key, timer.topic), timer)
 
     def refs(self, keys: Iterable[TimerKey]) -> Iterator[RowRef]:
         """Yield a RowRef for each of these ascending keys that the table has, deleted or not. Reads no messages."""
@@ -238,7 +235,7 @@ class SortedTable:
             ordinal = int.from_bytes(found[8:12], "big")
             timer = self._timer(ordinal)
             if timer.name == name and timer.topic == topic:
-                yield Found(self, ordinal, timer)
+                yield Found(RowRef(self, ordinal, timer.key, topic), timer)
             row += 1
 
     # -- Numbers

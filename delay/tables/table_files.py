@@ -1,6 +1,7 @@
 """The files of sorted tables in a data directory: they are opened, checked, set aside, removed. All functions block."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, table_path
@@ -30,19 +31,16 @@ def check_file(files: ReadableFiles, entry: TableEntry) -> None:
 
 def set_aside(files: Files, number: int) -> None:
     """Keep the file of a table that cannot be opened under another name, for an operator to examine."""
-    for path in _existing(files, table_path(number).__eq__):
+    path = table_path(number)
+    with suppress(FileNotFoundError):
         files.rename(path, path + SET_ASIDE)
 
 
 def remove_files(files: Files, is_removed: Callable[[str], bool]) -> None:
     """Remove the files of tables whose paths `is_removed` accepts. No manifest names them now or will name them."""
-    paths = _existing(files, is_removed)
-    for path in paths:
-        files.remove(path)
-    if paths:
-        files.sync_directory(TIMERS_DIRECTORY)
-
-
-def _existing(files: Files, is_wanted: Callable[[str], bool]) -> list[str]:
     paths = [f"{TIMERS_DIRECTORY}/{name}" for name in files.list(TIMERS_DIRECTORY) if name.endswith(".table")]
-    return [path for path in paths if is_wanted(path)]
+    removed = [path for path in paths if is_removed(path)]
+    for path in removed:
+        files.remove(path)
+    if removed:
+        files.sync_directory(TIMERS_DIRECTORY)

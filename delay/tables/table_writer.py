@@ -1,6 +1,7 @@
-"""`write_table` and the class TableWriter: write a sorted table, in the format of `delay/tables/table_format.py`."""
+"""`write_tables` and the class TableWriter: write sorted tables, in the format of `delay/tables/table_format.py`."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
@@ -8,7 +9,7 @@ from typing import Final
 from crc32c import crc32c
 
 from duolog.delay.names import name_hash
-from duolog.delay.rows import NAME_SIZE, ROW, ROW_SIZE, TOPIC_SHIFT, TimerKey, marks_of
+from duolog.delay.rows import KEY, NAME_SIZE, ROW, ROW_SIZE, TOPIC_SHIFT, TimerKey, marks_of
 from duolog.delay.tables.paged_index import pages_of, rows_per_page
 from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import (
@@ -33,26 +34,27 @@ WRITE_BYTES: Final = 512 << 10  # Bytes in one call, because a thread waits for 
 _NAME_PARTS_BITS: Final = 10
 
 
-def write_table(
-    timers: Iterator[TableTimer], new_writer: Callable[[], "TableWriter"], table_bytes: int = sys.maxsize
-) -> SortedTable | None:
-    """Take timers, which come in due order, until a table has `table_bytes`; return the table, which is durable.
+def write_tables(
+    timers: Iterator[TableTimer],
+    new_writer: Callable[[], "TableWriter"],
+    results: list[SortedTable],
+    table_bytes: int = sys.maxsize,
+) -> None:
+    """Write timers, which come in due order, to tables of about `table_bytes`, which are durable then.
 
-    If no timer is left, None is returned. Blocks. If an exception is raised, no file is left.
+    Each complete table is added to `results`, also if another one fails. Blocks.
     """
-    first = next(timers, None)
-    if first is None:
-        return None
-    writer = new_writer()
-    try:
-        for timer in chain([first], timers):
-            writer.add(timer)
-            if writer.size >= table_bytes:
-                break
-        return writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
+    for first in timers:
+        writer = new_writer()
+        try:
+            for timer in chain([first], timers):
+                writer.add(timer)
+                if writer.size >= table_bytes:
+                    break
+            results.append(writer.finish())
+        except BaseException:
+            writer.abandon()
+            raise
 
 
 class TableWriter:
@@ -71,7 +73,6 @@ class TableWriter:
     ) -> None:
         self.number, self.count, self.size = number, 0, 0
         self._pause = pause  # Called after each block.
-        self.first: TimerKey = (0, 0)
         self.last: TimerKey = (-1, -1)
         self._files, self._block_timers_max = files, block_timers_max
         self._path = table_path(number)
@@ -82,9 +83,7 @@ class TableWriter:
         self._rows: list[bytes] = []
         self._payload: list[bytes] = []
         self._payload_size = 0
-        self._topics: dict[int, int] = {}  # Topic -> number of its timers in this block.
         self._blocks = bytearray()
-        self._block_first: TimerKey = (0, 0)
         self._postings: dict[int, bytearray] = {}  # Topic -> its rows of the topic index.
         self._totals: dict[int, int] = {}
         self._names: list[list[bytes]] = [[] for _ in range(1 << _NAME_PARTS_BITS)]
@@ -96,14 +95,10 @@ class TableWriter:
         assert key > self.last, f"timer {key} comes after {self.last}"
         assert not name or len(name) == NAME_SIZE, f"a name of {len(name)} bytes"
         self.last = key
-        if not self._rows:
-            self._block_first = key
         self._rows.append(ROW.pack(due_ms, address, queue_key, len(frame), marks_of(entity, len(name)), form))
-        topic = queue_key >> TOPIC_SHIFT
-        self._topics[topic] = self._topics.get(topic, 0) + 1
         if name:
             self._payload.append(name)
-            hashed = name_hash(topic, name)
+            hashed = name_hash(queue_key >> TOPIC_SHIFT, name)
             part = self._names[hashed >> 64 - _NAME_PARTS_BITS]
             part.append(NAME.pack(hashed, self.count + len(self._rows) - 1))
         self._payload.append(frame)
@@ -122,7 +117,8 @@ class TableWriter:
             self._write_index(NAME.size, (b"".join(sorted(part)) for part in self._names)),
         ]
         places = [value for index in indexes for value in index]
-        footer = FOOTER.pack(MAGIC, VERSION, self.number, self.count, *self.first, *self.last, *places)
+        first = KEY.unpack_from(self._blocks)
+        footer = FOOTER.pack(MAGIC, VERSION, self.number, self.count, *first, *self.last, *places)
         check = crc32c(footer)
         self._write([footer, check.to_bytes(4, "big")])
         self._write_out()
@@ -145,18 +141,17 @@ class TableWriter:
     def _end_block(self) -> None:
         rows, payload = b"".join(self._rows), b"".join(self._payload)
         number, count = len(self._blocks) // BLOCK.size, len(self._rows)
-        if not number:
-            self.first = self._block_first
         self._blocks += BLOCK.pack(
-            *self._block_first, self.size, self.count, count, len(payload), crc32c(rows), crc32c(payload)
+            *KEY.unpack_from(rows), self.size, self.count, count, len(payload), crc32c(rows), crc32c(payload)
         )
-        for topic, in_block in self._topics.items():
+        topics = Counter([queue_key >> TOPIC_SHIFT for _, _, queue_key, _, _, _ in ROW.iter_unpack(rows)])
+        for topic, in_block in topics.items():
             before = self._totals.get(topic, 0)
             self._postings.setdefault(topic, bytearray()).extend(TOPIC.pack(topic, number, before))
             self._totals[topic] = before + in_block
         self._write([rows, payload])
         self.count += count
-        self._rows, self._payload, self._payload_size, self._topics = [], [], 0, {}
+        self._rows, self._payload, self._payload_size = [], [], 0
         if self._pause is not None:
             self._pause()
 

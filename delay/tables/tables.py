@@ -8,14 +8,14 @@ ones:
 
     1. in a worker    write the files and make them durable     TableWriter.finish
     2. in the loop    commit the new manifest to the log        added, with_deletions; `switch`
-    3. in a worker    remove old files once it is durable       take_retired, remove
+    3. in a worker    remove old files once it is durable       remove
 
 The tables of a stream have copies in the object store. A new table is copied between the steps 1 and 2 (`TableCopies`
 in delay/tree/jobs.py).
 
-`switch` replays a manifest, and `add_tombstones` a record with tombstones, live and at recovery. During recovery they
-only store the last manifest and all tombstones of its tables. Then `open` opens the files that this manifest names, and
-removes all others: tables that no manifest named, of which the log still has the timers, and tables whose removal was
+`switch` replays a manifest, and `add_tombstones` its tombstones, live and at recovery. During recovery they only store
+the last manifest and all tombstones of its tables. Then `open` opens the files that this manifest names, and removes
+all others: tables that no manifest named, of which the log still has the timers, and tables whose removal was
 interrupted.
 
 A `TablesView` keeps the tables open that were current when it was made, so a thread may read them while the loop
@@ -45,10 +45,6 @@ TableManifest = tuple[TableEntry, ...]
 log = logging.getLogger("delay")
 
 
-def _go_on() -> None:
-    pass
-
-
 class Tables:
     """The current tables, used in the loop. A worker calls `remove`, and the function that `new_writer` returns."""
 
@@ -56,14 +52,15 @@ class Tables:
         self.manifest: TableManifest = ()
         self._tombstones: dict[int, Tombstones] = {}  # By number, for each table of the manifest.
         # Called after each block that a worker writes, so that other threads run.
-        self.pause: Callable[[], object] = _go_on
+        self.pause: Callable[[], object] | None = None
         self.is_repaired = False
         self._files = files
-        self._open: dict[int, SortedTable] | None = None  # By number; None while the log is replayed.
+        self.is_open = False  # False while the log is recovered.
+        self._tables: dict[int, SortedTable] = {}  # The current tables by number, once they are open.
         self._references = References()
         # Tables of the next manifest, by number. They are open already, because `switch` must not fail.
         self._ready: dict[int, SortedTable] = {}
-        self._retired: list[TableEntry] = []  # No longer current; their files are not removed yet.
+        self.changes = 0  # How often a table has become current, or no longer is.
         self._next_number = 1
         self._set_aside = 0  # The number of timers in tables that were set aside at the start.
 
@@ -74,24 +71,25 @@ class Tables:
         self.manifest = manifest
         old = self._tombstones
         self._tombstones = {entry.number: old.get(entry.number) or Tombstones(entry.count) for entry in manifest}
-        if self._open is None:
+        if not self.is_open:
             return
-        before, self._open = self._open, {}
+        before, self._tables = self._tables, {}
         for entry in manifest:
             table = before.pop(entry.number, None)
             if table is None:
                 self._add(self._ready.pop(entry.number))
             else:
                 table.entry = entry
-                self._open[entry.number] = table
-        self._retired += [table.entry for table in before.values()]
+                self._tables[entry.number] = table
+        self.changes += len(before)
         self._references.drop(before.values())
 
     def _add(self, table: SortedTable) -> None:
         """Make an open table current."""
         table.tombstones = self._tombstones[table.entry.number]
-        self._current[table.entry.number] = table
+        self._tables[table.entry.number] = table
         self._references.add([table])
+        self.changes += 1
 
     def add_tombstones(self, rows: Iterable[TombstoneRow]) -> None:
         """Replay tombstones. Those of tables that are not current are ignored."""
@@ -118,13 +116,12 @@ class Tables:
         committed. If not `may_lose`, Corruption is raised instead, because the object store has the table. New tables
         have numbers from `first_number` on.
         """
-        assert self._open is None, "the tables are open"
+        assert not self.is_open, "the tables are open"
         self._files.make_directory(TIMERS_DIRECTORY)
         self._files.sync_directory(".")
         named = {table_path(entry.number) for entry in self.manifest}
         remove_files(self._files, lambda path: path not in named)
         self._next_number = max(first_number, 1 + max((entry.number for entry in self.manifest), default=0))
-        self._open = {}
         for entry in self.manifest:
             try:
                 self._add(open_table(self._files, entry))
@@ -135,28 +132,20 @@ class Tables:
                 log.error("delayed messages are lost, their table is set aside: %s timers=%d", error, timers)
                 self._set_aside += timers
                 set_aside(self._files, entry.number)
-        opened = tuple(table.entry for table in self.current)
-        self.is_repaired, self.manifest = opened != self.manifest, opened
-
-    @property
-    def is_open(self) -> bool:
-        return self._open is not None
+        opened = tuple(table.entry for table in self._tables.values())
+        self.is_open, self.is_repaired, self.manifest = True, opened != self.manifest, opened
 
     def close(self) -> None:
         """Close all files, at the end of the run."""
         self._references.close()
-        self._open = {}
+        self._tables = {}
 
     # -- Reading
 
     @property
     def current(self) -> Collection[SortedTable]:
-        return self._current.values()
-
-    @property
-    def _current(self) -> dict[int, SortedTable]:
-        assert self._open is not None, "the tables are not open"
-        return self._open
+        assert self.is_open, "the tables are not open"
+        return self._tables.values()
 
     @property
     def lost(self) -> int:
@@ -171,7 +160,7 @@ class Tables:
 
     def has(self, table: SortedTable) -> bool:
         """Return whether a table is still current. A view may have tables that are not."""
-        return self._current.get(table.entry.number) is table
+        return self._tables.get(table.entry.number) is table
 
     # -- Changes
 
@@ -189,7 +178,7 @@ class Tables:
         The starts of tables that are being compacted stay. Tables in which no timer is left are left out.
         """
         result = []
-        for number, table in self._current.items():
+        for number, table in self._tables.items():
             entry = table.entry
             if table.deleted_meanwhile is None:
                 entry = entry._replace(start=max(entry.start, starts.get(number, 0)))
@@ -213,11 +202,6 @@ class Tables:
         old = {table.entry.number for table in replaced}
         kept = [entry for entry in self.manifest if entry.number not in old]
         return (*kept, *(table.entry for table in tables))
-
-    def take_retired(self) -> list[TableEntry]:
-        """Return the tables whose files can be removed once the current manifest is durable, each table once."""
-        retired, self._retired = self._retired, []
-        return retired
 
     def remove(self, entries: Iterable[TableEntry]) -> None:
         """Remove the files of tables that are not current. Blocks; raises OSError."""

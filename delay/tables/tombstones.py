@@ -1,7 +1,7 @@
 """The tombstones of one sorted table: the marks of its deleted timers.
 
-Records in the log (`TableTombstones`) add tombstones, live and at recovery, and a snapshot has all of them. So there is
-no file for them. They are dropped with their table, which is written anew when more than half of it is deleted
+Manifests in the log add tombstones (`ManifestChange`), live and at recovery, and a snapshot has all of them. So there
+is no file for them. They are dropped with their table, which is written anew when more than half of it is deleted
 (`tables_to_compact`).
 
 A table with tombstones takes one byte of memory for each of its timers, and four bytes for each tombstone. Whether a

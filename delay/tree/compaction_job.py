@@ -1,9 +1,12 @@
 """The class CompactionJob: the background job that merges sorted tables, and commits the manifest with the results."""
 
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
-from duolog.delay.rows import pack_keys
-from duolog.delay.tables.compaction import TableCompaction, tables_to_compact
+from duolog.delay.rows import TimerKey, pack_keys
+from duolog.delay.tables.compaction import compact, results_max, tables_to_compact
+from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
 from duolog.store.errors import StoreError
 
@@ -23,18 +26,24 @@ class CompactionJob(BackgroundJob):
     def begin(self) -> None:
         inputs = tables_to_compact(self._context.tables.current) if self.may_start else []
         if inputs:
-            tables = self._context.tables
-            self.start(self._run(TableCompaction(tables.view(inputs), tables.new_writer)))
+            self.start(self._run(inputs))
 
-    def _run(self, compaction: TableCompaction) -> Steps[None]:
-        context = self._context
+    def _run(self, inputs: Sequence[SortedTable]) -> Steps[None]:
+        tables, deleted = self._context.tables, list[TimerKey]()
+        view, new_writer = tables.view(inputs), tables.new_writer(results_max(inputs))
+        _collect_deleted(inputs, deleted)
         try:
-            yield from context.in_worker(compaction.run)
-            yield context.copied(compaction.outputs)
-            manifest = context.tables.added(compaction.outputs, compaction.inputs)
-            context.commit(ManifestChange(manifest, deleted=pack_keys(compaction.deleted_meanwhile)))
+            yield from self._context.publish(
+                partial(compact, view, new_writer),
+                lambda results, _: ManifestChange(tables.added(results, inputs), deleted=pack_keys(deleted)),
+            )
         except (StoreError, OSError):
-            compaction.end()
-            context.discard(compaction.outputs)
+            view.close()
+            _collect_deleted(inputs, None)
             raise
-        compaction.end()
+        view.close()
+
+
+def _collect_deleted(inputs: Iterable[SortedTable], keys: list[TimerKey] | None) -> None:
+    for table in inputs:
+        table.deleted_meanwhile = keys

@@ -37,7 +37,7 @@ BEGINNING: Final[TimerKey] = (0, 0)
 
 
 class Cursor:
-    """The position of one cursor. A stopped cursor is that of a paused topic."""
+    """The position of one cursor, which is stopped while its topic is paused or a flush has taken its ready rows."""
 
     __slots__ = ("is_stopped", "position")
 
@@ -52,14 +52,13 @@ class Read(NamedTuple):
     cursor: Cursor
     topic: int | None  # None: all topics except those in `without`.
     start: TimerKey
-    until_ms: int
     end: TimerKey  # The cursor's position after the read, if there are no further timers.
     without: frozenset[int]
     rows_max: int
 
     def run(self, view: TablesView) -> tuple[list[TableTimer], bool]:
         """Return the next timers, and whether they are all timers up to `end`."""
-        timers = view.scan(self.start, self.until_ms, self.topic, self.without)
+        timers = view.scan(self.start, self.end[0] + 1, self.topic, self.without)
         found: list[TableTimer] = []
         left_bytes = READ_BYTES
         for timer in timers:
@@ -101,11 +100,6 @@ class Cursors:
     def has_own(self, topic: int) -> bool:
         return topic in self._own
 
-    def behind(self, topics: Container[int]) -> list[int]:
-        """Return which of these topics have a cursor of their own that is behind the shared one."""
-        end = self._shared.position
-        return [topic for topic, cursor in self._own.items() if cursor.position < end and topic in topics]
-
     def low(self, topics: Container[int]) -> TimerKey:
         """Return a key below which tables have no pending timer. `topics` are the topics that have any in tables."""
         keys = [self._shared.position, *(own.position for topic, own in self._own.items() if topic in topics)]
@@ -119,29 +113,20 @@ class Cursors:
 
     # -- Topics with a cursor of their own
 
-    def stop(self, topic: int) -> None:
-        """Stop the cursor of a topic, because the topic is paused."""
-        self._begin_own(topic, self.position_of(topic), is_stopped=True)
+    def stop(self, topic: int, flushed_from: TimerKey | None = None) -> None:
+        """Stop the cursor of a paused topic. A flush may write timers of the topic, from this key on."""
+        keys = (self.position_of(topic), self._prefetch.drop_topic(topic), flushed_from)
+        self._own[topic] = Cursor(min(key for key in keys if key is not None), is_stopped=True)
 
-    def go_back(self, topic: int, key: TimerKey) -> None:
-        """Move a topic's own cursor back to this key if it is above, because a flush writes timers from there on."""
-        own = self._own[topic]
-        self._begin_own(topic, min(own.position, key), is_stopped=own.is_stopped)
+    def go(self, paused: Container[int]) -> None:
+        """Let the cursors of all topics that are not paused read again; no flush of ready rows is under way.
 
-    def _begin_own(self, topic: int, position: TimerKey, *, is_stopped: bool) -> None:
-        first = self._prefetch.drop_topic(topic)
-        self._own[topic] = Cursor(position if first is None else min(position, first), is_stopped=is_stopped)
-
-    def go(self, topic: int, *, may_join: bool) -> None:
-        """Let the cursor of a resumed topic read again.
-
-        `may_join`: no read is under way and no flush of paused topics, so the topic may share the cursor again.
+        Topics that are not behind share the cursor again.
         """
-        own = self._own.get(topic)
-        if own is not None:
-            own.is_stopped = False
-            if may_join and own.position >= self._shared.position:
-                del self._own[topic]
+        for topic, own in self._own.items():
+            own.is_stopped = topic in paused
+        end = self._shared.position
+        self._own = {topic: own for topic, own in self._own.items() if own.is_stopped or own.position < end}
 
     def reset(self) -> None:
         """Move all cursors to the first key, because the clock was set back."""
@@ -152,37 +137,29 @@ class Cursors:
 
     # -- Reading
 
-    def skip_to(self, until_ms: int, *, may_join: bool) -> bool:
+    def skip_to(self, until_ms: int) -> bool:
         """Move the shared cursor to this due time without a read, because there are no tables.
 
-        `may_join`: no flush is under way, so topics that are not paused share the cursor again. Return whether a topic
-        may deliver further than before.
+        Topics whose cursors are not stopped share it again. Return whether a topic may deliver further than before.
         """
         has_moved = until_ms > self.shared_ms
         if has_moved:
             self._shared.position = (until_ms, 0)
         count = len(self._own)
-        if may_join:
-            self._own = {topic: own for topic, own in self._own.items() if own.is_stopped}
+        self._own = {topic: own for topic, own in self._own.items() if own.is_stopped}
         return has_moved or len(self._own) < count
 
-    def next_read(self, now_ms: int, ahead_ms: int, until_ms: int, *, may_read_own: bool) -> Read | None:
-        """Return the next read, of timers due by `now_ms + ahead_ms` and before `until_ms`; None if none is wanted.
-
-        `may_read_own` says whether topics' own cursors may read.
-        """
-        if may_read_own and len(self._own) > OWN_MAX and len(self._moving()) > OWN_MAX:
+    def next_read(self, now_ms: int, ahead_ms: int, until_ms: int) -> Read | None:
+        """Return the next read, of timers due by `now_ms + ahead_ms` and before `until_ms`; None if none is wanted."""
+        if len(self._own) > OWN_MAX and len(self._moving()) > OWN_MAX:
             self._join_all()
-        own = self._next_own(now_ms) if may_read_own else None
-        if own is not None and (self._was_shared or not self._is_shared_wanted(now_ms, ahead_ms, until_ms)):
-            self._was_shared = False
+        own, is_shared_wanted = self._next_own(now_ms), self._is_shared_wanted(now_ms, ahead_ms, until_ms)
+        self._was_shared = is_shared_wanted and (own is None or not self._was_shared)
+        if not self._was_shared:
             return own
-        if not self._is_shared_wanted(now_ms, ahead_ms, until_ms):
-            return None
-        self._was_shared = True
         self._target_ms = min(now_ms + ahead_ms + 1, until_ms)
-        start, end = self._shared.position, (self._target_ms, 0)
-        return Read(self._shared, None, start, self._target_ms, end, frozenset(self._own), READ_ROWS)
+        end = (self._target_ms, 0)
+        return Read(self._shared, None, self._shared.position, end, frozenset(self._own), READ_ROWS)
 
     def _moving(self) -> list[int]:
         """Return the topics whose cursors are behind the shared one and are not stopped."""
@@ -208,14 +185,14 @@ class Cursors:
         return is_on_its_way or self.shared_ms < min(now_ms + ahead_ms * 3 // 4 + 1, until_ms)
 
     def _has_room(self) -> bool:
-        if self._prefetch.bytes < PREFETCH_BYTES:
-            return True
-        held = self._prefetch.bytes - sum([self._prefetch.bytes_of(topic) for topic in self._own])
-        return not held or held < PREFETCH_BYTES
+        """Return whether the timers of the topics that share the cursor take at most PREFETCH_BYTES."""
+        of_others = sum([self._prefetch.bytes_of.get(topic, 0) for topic in self._own])
+        return self._prefetch.bytes - of_others <= PREFETCH_BYTES
 
     def _split(self) -> bool:
         """Give the topic with most prefetched bytes a cursor of its own; return whether there is room then."""
-        topic, size = self._prefetch.largest(self._own)
+        sizes = ((size, topic) for topic, size in self._prefetch.bytes_of.items() if topic not in self._own)
+        size, topic = max(sizes, default=(0, 0))
         if size < max(1, PREFETCH_BYTES // 8):
             return False
         self._own[topic] = Cursor(self._shared.position)  # The shared cursor continues, so this one is behind soon.
@@ -225,20 +202,23 @@ class Cursors:
         is_full, end = self._prefetch.bytes >= 2 * PREFETCH_BYTES, self._shared.position
         for topic in self._moving():
             own, count = self._own[topic], self._prefetch.count(topic)
-            if count >= READ_ROWS or self._prefetch.bytes_of(topic) >= READ_BYTES:
+            if count >= READ_ROWS or self._prefetch.bytes_of.get(topic, 0) >= READ_BYTES:
                 continue
             if is_full and (count or own.position[0] > now_ms):
                 continue
             self._own[topic] = self._own.pop(topic)  # Behind all others, so that these have their turns first.
             rows_max = FEW_ROWS if is_full else READ_ROWS
-            return Read(own, topic, own.position, end[0] + 1, end, frozenset(), rows_max)
+            return Read(own, topic, own.position, end, frozenset(), rows_max)
         return None
 
     def take(self, read: Read, found: list[TableTimer], deleted: Container[TimerKey], *, is_last: bool) -> bool:
-        """Prefetch the timers of a read, except those in `deleted`. False: the cursor has changed meanwhile."""
+        """Prefetch the timers of a read, except those in `deleted`.
+
+        False: the cursor has changed meanwhile, or a topic that the read has left out shares the cursor now.
+        """
         topic = read.topic
         current = self._shared if topic is None else self._own.get(topic)
-        if current is not read.cursor or current.is_stopped:
+        if current is not read.cursor or current.is_stopped or not read.without <= self._own.keys():
             return False
         for timer in found:
             if timer[:2] not in deleted and (topic is not None or timer.topic not in self._own):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from duolog.delay.rows import KEY, KEY_SIZE, TimerKey, pack_keys
+from duolog.delay.rows import KEY, TimerKey, pack_keys
 from duolog.delay.tree.prefetch import Prefetch
 
 KEYS_IN_RECORD = 10_000
@@ -21,6 +21,7 @@ class Deletions:
         self.pending = 0  # The number of pending timers in tables. Invariant: the sum of `by_topic`.
         self.by_topic: dict[int, int] = {}
         self.deleted_topics: set[int] = set()  # Deleted topics that may have timers in tables. Reads leave these out.
+        self.counted_to = 0  # The position of the log up to which manifests count deletions.
         self._prefetch = prefetch
         self._positions: dict[TimerKey, int] = {}  # Log positions by key, the lowest position first.
 
@@ -47,23 +48,19 @@ class Deletions:
             self.pending -= 1
 
     def renew(self, keys: bytes, log_position: int) -> None:
-        """Note deletions again, under the manifest's position, because the new tables have no tombstones for them."""
+        """Note deletions, perhaps again, that a manifest has with new tables, or a snapshot."""
         for key in KEY.iter_unpack(keys):
             self._positions.pop(key, None)
             self._positions[key] = log_position
 
-    def restore(self, keys: bytes, log_position: int) -> None:
-        """Add the keys of a snapshot."""
-        for key in KEY.iter_unpack(keys):
-            self._positions.setdefault(key, log_position)
-
     def flushed(self, keys: bytes) -> None:
         """Remove older deletions under these keys, because a new table has pending timers with them."""
-        for at in range(0, len(keys) if self._positions else 0, KEY_SIZE):
-            self._positions.pop(KEY.unpack_from(keys, at), None)
+        for key in KEY.iter_unpack(keys) if self._positions else ():
+            self._positions.pop(key, None)
 
     def counted(self, to_position: int) -> None:
         """Remove the deletions below this position of the log, because the tables have tombstones for them."""
+        self.counted_to = max(self.counted_to, to_position)
         while self._positions:
             key = next(iter(self._positions))
             if self._positions[key] >= to_position:

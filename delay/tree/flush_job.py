@@ -36,10 +36,8 @@ class FlushJob(BackgroundJob):
         # The flush takes rows due at this time or later, and ready rows of paused topics; None: no flush is under way.
         self.from_ms: int | None = None
         self.has_paused = False  # Whether rows of paused topics are frozen.
-        self.count = 0  # The number of flushes that have ended.
         self._near_ms = near_ms
         self._rows_max = TABLE_ROWS  # Rows of one table.
-        self._keys: bytes | None = None  # The keys of the table that a worker has written, until it is current.
         self._begun_mono_ms = 0
 
     def open(self, options: StoreOptions) -> None:
@@ -49,10 +47,6 @@ class FlushJob(BackgroundJob):
     def is_behind(self) -> bool:
         """Whether more rows arrive than are flushed, so that workers should not pause."""
         return self.waiting > 2 * self._rows_max
-
-    def is_of(self, flushed: bytes) -> bool:
-        """Return whether these keys of a replayed manifest are those of the flush that is under way."""
-        return self._keys is flushed
 
     def begin(self) -> None:
         """Begin a flush if rows can fill a table, or if there are any and the last flush was long ago."""
@@ -67,20 +61,15 @@ class FlushJob(BackgroundJob):
     def _run(self, from_ms: int) -> Steps[None]:
         memtable = self._context.pending.memtable
         yield from self._freeze(from_ms)
-        if not len(memtable.frozen.rows):
-            memtable.frozen.deleted.clear()
-            self.from_ms = None
-            return
         try:
-            yield from self._write()
+            if len(memtable.frozen.rows):
+                yield from self._write()
         except (StoreError, OSError) as error:
-            self.from_ms = None
             self.failed(error)
-            is_left = True
-            while is_left:
-                yield None
-                is_left = memtable.unfreeze_some(ROWS_IN_SLICE)
+        while memtable.unfreeze_some(ROWS_IN_SLICE):  # If the table was written, no row is left.
+            yield None
         self.from_ms, self.has_paused = None, False
+        self._context.cursors.go(self._context.pending.turns.paused)
         self._context.wake()  # There may be rows for another table.
 
     def _freeze(self, from_ms: int) -> Steps[None]:
@@ -99,7 +88,7 @@ class FlushJob(BackgroundJob):
         if not rows:
             return memtable.freeze_far(from_ms, rows_max, context.deletions)
         due_ms, address, queue_key, _, _, _ = ROW.unpack_from(rows)
-        context.cursors.go_back(queue_key >> TOPIC_SHIFT, (due_ms, address))
+        context.cursors.stop(queue_key >> TOPIC_SHIFT, (due_ms, address))
         self.has_paused = True
         return rows
 
@@ -109,15 +98,7 @@ class FlushJob(BackgroundJob):
         blocks, new_writer = [*frozen.rows.blocks()], context.tables.new_writer()
         # The worker reads the log, so this must be written up to its present end.
         yield partial(context.store.when, Promise(context.store.next_position, WRITTEN))
-        table, self._keys = yield from context.in_worker(
-            partial(flush_rows, blocks, context.store.reader.read_written, new_writer)
+        yield from context.publish(
+            partial(flush_rows, blocks, context.store.reader.read_written, new_writer),
+            lambda tables, keys: ManifestChange(context.tables.added(tables), keys, pack_keys(frozen.deleted)),
         )
-        try:
-            yield context.copied([table])
-            manifest = context.tables.added([table])
-            context.commit(ManifestChange(manifest, self._keys, pack_keys(frozen.deleted)))
-        except (StoreError, OSError):
-            context.discard([table])
-            raise
-        finally:
-            self._keys = None

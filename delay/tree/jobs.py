@@ -18,7 +18,7 @@ from duolog.store.errors import StoreError
 from duolog.store.store import Store
 from duolog.store.workers import Executor, Failure, Inline
 
-RETRY_MS: Final = 1_000  # The time without new jobs after a failure of the disk.
+RETRY_MS: Final = 1_000  # The time after a failure of the disk in which the job does not begin again.
 
 T = TypeVar("T")
 Wait = Callable[[Callable[[Any], None]], None]  # Begins something, and calls its argument with the result or a Failure.
@@ -73,7 +73,6 @@ class Context:
         self.is_closed = False
         self.now_ms = self.mono_ms = 0
         self.check_mono_ms = 0  # When `TimerTree.run` next begins jobs that have become necessary.
-        self._retry_mono_ms = 0  # No job begins before this time, because the disk has failed.
         self.pending = pending
         self.deletions = Deletions(pending.prefetch)
         self.cursors = Cursors(pending.prefetch)
@@ -81,7 +80,7 @@ class Context:
 
     def wake(self) -> None:
         """Let `TimerTree.run` begin jobs as soon as possible."""
-        self.check_mono_ms = min(self.check_mono_ms, self._retry_mono_ms)
+        self.check_mono_ms = 0
 
     def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
         """Let a worker call `run`, and call `done` in the loop with the result, unless the tree is closed by then."""
@@ -91,11 +90,6 @@ class Context:
                 done(outcome)
 
         self.executor.submit(run, post)
-
-    def in_worker(self, run: Callable[[], T]) -> Steps[T]:
-        """Return what `run` returns in a worker. Raises a Failure."""
-        found: T = yield partial(self.submit, run)
-        return found
 
     def read(self, read: Callable[[TablesView], T], done: Callable[[T | Failure], None]) -> None:
         """Let a worker read the tables that are current now, and call `done` in the loop with the result."""
@@ -109,20 +103,30 @@ class Context:
 
     # -- Files
 
-    def copied(self, tables: Sequence[SortedTable]) -> Wait:
-        """Copy new tables to where the log is."""
-        return partial(self.table_copies.copy, [file_of(table.entry) for table in tables])
+    def publish(
+        self, write: Callable[[list[SortedTable]], T], change: Callable[[list[SortedTable], T], ManifestChange]
+    ) -> Steps[None]:
+        """Let a worker write tables, copy them to where the log is, and commit a manifest with them.
 
-    def discard(self, tables: Sequence[SortedTable]) -> None:
-        """Remove the files of new tables that no manifest will name."""
-        for table in tables:
-            table.close()
-        self._remove([table.entry for table in tables])
+        `write` adds each table to a list. `change` gets the list and what `write` returns. If a Failure is raised, no
+        manifest names these tables, and their files are removed.
+        """
+        tables: list[SortedTable] = []
+        try:
+            written: T = yield partial(self.submit, partial(write, tables))
+            yield partial(self.table_copies.copy, [file_of(table.entry) for table in tables])
+            self.commit(change(tables, written))
+        except (StoreError, OSError):
+            for table in tables:
+                table.close()
+            self._remove([table.entry for table in tables])
+            raise
 
     def commit(self, change: ManifestChange) -> None:
         """Commit a manifest. Old files are removed once it is durable. If it raises StoreError, nothing has changed."""
+        before, kept = self.tables.manifest, {entry.number for entry in change.manifest}
         promise = self._commit(change, self.now_ms)
-        retired = self.tables.take_retired()
+        retired = [entry for entry in before if entry.number not in kept]
 
         def remove(error: StoreError | None) -> None:
             if error is None:
@@ -134,12 +138,6 @@ class Context:
     def _remove(self, entries: Sequence[TableEntry]) -> None:
         self.table_copies.remove([file_of(entry) for entry in entries])
         self.submit(partial(self.tables.remove, entries), log_failure)
-
-    def failed(self, what: str, error: Exception) -> None:
-        """Log a failure of the disk, and let no job begin for RETRY_MS."""
-        self.check_mono_ms = self._retry_mono_ms = self.mono_ms + RETRY_MS
-        if not self.is_closed:
-            log.warning("job of delayed messages failed what=%s retry_ms=%d reason=%r", what, RETRY_MS, str(error))
 
 
 def log_failure(outcome: Failure | None) -> None:
@@ -175,11 +173,8 @@ class BackgroundJob:
         self._steps = steps
         self.step()
 
-    def step(self) -> None:
-        """Continue the run until it waits."""
-        self._continue(None)
-
-    def _continue(self, result: object) -> None:
+    def step(self, result: object = None) -> None:
+        """Continue the run with the result of what it waits for, until it waits again."""
         if self._context.is_closed:
             return
         assert self._steps is not None, "no run is under way"
@@ -195,9 +190,10 @@ class BackgroundJob:
             if wait is None:
                 self.is_busy = True
             else:
-                wait(self._continue)
+                wait(self.step)
 
     def failed(self, error: Failure) -> None:
         """Log a failure of the disk, and start no run for a while."""
         self._retry_mono_ms = self._context.mono_ms + self._retry_ms
-        self._context.failed(self._what, error)
+        reason = str(error)
+        log.warning("job of delayed messages failed what=%s retry_ms=%d reason=%r", self._what, self._retry_ms, reason)

@@ -9,7 +9,6 @@ from duolog.delay.tables.table_format import TableTimer
 from duolog.delay.tree.cursors import Read
 from duolog.delay.tree.flush_job import FlushJob
 from duolog.delay.tree.jobs import BackgroundJob, Context, Steps
-from duolog.delay.tree.tombstone_job import TombstoneJob
 from duolog.store.errors import StoreError
 
 # Deletions without a tombstone, of 300 bytes each. At this number no cursor reads until they have tombstones.
@@ -19,21 +18,15 @@ DELETIONS_MAX: Final = 1 << 14
 class ReadJob(BackgroundJob):
     """Lets one cursor after the other read timers into the prefetch.
 
-    No cursor reads while tombstones are written. So a prefetched timer is deleted if and only if `Deletions` has its
-    key. A topic's own cursor does not read while rows of paused topics are frozen, because their keys may be below the
-    cursor's position.
+    A worker may read a timer that is deleted meanwhile. If `Deletions` has its key, it is left out. If a manifest has
+    counted deletions meanwhile, the keys are gone, so the result is dropped and read again.
     """
 
-    def __init__(self, context: Context, flush: FlushJob, tombstones: TombstoneJob, near_ms: int) -> None:
+    def __init__(self, context: Context, flush: FlushJob, near_ms: int) -> None:
         super().__init__(context, "read of delayed messages")
         self.ahead_ms = max(1, near_ms // 2)
         self.is_failing = False  # The last read failed: topics are delivered from memory, without the tables.
-        self._flush, self._tombstones = flush, tombstones
-
-    @property
-    def may_join(self) -> bool:
-        """Whether a topic may share the shared cursor again."""
-        return not (self._flush.has_paused or self.is_running)
+        self._flush = flush
 
     def limit_of(self, topic: int) -> TimerKey | None:
         """Return the key up to which a topic may deliver."""
@@ -49,18 +42,16 @@ class ReadJob(BackgroundJob):
         until_ms = until_ms if flush_ms is None else min(until_ms, flush_ms)
         if not context.tables.manifest:
             # A topic that must wait for a flush would be blocked again at once, and this would be called again at once.
-            if context.cursors.skip_to(until_ms, may_join=flush_ms is None):
+            if context.cursors.skip_to(until_ms):
                 context.pending.turns.unblock(None)
-            return
-        if not self.may_start or self._tombstones.is_running or len(context.deletions) >= DELETIONS_MAX:
-            return
-        may_read_own = not self._flush.has_paused
-        read = context.cursors.next_read(context.now_ms, self.ahead_ms, until_ms, may_read_own=may_read_own)
-        if read is not None:
-            self.start(self._run(read))
+        elif self.may_start and len(context.deletions) < DELETIONS_MAX:
+            read = context.cursors.next_read(context.now_ms, self.ahead_ms, until_ms)
+            if read is not None:
+                self.start(self._run(read))
 
     def _run(self, read: Read) -> Steps[None]:
-        context, turns = self._context, self._context.pending.turns
+        context, turns, deletions = self._context, self._context.pending.turns, self._context.deletions
+        counted_to = deletions.counted_to
         try:
             found, is_last = yield partial(context.read, read.run)
         except (StoreError, OSError):
@@ -68,7 +59,7 @@ class ReadJob(BackgroundJob):
             turns.unblock(None)
             raise
         self.is_failing = False
-        if context.cursors.take(read, found, context.deletions, is_last=is_last):
+        if deletions.counted_to == counted_to and context.cursors.take(read, found, deletions, is_last=is_last):
             self._note_names(found)
         context.wake()
         turns.unblock(read.topic)
@@ -76,5 +67,5 @@ class ReadJob(BackgroundJob):
     def _note_names(self, timers: Iterable[TableTimer]) -> None:
         pending = self._context.pending
         for timer in timers:
-            if timer.name and timer.key not in self._context.deletions:
+            if timer.name:
                 pending.names.add(int.from_bytes(timer.name, "big"), pending.ids.id_at(timer.key))

@@ -1,7 +1,8 @@
 """The class TombstoneJob: the background job that gives tombstones to the deleted timers of tables."""
 
 from functools import partial
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final
 
 from duolog.delay.rows import TimerKey
 from duolog.delay.tables.sorted_table import RowRef
@@ -11,13 +12,6 @@ from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
 TOMBSTONES_MIN: Final = 4_096  # At this number of deletions that no manifest counts, tombstones are written.
 TOMBSTONES_MS: Final = 10_000  # With fewer deletions, tombstones are written at this interval.
 MARKED_IN_SLICE: Final = 512
-
-
-class _Marks(NamedTuple):
-    """What makes the tables have the deletions that only the log has."""
-
-    starts: dict[int, int]  # For each table number, the ordinal below which all timers are deleted.
-    tombstones: list[RowRef]
 
 
 class TombstoneJob(BackgroundJob):
@@ -35,47 +29,37 @@ class TombstoneJob(BackgroundJob):
         super().__init__(context, "tombstones of delayed messages")
         self._begun_mono_ms = 0
 
-    @property
-    def is_urgent(self) -> bool:
-        return self.may_start and len(self._context.deletions) >= TOMBSTONES_MIN
-
-    @property
-    def is_wanted(self) -> bool:
-        is_late = self._context.mono_ms - self._begun_mono_ms >= TOMBSTONES_MS
-        return self.may_start and is_late and len(self._context.deletions) > 0
-
     def begin(self) -> None:
-        self._begun_mono_ms = self._context.mono_ms
-        self.start(self._run())
+        """Begin if there are many deletions, or if there are any and the last run was long ago."""
+        context, count = self._context, len(self._context.deletions)
+        is_late = context.mono_ms - self._begun_mono_ms >= TOMBSTONES_MS
+        if self.may_start and (count >= TOMBSTONES_MIN or (count and is_late)):
+            self._begun_mono_ms = context.mono_ms
+            self.start(self._run())
 
     def _run(self) -> Steps[None]:
         context, tables = self._context, self._context.tables
         counted_to, low = context.store.next_position, context.cursors.low(context.deletions.by_topic)
-        marks: _Marks = yield partial(context.read, partial(_find_marks, context.deletions.keys(), low))
+        starts, refs = yield partial(context.read, partial(_find, context.deletions.keys(), low))
         rows: dict[tuple[int, int], list[int]] = {}
-        for number, ref in enumerate(marks.tombstones):
+        for number, ref in enumerate(refs):
             if not number % MARKED_IN_SLICE:
                 yield None
             if not tables.has(ref.table):  # The table was compacted meanwhile, so the job begins again.
                 return
             tables.delete(ref)
             rows.setdefault((ref.table.entry.number, ref.topic), []).append(ref.ordinal)
-        manifest, tombstones = tables.with_deletions(marks.starts), [(*key, found) for key, found in rows.items()]
+        manifest, tombstones = tables.with_deletions(starts), [(*key, found) for key, found in rows.items()]
         context.commit(ManifestChange(manifest, counted_to=counted_to, tombstones=tombstones))
-        context.wake()  # A cursor may wait, because no cursor reads while tombstones are written.
+        context.wake()  # A cursor may wait, because there were DELETIONS_MAX deletions.
 
 
-def _find_marks(keys: list[TimerKey], low: TimerKey, view: TablesView) -> _Marks:
-    """Find the deleted timers in the tables; called in a worker.
+def _find(keys: list[TimerKey], low: TimerKey, view: TablesView) -> tuple[dict[int, int], list[RowRef]]:
+    """Return a new `start` for each table number, and the deleted timers that need tombstones; called in a worker.
 
     Timers below a table's new `start` need no tombstones, except in a table that is being compacted.
     """
     keys.sort()
     above = [key for key in keys if key >= low]
-    starts = view.lower(low)
-    tombstones = [
-        ref
-        for table in view.tables
-        for ref in table.refs(above if table.deleted_meanwhile is None else keys)
-    ]  # fmt: skip
-    return _Marks(starts, tombstones)
+    refs = (table.refs(above if table.deleted_meanwhile is None else keys) for table in view.tables)
+    return view.lower(low), [*chain.from_iterable(refs)]

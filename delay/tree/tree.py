@@ -23,13 +23,12 @@ read tables for commands and requests.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from duolog.delay.pending import PendingTimers
 from duolog.delay.rows import KEY
-from duolog.delay.tables.table_format import TableEntry
-from duolog.delay.tables.tables import TableManifest, Tables
+from duolog.delay.tables.tables import Tables
 from duolog.delay.tree.compaction_job import CompactionJob
 from duolog.delay.tree.flush_job import FlushJob
 from duolog.delay.tree.jobs import CommitManifest, Context, ManifestChange
@@ -59,13 +58,12 @@ class TimerTree:
         self.context = context = Context(pending, commit)
         self.pending, self.deletions, self.cursors = pending, context.deletions, context.cursors
         self.flush = FlushJob(context, near_ms)
-        self.lookups = Lookups(context, self.flush)
+        self.lookups = Lookups(context)
         self.lists = PendingLists(context, topic_exists)
         self._tombstones, self._compaction = TombstoneJob(context), CompactionJob(context)
         self._topic_exists = topic_exists
-        self._reads = ReadJob(context, self.flush, self._tombstones, near_ms)
+        self._reads = ReadJob(context, self.flush, near_ms)
         self._check_interval_ms = max(1, min(CHECK_INTERVAL_MS, self._reads.ahead_ms // 8))
-        self._is_set_back = False
         pending.limit_of, pending.turns.on_blocked = self._reads.limit_of, context.wake
 
     # -- Opening and closing
@@ -114,10 +112,6 @@ class TimerTree:
         self.context.is_closed = True
         self.context.tables.close()
 
-    def pause_with(self, pause: Callable[[], object]) -> None:
-        """Let workers call this with each block that they write."""
-        self.context.tables.pause = pause
-
     # -- Numbers
 
     def __len__(self) -> int:
@@ -131,8 +125,9 @@ class TimerTree:
         self.cursors.stop(topic)
 
     def resume(self, topic: int) -> None:
-        self.cursors.go(topic, may_join=self._reads.may_join)
         self.pending.turns.resume(topic)
+        if not self.flush.has_paused:
+            self.cursors.go(self.pending.turns.paused)
         self.context.wake()
 
     # -- Background work
@@ -151,48 +146,38 @@ class TimerTree:
                 job.step()
         if mono_ms >= context.check_mono_ms:
             context.check_mono_ms = mono_ms + self._check_interval_ms
-            if self._is_set_back:
-                self._is_set_back = False
-                self.cursors.reset()
-            if self._tombstones.is_urgent and not self._reads.is_running:
-                self._tombstones.begin()
+            self._tombstones.begin()
             self._reads.begin()
-            if self._tombstones.is_wanted and not self._reads.is_running:
-                self._tombstones.begin()
             self.flush.begin()
             if not self._tombstones.is_running:
                 self._compaction.begin()
 
-    def set_back(self) -> None:
+    def set_back(self, now_ms: int) -> None:
         """Let all cursors begin again, because the clock was set back. Rows that are far again are flushed again."""
-        self._is_set_back = True
+        self.context.now_ms = now_ms
+        self.cursors.reset()
         self.context.wake()
 
     def read_more(self, now_ms: int) -> None:
         """Read ahead after a delivery, because the prefetch may have room."""
-        if self.context.tables.manifest and not self._reads.is_failing and not self._is_set_back:
+        if self.context.tables.manifest:
             self.context.now_ms = now_ms
             self._reads.begin()
 
     # -- Replay
 
     def replay_manifest(self, change: ManifestChange, log_position: int) -> None:
-        self.context.tables.switch(change.manifest)
+        tables, memtable = self.context.tables, self.pending.memtable
+        tables.switch(change.manifest)
+        tables.add_tombstones(change.tombstones)
         if not change.manifest:
             self.deletions.deleted_topics.clear()
-        if change.flushed and self.flush.is_of(change.flushed):
-            self.flush.count += 1
-            for topic, count in self.pending.memtable.clear_frozen().items():
-                self.deletions.add(topic, count, is_gone=not self._topic_exists(topic))
-        else:
+        if not tables.is_open:  # The log is being recovered.
             # A deleted timer of the table may be in the memtable under the same key, because it was rescheduled.
-            stay = KEY.iter_unpack(change.deleted)
-            self.pending.memtable.forget_flushed(change.flushed, stay)
+            memtable.forget_flushed(change.flushed, KEY.iter_unpack(change.deleted))
+        elif change.flushed:
+            for topic, count in memtable.clear_frozen().items():
+                self.deletions.add(topic, count, is_gone=not self._topic_exists(topic))
         self.deletions.flushed(change.flushed)
         self.deletions.renew(change.deleted, log_position)
         self.deletions.counted(change.counted_to)
-
-
-def manifest_of(rows: Iterable[Iterable[int]]) -> TableManifest:
-    """Make a manifest from the values in a record."""
-    return tuple(TableEntry(*row) for row in rows)

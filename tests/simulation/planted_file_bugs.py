@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from duolog.bridge.cluster.stream_tables import StreamTables
-from duolog.delay.tables.table_format import TableEntry, TableFile, file_of
+from duolog.delay.tables.table_format import TableFile, file_of
 from duolog.delay.tables.tables import Tables
 from duolog.delay.tables.tombstones import TombstoneRow
 from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
@@ -57,18 +57,9 @@ def table_deleted_before_a_manifest_without_it_counts() -> list[Replacement]:
     right = Context.commit
 
     def commit(self: Context, change: ManifestChange) -> None:
-        retired = self.tables.take_retired
-
-        def forget() -> list[TableEntry]:
-            entries = retired()
-            self.table_copies.remove([*map(file_of, entries)])
-            return entries
-
-        self.tables.take_retired = forget  # type: ignore[method-assign]
-        try:
-            right(self, change)
-        finally:
-            del self.tables.take_retired
+        before, kept = self.tables.manifest, {*change.manifest}
+        right(self, change)
+        self.table_copies.remove([file_of(entry) for entry in before if entry not in kept])
 
     return [(Context, "commit", commit)]
 
@@ -105,9 +96,9 @@ def deletion_lost_while_its_table_is_written() -> list[Replacement]:
 
 
 def _manifests_without(field: str) -> list[Replacement]:
-    """Commit each change of a manifest without the bytes of one field."""
-    right = Context.commit
-    return [(Context, "commit", lambda self, change: right(self, change._replace(**{field: b""})))]
+    """Commit each change of a manifest without the value of one field."""
+    right, empty = Context.commit, ManifestChange._field_defaults[field]
+    return [(Context, "commit", lambda self, change: right(self, change._replace(**{field: empty})))]
 
 
 ORPHAN_BUGS = by_name(

@@ -39,7 +39,7 @@ class ManifestReader:
         except codec.Undecodable:
             return
         assert isinstance(record, TimerTablesChanged)
-        self.tables = [TableEntry(*fields) for fields in record.manifest]
+        self.tables = record.manifest
 
 
 def check_tables(

@@ -6,12 +6,12 @@
 from collections.abc import Iterable
 from itertools import chain, starmap
 
+from msgspec.structs import astuple
+
 from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import (
     DelayPaused,
     QuotaEntityKnown,
-    TableTimersDeleted,
-    TableTombstones,
     TimerMoved,
     TimerNames,
     TimersCancelled,
@@ -28,18 +28,13 @@ from duolog.delay.quota_entities import QuotaEntity
 from duolog.delay.rows import Timer, TimerId, pack_keys
 from duolog.delay.timers import Timers
 from duolog.delay.tree.jobs import ManifestChange
-from duolog.delay.tree.tree import manifest_of
 from duolog.store.entry import EntrySlot, Promise
 from duolog.store.state_log import StateLog
 
 
 def commit_manifest(state_log: StateLog, change: ManifestChange, now_ms: int) -> Promise:
     """Append a manifest to the log and replay it. Raises StoreError, and then nothing has changed."""
-    manifest = tuple(tuple(entry) for entry in change.manifest)
-    records: list[Record] = [TimerTablesChanged(manifest, change.flushed, change.deleted, change.counted_to)]
-    if change.tombstones:
-        records.append(TableTombstones(change.tombstones))
-    return state_log.free(records, now_ms).promise
+    return state_log.free([TimerTablesChanged(*change)], now_ms).promise
 
 
 def credits_of(timers: Timers, gone: Iterable[Timer]) -> list[Record]:
@@ -71,7 +66,7 @@ class DelayRecords:
 
     def __init__(self, state_log: StateLog, timers: Timers) -> None:
         self._timers = timers
-        own, pending, tree = state_log.own, timers.pending, timers.tree
+        own, pending = state_log.own, timers.pending
         own(TimersDelivered, lambda record, slot: timers.delivered(record.topic, record.ids, slot.position))
         own(TimersCancelled, lambda record, slot: timers.cancelled(record.ids, record.at_ms, slot.position))
         own(TimersCredited, self._replay_credited)
@@ -80,12 +75,10 @@ class DelayRecords:
         own(DelayPaused, self._replay_paused)
         own(TopicDeleted, lambda record, slot: timers.topic_deleted(record.number))
         own(TimerTablesChanged, self._replay_manifest)
-        own(TableTombstones, lambda record, slot: tree.context.tables.add_tombstones(record.rows))
         own(TimersPending, lambda record, slot: pending.memtable.restore(record.rows))
         own(TimersCancelledBefore, lambda record, slot: timers.cancelled_ids.restore(record.rows))
         own(TimerNames, lambda record, slot: pending.names.restore(record.rows))
         own(TimersHeld, lambda record, slot: timers.held.restore(record.producer_id, record.rows))
-        own(TableTimersDeleted, lambda record, slot: tree.deletions.restore(record.keys, slot.position))
         state_log.on_extra(entry_extra.PENDING_KIND, self._replay_stored)
         state_log.on_extra(entry_extra.STORED_AGAIN_KIND, self._replay_stored_again)
         state_log.on_sliced_snapshot(self._snapshot)
@@ -127,8 +120,7 @@ class DelayRecords:
             self._timers.tree.resume(record.topic)
 
     def _replay_manifest(self, record: TimerTablesChanged, slot: EntrySlot) -> None:
-        change = ManifestChange(manifest_of(record.manifest), record.flushed, record.deleted, record.counted_to)
-        self._timers.tree.replay_manifest(change, slot.position)
+        self._timers.tree.replay_manifest(ManifestChange(*astuple(record)), slot.position)
 
     # -- Snapshots
 
@@ -136,11 +128,10 @@ class DelayRecords:
         """Return the state of this moment; rows of timers and names are copied as they are read."""
         timers, tree = self._timers, self._timers.tree
         moved, paused = timers.pending.ids.moved(), sorted(timers.pending.turns.paused)
-        manifest = tuple(tuple(entry) for entry in tree.context.tables.manifest)
+        manifest, tombstones = tree.context.tables.manifest, tree.context.tables.all_tombstones()
         return chain(
-            [TimerTablesChanged(manifest, b"", b"", 0)] if manifest else [],
-            map(TableTombstones, tree.context.tables.all_tombstones()),
-            map(TableTimersDeleted, tree.deletions.snapshot()),
+            (TimerTablesChanged(manifest, tombstones=rows) for rows in chain([()], tombstones) if manifest),
+            (TimerTablesChanged(manifest, deleted=keys) for keys in tree.deletions.snapshot()),
             (
                 QuotaEntityKnown(number, *entity, pending)
                 for number, entity, pending in timers.quota_entities.snapshot()

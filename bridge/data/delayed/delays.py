@@ -140,5 +140,5 @@ class Delays:
     def clock_was_set_back(self, now_ms: int) -> None:
         """Lower the times that were computed while the clock was ahead."""
         self.timers.pending.memtable.set_back(now_ms)
-        self.timers.tree.set_back()
+        self.timers.tree.set_back(now_ms)
         self._deliveries.set_back(now_ms)

@@ -25,10 +25,10 @@ from duolog.bridge.records.pop import PopDelayed, PopSettled, PopTaken
 from duolog.bridge.records.schedules import ScheduleRegistered, ScheduleStepped
 from duolog.bridge.records.timers import (
     QuotaEntityKnown,
-    TableTimersDeleted,
     TimerRequested,
     TimerRequestsKnown,
     TimersCredited,
+    TimerTablesChanged,
 )
 from duolog.bridge.records.topics import EpochStart, LeaderEpochsStarted, OriginsAdded, TopicChanged, TopicDeleted
 from duolog.bridge.records.transactions import (
@@ -61,7 +61,7 @@ def filled(count: int) -> ManualCore:
         TimerRequestsKnown([(b"%d" % number, b"b", 1, 2, 3, NOW) for number in range(count)]),
         HalvesOpen(*halves(range(10_000, 10_000 + count)), {0: "asker"}),
         HalfIdsKnown([(10_000 + number, "topic", str(number), False) for number in range(count)]),
-        TableTimersDeleted(b"".join(b"%016d" % number for number in range(count))),
+        TimerTablesChanged((), deleted=b"".join(b"%016d" % number for number in range(count))),
     ]
     for number in range(count):
         key, group = key_of(core, number), f"g{number}"
@@ -116,7 +116,7 @@ def records_of(core: ManualCore, number: int) -> dict[str, list[Record]]:
         "a schedule steps": [ScheduleStepped(f"s{number}", 2, LATER)],
         "a schedule goes": [ScheduleStepped(f"s{number}", is_removed=True)],
         "a request's key": [TimerRequested(b"%d" % number, b"c", 1, 2, 3, NOW)],
-        "a timer of a table is deleted": [TableTimersDeleted(b"%016d" % (1000 + number_after))],
+        "a timer of a table is deleted": [TimerTablesChanged((), deleted=b"%016d" % (1000 + number_after))],
         "messages of a quota entity go": [TimersCredited([(key >> 16, 1 + number, 1)])],
         "a quota entity has none": [TimersCredited([(key >> 16, 1 + number, 3)])],
         "a number of another entity": [QuotaEntityKnown(1 + number, "other", None, [(key >> 16, 1)])],

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog.delay.rows import ENTITIES_MAX, TimerKey
-from duolog.delay.tables.compaction import COMPACTION_WIDTH, TableCompaction, tables_to_compact
-from duolog.delay.tables.sorted_table import Found, RowRef, SortedTable
+from duolog.delay.tables.compaction import COMPACTION_WIDTH, compact, results_max, tables_to_compact
+from duolog.delay.tables.sorted_table import Found, SortedTable
 from duolog.delay.tables.table_format import FOOTER_SIZE, TIMERS_DIRECTORY, TableTimer, table_path
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables import TableManifest, Tables
@@ -43,10 +43,6 @@ def write(disk: CrashDisk, number: int, timers: Iterable[TableTimer]) -> SortedT
     for timer in sorted(timers):
         writer.add(timer)
     return writer.finish()
-
-
-def delete(tables: Tables, found: Found) -> None:
-    tables.delete(RowRef(found.table, found.ordinal, found.timer.key, found.timer.topic))
 
 
 def timer(due_ms: int, address: int, topic: int = 1, name: bytes = b"", size: int = 20) -> TableTimer:
@@ -79,13 +75,13 @@ def test_every_look_finds_what_a_sorted_list_has(all_timers: list[TableTimer], d
     for victim in deleted:
         found = find(view, victim.key)
         assert found is not None
-        delete(tables, found)
+        tables.delete(found.ref)
     pending = sorted(set(all_timers) - deleted)
 
     for one in all_timers:
         found = find(view, one.key)
         assert found is not None
-        assert (found.timer, found.is_deleted) == (one, one in deleted)
+        assert (found.timer, found.ref.is_deleted) == (one, one in deleted)
         assert find(view, (one.due_ms, one.address + 1001)) is None
     start, until_ms = (data.draw(moments), data.draw(st.integers(0, 1000))), data.draw(moments)
     window = [one for one in pending if start <= one.key and one.due_ms < until_ms]
@@ -117,13 +113,14 @@ def test_a_finished_start_counts_no_more_and_a_finished_bucket_goes() -> None:
     late = [one._replace(address=one.address + 100) for one in late]
     tables.switch(tables.added([write(disk, 1, early), write(disk, 2, late)]))
     view = tables.view()
+    before = tables.manifest
     tables.switch(tables.with_deletions(view.lower((8, 0))))
     assert [entry.number for entry in tables.manifest] == [2]
     assert count(tables.view(), (0, 0), 1 << 40) == 7
     found = find(view, late[0].key)
     assert found is not None
-    assert found.is_deleted
-    tables.remove(tables.take_retired())
+    assert found.ref.is_deleted
+    tables.remove(before[:1])
     assert list(view.scan((0, 0), 8)) == sorted([*early, *late[:0]]), "a view keeps what it began with"
     view.close()
     assert disk.paths() == [table_path(2)]
@@ -139,20 +136,19 @@ def test_buckets_of_one_size_are_merged_and_what_is_half_dead_is_written_anew() 
         for one in sorted(timer(ms, ms * 10 + number) for ms in range(4)):
             writer.add(one)
         tables.switch(tables.added([writer.finish()]))
-    compaction = TableCompaction(tables.view(tables_to_compact(tables.current)), tables.new_writer)
-    compaction.run()
-    tables.switch(tables.added(compaction.outputs, compaction.inputs))
-    compaction.end()
+    inputs, results = tables_to_compact(tables.current), list[SortedTable]()
+    compact(tables.view(inputs), tables.new_writer(results_max(inputs)), results)
+    tables.switch(tables.added(results, inputs))
     assert [entry.count for entry in tables.manifest] == [4 * COMPACTION_WIDTH]
     view = tables.view()
     for one in list(view.scan((0, 0), 2)):
         found = find(view, one.key)
         assert found is not None
-        delete(tables, found)
+        tables.delete(found.ref)
     assert tables_to_compact(tables.current) == []
     found = find(view, (2, 20))
     assert found is not None
-    delete(tables, found)
+    tables.delete(found.ref)
     assert [table.entry for table in tables_to_compact(tables.current)] == list(tables.manifest)
 
 
@@ -335,7 +331,7 @@ class History:
         view = self.tables.view()
         found = find(view, key)
         if found is not None:  # a merge may have left it out
-            delete(self.tables, found)
+            self.tables.delete(found.ref)
         view.close()
 
     def count(self) -> None:
@@ -361,21 +357,26 @@ class History:
         view.close()
         if not inputs:
             return
-        merge = TableCompaction(self.tables.view(inputs), self.tables.new_writer)
+        view, new_writer, results = self.tables.view(inputs), self.tables.new_writer(results_max(inputs)), []
+        deleted: list[TimerKey] = []
+        for table in inputs:
+            table.deleted_meanwhile = deleted
         self.cancel()
-        merge.run()
+        compact(view, new_writer, results)
         self.cancel()
         # The log keeps what was deleted meanwhile, because the results have no tombstones for that.
-        self.uncounted.update(merge.deleted_meanwhile)
-        self.commit(self.tables.added(merge.outputs, merge.inputs), merge.deleted_meanwhile)
-        merge.end()
+        self.uncounted.update(deleted)
+        self.commit(self.tables.added(results, inputs), deleted)
+        view.close()
 
     def commit(self, manifest: TableManifest, deleted: Iterable[TimerKey] = ()) -> None:
+        numbers = {entry.number for entry in manifest}
+        retired = [entry for entry in self.tables.manifest if entry.number not in numbers]
         self.tables.switch(manifest)
         for key in deleted:
             self.delete_in_tables(key)
         self.committed = Committed(manifest, self.pending | {})
-        self.tables.remove(self.tables.take_retired())
+        self.tables.remove(retired)
         self.check(self.tables)
 
     def restart(self) -> None:
@@ -391,7 +392,7 @@ class History:
         view = tables.view()
         for key in self.uncounted:
             if found := find(view, key):
-                delete(tables, found)
+                tables.delete(found.ref)
         view.close()
         return tables
 

@@ -22,6 +22,7 @@ from tests.kit.core import ManualCore
 from tests.kit.disk import CrashDisk, EachCut
 from tests.kit.slices import finished
 from tests.unit.bridge.batches import batch
+from tests.unit.bridge.data.test_far_timers import is_behind
 from tests.unit.bridge.publish_bench import NOW, message, now
 
 SMALL = StoreOptions(
@@ -135,9 +136,7 @@ class History:
         now = len(self.core.delays.timers.tree.context.tables.manifest)
         self.spilled += now > before
         self.merged += now < before - 2
-        self.passed += bool(
-            self.core.delays.timers.tree.cursors.behind(self.core.delays.timers.tree.deletions.by_topic)
-        )
+        self.passed += is_behind(self.core.delays.timers.tree)
 
     def pass_time(self) -> None:
         self.core.clock.pass_ms(self.rng.choice((1, 10, 200, 5_000)))

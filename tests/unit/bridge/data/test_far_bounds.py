@@ -1,11 +1,13 @@
 """The reads and memory of far timers when very many are due at once."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from duolog.delay.tables.compaction import TableCompaction
+from duolog.delay.rows import TimerKey
+from duolog.delay.tables.compaction import compact
 from duolog.delay.tables.table_format import table_path
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.store.workers import Inline
@@ -147,14 +149,13 @@ class LongMerges(Inline):
 
     def __init__(self) -> None:
         super().__init__()
-        self.merges: list[TableCompaction] = []
+        self.deleted: list[list[TimerKey]] = []  # By each compaction, what was deleted meanwhile.
         self.ended: list[Callable[[], None]] = []
 
     def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        merge = getattr(run, "__self__", None)
-        if isinstance(merge, TableCompaction):
-            merge.run()
-            self.merges.append(merge)
+        if isinstance(run, partial) and run.func is compact:
+            run()
+            self.deleted.append(run.args[0].tables[0].deleted_meanwhile)
             self.ended.append(lambda: done(None))
             return
         super().submit(run, done)
@@ -177,7 +178,7 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results(monkeypatch: pytest.Mo
     assert delivered > 256
     for ended in workers.ended:
         ended()
-    assert min(len(merge.deleted_meanwhile) for merge in workers.merges) > 256
+    assert min(map(len, workers.deleted)) > 256
     bench.core.settle()
     files = {path for path in bench.core.disk.paths() if path.endswith(".table")}
     assert files == {table_path(entry.number) for entry in bench.tree.context.tables.manifest}
