@@ -79,7 +79,7 @@ class SortedTable:
         self.entry = entry
         self.path = table_path(entry.number)
         self.tombstones = Tombstones(entry.count)
-        self.deleted_meanwhile: list[TimerKey] | None = None  # That of the compaction which reads this table.
+        self.deleted_meanwhile: dict[TimerKey, None] | None = None  # That of the compaction which reads this table.
         self._files = files
         # The damaged blocks that were found: by number, the timers that were pending then. Workers add to it, too.
         self._damaged: dict[int, int] = {}

@@ -169,7 +169,7 @@ class Tables:
         table = ref.table
         assert self.has(table), f"{table.path} is no longer current: find the timer again"
         if table.deleted_meanwhile is not None:
-            table.deleted_meanwhile.append(ref.key)
+            table.deleted_meanwhile[ref.key] = None
         table.tombstones.add(ref.ordinal, ref.topic)
 
     def with_deletions(self, starts: Mapping[int, int]) -> TableManifest:

@@ -1,12 +1,13 @@
 """The class CompactionJob: the background job that merges sorted tables, and commits the manifest with the results."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from duolog.delay.rows import TimerKey, pack_keys
+from duolog.delay.rows import pack_keys
 from duolog.delay.tables.compaction import compact, results_max, tables_to_compact
 from duolog.delay.tables.sorted_table import SortedTable
+from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
 from duolog.store.errors import StoreError
 
@@ -17,7 +18,8 @@ class CompactionJob(BackgroundJob):
     """Compacts the tables that `tables_to_compact` returns.
 
     Timers that are deleted during the compaction are pending in its results. So the log keeps their keys, until the
-    tombstones of the results are written, as it does for a flush.
+    tombstones of the results are written, as it does for a flush. A timer that moves back to one of these keys is not
+    flushed before that, because it would be taken for deleted.
     """
 
     def __init__(self, context: Context) -> None:
@@ -29,21 +31,22 @@ class CompactionJob(BackgroundJob):
             self.start(self._run(inputs))
 
     def _run(self, inputs: Sequence[SortedTable]) -> Steps[None]:
-        tables, deleted = self._context.tables, list[TimerKey]()
+        tables, deleted = self._context.tables, self._context.deletions.meanwhile
         view, new_writer = tables.view(inputs), tables.new_writer(results_max(inputs))
-        _collect_deleted(inputs, deleted)
+        for table in inputs:
+            table.deleted_meanwhile = deleted
         try:
             yield from self._context.publish(
                 partial(compact, view, new_writer),
                 lambda results, _: ManifestChange(tables.added(results, inputs), deleted=pack_keys(deleted)),
             )
         except (StoreError, OSError):
-            view.close()
-            _collect_deleted(inputs, None)
+            self._end(view)
             raise
+        self._end(view)
+
+    def _end(self, view: TablesView) -> None:
+        for table in view.tables:
+            table.deleted_meanwhile = None
         view.close()
-
-
-def _collect_deleted(inputs: Iterable[SortedTable], keys: list[TimerKey] | None) -> None:
-    for table in inputs:
-        table.deleted_meanwhile = keys
+        self._context.deletions.meanwhile.clear()

@@ -22,6 +22,7 @@ class Deletions:
         self.by_topic: dict[int, int] = {}
         self.deleted_topics: set[int] = set()  # Deleted topics that may have timers in tables. Reads leave these out.
         self.counted_to = 0  # The position of the log up to which manifests count deletions.
+        self.meanwhile: dict[TimerKey, None] = {}  # Keys of timers that the results of a running compaction may have.
         self._prefetch = prefetch
         self._positions: dict[TimerKey, int] = {}  # Log positions by key, the lowest position first.
 
@@ -30,7 +31,7 @@ class Deletions:
         return len(self._positions)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._positions
+        return key in self._positions or key in self.meanwhile
 
     def keys(self) -> list[TimerKey]:
         return [*self._positions]

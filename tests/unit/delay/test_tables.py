@@ -358,7 +358,7 @@ class History:
         if not inputs:
             return
         view, new_writer, results = self.tables.view(inputs), self.tables.new_writer(results_max(inputs)), []
-        deleted: list[TimerKey] = []
+        deleted: dict[TimerKey, None] = {}
         for table in inputs:
             table.deleted_meanwhile = deleted
         self.cancel()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from duolog.delay.rows import TimerKey
 from duolog.delay.tables.compaction import compact
+from duolog.delay.tables.flush import flush_rows
 from duolog.delay.tables.table_format import table_path
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.store.workers import Inline
@@ -144,21 +144,25 @@ def test_verbs_about_more_of_one_key_than_the_loop_may_read_are_refused(monkeypa
     assert len(bench.core.delays.timers) == len(bench.tree) == 4
 
 
-class LongMerges(Inline):
-    """Runs tasks at once, but calls back for a compaction only when the test says so."""
+class HeldTasks(Inline):
+    """Runs tasks at once, but holds the results of one kind of task until the test takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Callable[..., Any]) -> None:
         super().__init__()
-        self.deleted: list[list[TimerKey]] = []  # By each compaction, what was deleted meanwhile.
+        self.held = held
         self.ended: list[Callable[[], None]] = []
 
     def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        if isinstance(run, partial) and run.func is compact:
-            run()
-            self.deleted.append(run.args[0].tables[0].deleted_meanwhile)
-            self.ended.append(lambda: done(None))
+        if isinstance(run, partial) and run.func is self.held:
+            outcome = run()
+            self.ended.append(lambda: done(outcome))
             return
         super().submit(run, done)
+
+    def end(self) -> None:
+        for ended in self.ended:
+            ended()
+        self.ended.clear()
 
 
 @pytest.mark.slow
@@ -167,7 +171,7 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results(monkeypatch: pytest.Mo
     monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MIN", 64)
     bench = with_many(CrashDisk(), 100 * NEAR_MS, 100)
     monkeypatch.setattr("duolog.delay.tables.compaction.COMPACTION_WIDTH", 2)
-    workers = bench.tree.context.executor = LongMerges()
+    workers = bench.tree.context.executor = HeldTasks(compact)
     bench.turn(NEAR_MS)
     assert workers.ended
     bench.core.clock.pass_ms(105 * NEAR_MS)
@@ -176,9 +180,9 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results(monkeypatch: pytest.Mo
     queue = bench.core.topic("orders", 1).queues[0]
     delivered = queue.visible_end
     assert delivered > 256
-    for ended in workers.ended:
-        ended()
-    assert min(map(len, workers.deleted)) > 256
+    assert len(bench.tree.deletions.meanwhile) > 256
+    workers.end()
+    assert not bench.tree.deletions.meanwhile
     bench.core.settle()
     files = {path for path in bench.core.disk.paths() if path.endswith(".table")}
     assert files == {table_path(entry.number) for entry in bench.tree.context.tables.manifest}
@@ -190,3 +194,39 @@ def test_what_died_in_a_long_merge_is_dead_in_its_results(monkeypatch: pytest.Mo
             if not len(each.core.delays.timers):
                 break
         assert each.core.topic("orders", 1).queues[0].visible_end == MANY
+
+
+def test_what_moves_back_to_a_key_that_a_compaction_has_deleted_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key is deleted in a table, moves back, and waits for the results of the compaction, which have it, too."""
+    monkeypatch.setattr("duolog.delay.tables.compaction.COMPACTION_WIDTH", 2)
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MS", 1 << 60)
+    bench = Bench()
+    bench.core.topic("orders", 1)
+    due_ms = bench.now_ms() + 1_000 * NEAR_MS
+
+    def add(body: str) -> str:
+        return str(bench.call("_add", {"topic": "orders", "value": body, "at_ms": due_ms})["id"])
+
+    add("before")
+    bench.turn_until_idle()
+    moved = add("moved")
+    flushes = bench.tree.context.executor = HeldTasks(flush_rows)
+    while not flushes.ended:
+        bench.turn(NEAR_MS)
+    bench.call("_reschedule", {"delay_ms": NEAR_MS // 2}, moved)
+    compactions = bench.tree.context.executor = HeldTasks(compact)
+    flushes.end()
+    while not compactions.ended:
+        bench.turn()
+    bench.call("_reschedule", {"at_ms": due_ms}, moved)
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MS", 0)
+    for _ in range(100):
+        bench.turn(NEAR_MS)
+    assert not bench.tree.deletions.keys(), "the deletion has a tombstone in the table that is being compacted"
+    compactions.end()
+    for _ in range(100):
+        bench.turn(NEAR_MS)
+    bench.core.clock.pass_ms(1_000 * NEAR_MS)
+    for _ in range(100):
+        bench.turn(NEAR_MS)
+    assert sorted(bench.bodies("orders")) == [b"before", b"moved"]
