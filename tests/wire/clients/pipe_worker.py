@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import confluent_kafka
 
 RECORDS_MAX = 20
 STEP_WITHIN_S = 20
+FIND_AGAIN_S = 0.1
 FIND_AGAIN_FAST = {
     # Else it takes a broker that is away for gone, and may wait for that one for ever: librdkafka, issue 5511.
     "metadata.recovery.strategy": "none",
@@ -79,10 +81,21 @@ def move(
 
 
 def back_to_committed(consumer: confluent_kafka.Consumer) -> None:
-    for each in consumer.committed(consumer.assignment(), STEP_WITHIN_S):
+    for each in committed(consumer):
         if each.offset < 0:
             each.offset = confluent_kafka.OFFSET_BEGINNING
         consumer.seek(each)
+
+
+def committed(consumer: confluent_kafka.Consumer) -> list[confluent_kafka.TopicPartition]:
+    """Return the committed positions. The library finds the new coordinator of a group, and fails this call meanwhile."""
+    while True:
+        try:
+            return consumer.committed(consumer.assignment(), STEP_WITHIN_S)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() != confluent_kafka.KafkaError.NOT_COORDINATOR:
+                raise
+            time.sleep(FIND_AGAIN_S)
 
 
 if __name__ == "__main__":
