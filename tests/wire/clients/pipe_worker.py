@@ -88,7 +88,7 @@ def back_to_committed(consumer: confluent_kafka.Consumer) -> None:
 
 
 def committed(consumer: confluent_kafka.Consumer) -> list[confluent_kafka.TopicPartition]:
-    """Return the committed positions. The library finds the new coordinator of a group, and fails this call meanwhile."""
+    """Return the committed positions; ask again while the library finds the new coordinator, because it fails then."""
     while True:
         try:
             return consumer.committed(consumer.assignment(), STEP_WITHIN_S)
