@@ -51,14 +51,14 @@ class MessageBatchPlan:
 
     def add(self, part: UnitPlan) -> None:
         """Add the plan of the next messages, each of which has a frame."""
-        queue = self._run.queue
+        queue, bodies, times_ms, tags = self._run.queue, self._bodies, self._times_ms, self._tags
         for index, frame in enumerate(part.frames, self.count):
             assert isinstance(frame, Frame), "of one message"
             if frame.queue is queue:
                 body = frame.body
-                self._bodies.append(body if type(body) is bytes else b"".join(body))  # type: ignore[arg-type]
-                self._times_ms.append(frame.timestamp_ms)
-                self._tags.append(frame.tags)
+                bodies.append(body if type(body) is bytes else b"".join(body))  # type: ignore[arg-type]
+                times_ms.append(frame.timestamp_ms)
+                tags.append(frame.tags)
             else:
                 self._delayed[index] = frame
         for record in part.records:

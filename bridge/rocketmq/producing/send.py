@@ -258,12 +258,13 @@ def _message(connection: RocketMQConnection, request: SendRequest, flag: int, bo
 
 _process_digits = os.urandom(8).hex().upper()
 _numbers = itertools.count()
+_find_unique_key: Final = properties.finder(properties.UNIQ_KEY)
 
 
 def _with_unique_key(raw: bytes) -> tuple[bytes, str]:
     """Return the properties with a UNIQ_KEY, made here if the sender set none: 32 hexadecimal digits."""
-    unique_key = properties.get(raw, properties.UNIQ_KEY)
-    if unique_key is None:
-        unique_key = f"{_process_digits}{next(_numbers):016X}"
-        raw = properties.join(raw, f"UNIQ_KEY\x01{unique_key}\x02".encode())
-    return raw, unique_key
+    found = _find_unique_key(raw)
+    if found is not None:
+        return raw, properties.as_text(found)
+    unique_key = f"{_process_digits}{next(_numbers):016X}"
+    return properties.join(raw, f"UNIQ_KEY\x01{unique_key}\x02".encode()), unique_key

@@ -56,7 +56,7 @@ PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 
 def parse(raw: bytes | str) -> dict[str, str]:
     """Decode all pairs. Raises ProtocolError if the bytes are not UTF-8."""
-    text = raw if isinstance(raw, str) else _as_text(raw)
+    text = raw if isinstance(raw, str) else as_text(raw)
     properties = {}
     for pair in text.split(VALUE_END):
         name, _, value = pair.partition(NAME_END)
@@ -87,7 +87,7 @@ def get(raw: bytes, name: str) -> str | None:
     value = raw[start:] if end < 0 else raw[start:end]
     if not value:
         return parse(raw).get(name)  # This pair has no value, so an earlier pair of the same name is valid.
-    return value.decode() if value.isascii() else _as_text(value)
+    return as_text(value)
 
 
 def finder(name: str) -> Callable[[bytes], bytes | None]:
@@ -158,7 +158,8 @@ def repaired(raw: bytes) -> bytes:
     return raw
 
 
-def _as_text(raw: bytes) -> str:
+def as_text(raw: bytes) -> str:
+    """Decode a part of properties. Raises ProtocolError if it is not UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
