@@ -1,11 +1,12 @@
 """The class TombstoneJob: the background job that gives tombstones to the deleted timers of tables."""
 
+from collections.abc import Container
 from functools import partial
 from itertools import chain
 from typing import Final
 
 from duolog.delay.rows import TimerKey
-from duolog.delay.tables.sorted_table import RowRef
+from duolog.delay.tables.sorted_table import RowRef, SortedTable
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
 
@@ -40,7 +41,8 @@ class TombstoneJob(BackgroundJob):
     def _run(self) -> Steps[None]:
         context, tables = self._context, self._context.tables
         counted_to, low = context.store.next_position, context.cursors.low(context.deletions.by_topic)
-        starts, refs = yield partial(context.read, partial(_find, context.deletions.keys(), low))
+        compacted = {table for table in tables.current if table.deleted_meanwhile is not None}
+        starts, refs = yield partial(context.read, partial(_find, context.deletions.keys(), low, compacted))
         rows: dict[tuple[int, int], list[int]] = {}
         for number, ref in enumerate(refs):
             if not number % MARKED_IN_SLICE:
@@ -54,12 +56,15 @@ class TombstoneJob(BackgroundJob):
         context.wake()  # A cursor may wait, because there were DELETIONS_MAX deletions.
 
 
-def _find(keys: list[TimerKey], low: TimerKey, view: TablesView) -> tuple[dict[int, int], list[RowRef]]:
+def _find(
+    keys: list[TimerKey], low: TimerKey, compacted: Container[SortedTable], view: TablesView
+) -> tuple[dict[int, int], list[RowRef]]:
     """Return a new `start` for each table number, and the deleted timers that need tombstones; called in a worker.
 
-    Timers below a table's new `start` need no tombstones, except in a table that is being compacted.
+    Timers below a table's new `start` need no tombstones, except in a table that was being compacted when the job
+    began: the compaction may have ended since then, and its results have these timers.
     """
     keys.sort()
     above = [key for key in keys if key >= low]
-    refs = (table.refs(above if table.deleted_meanwhile is None else keys) for table in view.tables)
+    refs = (table.refs(keys if table in compacted else above) for table in view.tables)
     return view.lower(low), [*chain.from_iterable(refs)]

@@ -9,6 +9,7 @@ import pytest
 from duolog.delay.tables.compaction import compact
 from duolog.delay.tables.flush import flush_rows
 from duolog.delay.tables.table_format import table_path
+from duolog.delay.tree import tombstone_job
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.store.workers import Inline
 from tests.kit.disk import CrashDisk
@@ -230,3 +231,54 @@ def test_what_moves_back_to_a_key_that_a_compaction_has_deleted_is_delivered(mon
     for _ in range(100):
         bench.turn(NEAR_MS)
     assert sorted(bench.bodies("orders")) == [b"before", b"moved"]
+
+
+class LateTasks(Inline):
+    """Runs tasks at once, but those of some kinds only when the test says so."""
+
+    def __init__(self, *late: Callable[..., Any]) -> None:
+        super().__init__()
+        self.late = late
+        self.waiting: list[tuple[Any, Callable[[], None]]] = []
+
+    def submit(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        kind = getattr(run.func, "__func__", run.func) if isinstance(run, partial) else None
+        if kind in self.late:
+            self.waiting.append((kind, lambda: super(LateTasks, self).submit(run, done)))
+        else:
+            super().submit(run, done)
+
+    def run(self, kind: Callable[..., Any]) -> None:
+        """Run the first task of this kind."""
+        found = next(each for each in self.waiting if each[0] is kind)
+        self.waiting.remove(found)
+        found[1]()
+
+
+def test_a_deletion_is_not_forgotten_if_a_compaction_ends_while_deletions_are_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The results of the compaction have the message, so it needs a tombstone in them."""
+    monkeypatch.setattr("duolog.delay.tables.compaction.COMPACTION_WIDTH", 2)
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MS", 1 << 60)
+    bench = Bench()
+    bench.core.topic("orders", 1)
+    workers = bench.tree.context.executor = LateTasks(compact, tombstone_job._find)
+    for spans in (20, 1_000):
+        bench.call("_add", {"topic": "orders", "value": str(spans), "at_ms": bench.now_ms() + spans * NEAR_MS})
+        bench.turn_until_idle()
+    assert workers.waiting, "a compaction is under way"
+    bench.core.clock.pass_ms(20 * NEAR_MS)
+    bench.turn_until_idle()
+    assert bench.bodies("orders") == [b"20"]
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MS", 0)
+    bench.turn(NEAR_MS)
+    workers.run(compact)
+    workers.run(tombstone_job._find)
+    workers.late = ()
+    bench.turn_until_idle()
+    assert not bench.tree.deletions.keys(), "all deletions have tombstones"
+    again = bench.restarted()
+    again.turn_until_idle()
+    assert again.bodies("orders") == [b"20"]
+    assert len(again.core.delays.timers) == 1
