@@ -121,12 +121,15 @@ class Cursors:
     def go(self, paused: Container[int]) -> None:
         """Let the cursors of all topics that are not paused read again; no flush of ready rows is under way.
 
-        Topics that are not behind share the cursor again.
+        Topics that are not behind share the cursor again. The result of a read of that cursor is dropped then, because
+        the read has left these topics out, or the tables that were flushed since it began.
         """
         for topic, own in self._own.items():
             own.is_stopped = topic in paused
-        end = self._shared.position
+        end, count = self._shared.position, len(self._own)
         self._own = {topic: own for topic, own in self._own.items() if own.is_stopped or own.position < end}
+        if len(self._own) < count:
+            self._shared = Cursor(end)
 
     def reset(self) -> None:
         """Move all cursors to the first key, because the clock was set back."""
@@ -144,7 +147,7 @@ class Cursors:
         """
         has_moved = until_ms > self.shared_ms
         if has_moved:
-            self._shared.position = (until_ms, 0)
+            self._shared = Cursor((until_ms, 0))
         count = len(self._own)
         self._own = {topic: own for topic, own in self._own.items() if own.is_stopped}
         return has_moved or len(self._own) < count
@@ -212,13 +215,10 @@ class Cursors:
         return None
 
     def take(self, read: Read, found: list[TableTimer], deleted: Container[TimerKey], *, is_last: bool) -> bool:
-        """Prefetch the timers of a read, except those in `deleted`.
-
-        False: the cursor has changed meanwhile, or a topic that the read has left out shares the cursor now.
-        """
+        """Prefetch the timers of a read, except those in `deleted`. False: the cursor has changed meanwhile."""
         topic = read.topic
         current = self._shared if topic is None else self._own.get(topic)
-        if current is not read.cursor or current.is_stopped or not read.without <= self._own.keys():
+        if current is not read.cursor or current.is_stopped:
             return False
         for timer in found:
             if timer[:2] not in deleted and (topic is not None or timer.topic not in self._own):

@@ -10,6 +10,7 @@ from duolog.delay.tables.compaction import compact
 from duolog.delay.tables.flush import flush_rows
 from duolog.delay.tables.table_format import table_path
 from duolog.delay.tree import tombstone_job
+from duolog.delay.tree.cursors import Read
 from duolog.delay.tree.lookups import TooManyNamed
 from duolog.store.workers import Inline
 from tests.kit.disk import CrashDisk
@@ -282,3 +283,26 @@ def test_a_deletion_is_not_forgotten_if_a_compaction_ends_while_deletions_are_se
     again.turn_until_idle()
     assert again.bodies("orders") == [b"20"]
     assert len(again.core.delays.timers) == 1
+
+
+def test_a_read_does_not_pass_by_rows_of_a_topic_that_was_paused_and_flushed_meanwhile() -> None:
+    """The read has not seen the new table, and the topic shares the cursor again when the flush has ended."""
+    bench = Bench()
+    for name in ("orders", "refunds"):
+        bench.core.topic(name, 1)
+    bench.call("_add", {"topic": "refunds", "value": "far", "delay_ms": 1_000 * NEAR_MS})
+    bench.turn_until_idle()
+    again = bench.restarted()
+    workers = again.tree.context.executor = LateTasks(Read.run)
+    again.turn(NEAR_MS)
+    assert workers.waiting, "a read from the beginning is under way"
+    again.call("_add", {"topic": "orders", "value": "due", "delay_ms": NEAR_MS // 10})
+    again.call("_pause", match="orders")
+    again.core.clock.pass_ms(NEAR_MS // 5)
+    again.turn_until_idle()
+    assert len(again.tree.context.tables.manifest) == 2
+    again.call("_resume", match="orders")
+    workers.late = ()
+    workers.run(Read.run)
+    again.turn_until_idle()
+    assert again.bodies("orders") == [b"due"]

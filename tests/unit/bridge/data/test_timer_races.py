@@ -242,8 +242,12 @@ class Race:
 
 @pytest.fixture(autouse=True)
 def _short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small limits, so that much happens during each job."""
+    """Small limits, so that much happens during each job, and all jobs run at once."""
     monkeypatch.setattr("duolog.delay.tree.cursors.READ_ROWS", 5)
+    monkeypatch.setattr("duolog.delay.tree.flush_job.ROWS_IN_SLICE", 3)
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MIN", 3)
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.MARKED_IN_SLICE", 2)
+    monkeypatch.setattr("duolog.delay.tables.compaction.COMPACTION_WIDTH", 2)
 
 
 @pytest.mark.parametrize("seed", first_in_unit(range(3, 9), 3))
