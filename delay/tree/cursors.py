@@ -91,8 +91,11 @@ class Cursors:
 
     @property
     def read_to_ms(self) -> int:
-        """The shared cursor has read no timer that is due later than this, and is not reading one."""
-        return max(self.shared_ms, self._target_ms)
+        """No cursor has read a timer that is due later than this, or is reading one.
+
+        Paused topics may have read further than the shared cursor, if it went back for other topics.
+        """
+        return max(self.shared_ms, self._target_ms, *(own.position[0] for own in self._own.values()))
 
     def position_of(self, topic: int) -> TimerKey:
         return self._own.get(topic, self._shared).position

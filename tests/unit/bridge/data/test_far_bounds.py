@@ -10,8 +10,9 @@ from duolog.delay.tables.compaction import compact
 from duolog.delay.tables.flush import flush_rows
 from duolog.delay.tables.table_format import table_path
 from duolog.delay.tree import tombstone_job
-from duolog.delay.tree.cursors import Read
+from duolog.delay.tree.cursors import Cursors, Read
 from duolog.delay.tree.lookups import TooManyNamed
+from duolog.delay.tree.prefetch import Prefetch
 from duolog.store.workers import Inline
 from tests.kit.disk import CrashDisk
 from tests.unit.bridge.batches import batch
@@ -250,10 +251,11 @@ class LateTasks(Inline):
             super().submit(run, done)
 
     def run(self, kind: Callable[..., Any]) -> None:
-        """Run the first task of this kind."""
-        found = next(each for each in self.waiting if each[0] is kind)
-        self.waiting.remove(found)
-        found[1]()
+        """Run the tasks of this kind that wait now."""
+        found = [each for each in self.waiting if each[0] is kind]
+        self.waiting = [each for each in self.waiting if each[0] is not kind]
+        for _, task in found:
+            task()
 
 
 def test_a_deletion_is_not_forgotten_if_a_compaction_ends_while_deletions_are_searched(
@@ -306,3 +308,16 @@ def test_a_read_does_not_pass_by_rows_of_a_topic_that_was_paused_and_flushed_mea
     workers.run(Read.run)
     again.turn_until_idle()
     assert again.bodies("orders") == [b"due"]
+
+
+def test_a_flush_takes_nothing_that_the_cursor_of_a_paused_topic_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shared cursor has gone back for other topics. After that, a clock that is set back makes rows far again."""
+    monkeypatch.setattr("duolog.delay.tree.cursors.OWN_MAX", 0)
+    cursors = Cursors(Prefetch(lambda topic, due_ms: None))
+    cursors.skip_to(1_000)
+    cursors.stop(1)
+    cursors.stop(2, (10, 0))
+    cursors.go({1})
+    cursors.next_read(20, 5, 26)
+    assert cursors.shared_ms == 10
+    assert cursors.read_to_ms == 1_000
