@@ -21,7 +21,8 @@ class Deletions:
         self.pending = 0  # The number of pending timers in tables. Invariant: the sum of `by_topic`.
         self.by_topic: dict[int, int] = {}
         self.deleted_topics: set[int] = set()  # Deleted topics that may have timers in tables. Reads leave these out.
-        self.counted_to = 0  # The position of the log up to which manifests count deletions.
+        # Keys that manifests have counted since a cursor's read began; None: no read is under way.
+        self.counted_in_read: set[TimerKey] | None = None
         self.meanwhile: dict[TimerKey, None] = {}  # Keys of timers that the results of a running compaction may have.
         self._prefetch = prefetch
         self._positions: dict[TimerKey, int] = {}  # Log positions by key, the lowest position first.
@@ -31,7 +32,7 @@ class Deletions:
         return len(self._positions)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._positions or key in self.meanwhile
+        return key in self._positions or key in self.meanwhile or key in (self.counted_in_read or ())
 
     def keys(self) -> list[TimerKey]:
         return [*self._positions]
@@ -61,12 +62,13 @@ class Deletions:
 
     def counted(self, to_position: int) -> None:
         """Remove the deletions below this position of the log, because the tables have tombstones for them."""
-        self.counted_to = max(self.counted_to, to_position)
         while self._positions:
             key = next(iter(self._positions))
             if self._positions[key] >= to_position:
                 return
             del self._positions[key]
+            if self.counted_in_read is not None:
+                self.counted_in_read.add(key)
 
     def snapshot(self) -> Iterator[bytes]:
         """Return the keys of this moment, packed."""

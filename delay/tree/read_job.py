@@ -18,8 +18,8 @@ DELETIONS_MAX: Final = 1 << 14
 class ReadJob(BackgroundJob):
     """Lets one cursor after the other read timers into the prefetch.
 
-    A worker may read a timer that is deleted meanwhile. If `Deletions` has its key, it is left out. If a manifest has
-    counted deletions meanwhile, the keys are gone, so the result is dropped and read again.
+    A worker may read a timer that is deleted meanwhile. `Deletions` has its key, also if a manifest has counted it
+    meanwhile, so it is left out. A result that were dropped instead would be dropped again and again under load.
     """
 
     def __init__(self, context: Context, flush: FlushJob, near_ms: int) -> None:
@@ -51,16 +51,18 @@ class ReadJob(BackgroundJob):
 
     def _run(self, read: Read) -> Steps[None]:
         context, turns, deletions = self._context, self._context.pending.turns, self._context.deletions
-        counted_to = deletions.counted_to
+        deletions.counted_in_read = set()
         try:
             found, is_last = yield partial(context.read, read.run)
         except (StoreError, OSError):
+            deletions.counted_in_read = None
             self.is_failing = True
             turns.unblock(None)
             raise
         self.is_failing = False
-        if deletions.counted_to == counted_to and context.cursors.take(read, found, deletions, is_last=is_last):
+        if context.cursors.take(read, found, deletions, is_last=is_last):
             self._note_names(found)
+        deletions.counted_in_read = None
         context.wake()
         turns.unblock(read.topic)
 

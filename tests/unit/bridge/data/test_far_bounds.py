@@ -321,3 +321,31 @@ def test_a_flush_takes_nothing_that_the_cursor_of_a_paused_topic_has_passed(monk
     cursors.next_read(20, 5, 26)
     assert cursors.shared_ms == 10
     assert cursors.read_to_ms == 1_000
+
+
+def many_far(count: int) -> tuple[Bench, list[str]]:
+    """Return a bench with this many far messages in one table, and their ids."""
+    bench = Bench()
+    bench.core.topic("orders", 1)
+    wanted = {"topic": "orders", "value": "far", "delay_ms": 1_000 * NEAR_MS}
+    ids = [bench.call("_add", wanted)["id"] for _ in range(count)]
+    bench.turn_until_idle()
+    return bench, ids
+
+
+def test_cursors_read_on_while_deletions_are_counted_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread is left for both, so each read runs while the loop counts what the search before it has found."""
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MIN", 1)
+    bench, ids = many_far(10)
+    bench.call("_add", {"topic": "orders", "value": "due", "delay_ms": 20 * NEAR_MS})
+    bench.turn_until_idle()
+    workers = bench.tree.context.executor = LateTasks(Read.run, tombstone_job._find)
+    bench.core.clock.pass_ms(20 * NEAR_MS)
+    for text in ids:
+        assert bench.call("_cancel", match=text) == {"outcome": "cancelled"}
+        bench.turn(NEAR_MS)
+        workers.run(tombstone_job._find)
+        for _ in range(3):
+            bench.turn()
+        workers.run(Read.run)
+    assert bench.bodies("orders") == [b"due"]
