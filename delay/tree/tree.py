@@ -146,11 +146,11 @@ class TimerTree:
                 job.step()
         if mono_ms >= context.check_mono_ms:
             context.check_mono_ms = mono_ms + self._check_interval_ms
+            if not self._tombstones.is_running:  # First, because tombstones may be necessary all the time.
+                self._compaction.begin()
             self._tombstones.begin()
             self._reads.begin()
             self.flush.begin()
-            if not self._tombstones.is_running:
-                self._compaction.begin()
 
     def set_back(self, now_ms: int) -> None:
         """Let all cursors begin again, because the clock was set back. Rows that are far again are flushed again."""

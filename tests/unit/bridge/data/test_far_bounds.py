@@ -349,3 +349,23 @@ def test_cursors_read_on_while_deletions_are_counted_all_the_time(monkeypatch: p
             bench.turn()
         workers.run(Read.run)
     assert bench.bodies("orders") == [b"due"]
+
+
+def test_tables_are_compacted_while_deletions_are_counted_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.TOMBSTONES_MIN", 1)
+    monkeypatch.setattr("duolog.delay.tables.compaction.COMPACTION_WIDTH", 2)
+    bench, ids = many_far(30)
+    workers = bench.tree.context.executor = LateTasks(tombstone_job._find)
+    bench.call("_cancel", match=ids[0])
+    bench.turn(NEAR_MS)
+    bench.call("_add", {"topic": "orders", "value": "far", "delay_ms": 1_000 * NEAR_MS})
+    for _ in range(5):
+        bench.turn(NEAR_MS)
+    assert len(bench.tree.context.tables.manifest) == 2
+    for text in ids[1:5]:
+        bench.call("_cancel", match=text)
+        workers.run(tombstone_job._find)
+        bench.turn(NEAR_MS)
+        bench.turn(NEAR_MS)
+    assert len(bench.tree.context.tables.manifest) == 1
+    assert len(bench.core.delays.timers) == 26
