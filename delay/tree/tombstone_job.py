@@ -12,7 +12,7 @@ from duolog.delay.tree.jobs import BackgroundJob, Context, ManifestChange, Steps
 
 TOMBSTONES_MIN: Final = 4_096  # At this number of deletions that no manifest counts, tombstones are written.
 TOMBSTONES_MS: Final = 10_000  # With fewer deletions, tombstones are written at this interval.
-MARKED_IN_SLICE: Final = 512
+MARKED_IN_SLICE: Final = 512  # Tombstones of one manifest, which must fit into the smallest segment.
 
 
 class TombstoneJob(BackgroundJob):
@@ -23,7 +23,8 @@ class TombstoneJob(BackgroundJob):
         state       event                                                               next state
         idle        there are TOMBSTONES_MIN deletions, or TOMBSTONES_MS passed         finding
         finding     a worker has found the deleted timers in the tables                 marking
-        marking     all are marked, a slice in each loop turn; a manifest is committed  idle
+        marking     each loop turn marks a slice, and commits a manifest with it; all   idle
+                    are marked, and a manifest counts them
     """
 
     def __init__(self, context: Context) -> None:
@@ -43,16 +44,17 @@ class TombstoneJob(BackgroundJob):
         counted_to, low = context.store.next_position, context.cursors.low(context.deletions.by_topic)
         compacted = {table for table in tables.current if table.deleted_meanwhile is not None}
         starts, refs = yield partial(context.read, partial(_find, context.deletions.keys(), low, compacted))
-        rows: dict[tuple[int, int], list[int]] = {}
-        for number, ref in enumerate(refs):
-            if not number % MARKED_IN_SLICE:
-                yield None
-            if not tables.has(ref.table):  # The table was compacted meanwhile, so the job begins again.
-                return
-            tables.delete(ref)
-            rows.setdefault((ref.table.entry.number, ref.topic), []).append(ref.ordinal)
-        manifest, tombstones = tables.with_deletions(starts), [(*key, found) for key, found in rows.items()]
-        context.commit(ManifestChange(manifest, counted_to=counted_to, tombstones=tombstones))
+        for at in range(0, len(refs), MARKED_IN_SLICE):
+            yield None
+            rows: dict[tuple[int, int], list[int]] = {}
+            for ref in refs[at : at + MARKED_IN_SLICE]:
+                if not tables.has(ref.table):  # The table was compacted meanwhile, so the job begins again.
+                    return
+                tables.delete(ref)
+                rows.setdefault((ref.table.entry.number, ref.topic), []).append(ref.ordinal)
+            tombstones = [(*key, found) for key, found in rows.items()]
+            context.commit(ManifestChange(tables.manifest, tombstones=tombstones))
+        context.commit(ManifestChange(tables.with_deletions(starts), counted_to=counted_to))
         context.wake()  # A cursor may wait, because there were DELETIONS_MAX deletions.
 
 

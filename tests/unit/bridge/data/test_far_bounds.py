@@ -1,6 +1,6 @@
 """The reads and memory of far timers when very many are due at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 from duolog.delay.tables.compaction import compact
 from duolog.delay.tables.flush import flush_rows
 from duolog.delay.tables.table_format import table_path
+from duolog.delay.tables.tombstones import TombstoneRow
 from duolog.delay.tree import tombstone_job
 from duolog.delay.tree.cursors import Cursors, Read
 from duolog.delay.tree.lookups import TooManyNamed
@@ -369,3 +370,23 @@ def test_tables_are_compacted_while_deletions_are_counted_all_the_time(monkeypat
         bench.turn(NEAR_MS)
     assert len(bench.tree.context.tables.manifest) == 1
     assert len(bench.core.delays.timers) == 26
+
+
+def test_a_manifest_has_few_tombstones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest must fit into a segment, however many messages were deleted, and the loop replays it in one turn."""
+    monkeypatch.setattr("duolog.delay.tree.tombstone_job.MARKED_IN_SLICE", 4)
+    bench, ids = many_far(20)
+    counts: list[int] = []
+    replay = bench.tree.context.tables.add_tombstones
+
+    def add_tombstones(rows: Sequence[TombstoneRow]) -> None:
+        counts.append(sum(len(ordinals) for _, _, ordinals in rows))
+        replay(rows)
+
+    bench.tree.context.tables.add_tombstones = add_tombstones  # type: ignore[method-assign, assignment]
+    for text in ids[:9]:
+        bench.call("_cancel", match=text)
+    for _ in range(20):
+        bench.turn(NEAR_MS)
+    assert counts == [4, 4, 1, 0]
+    assert len(bench.restarted().core.delays.timers) == 11
