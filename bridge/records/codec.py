@@ -30,6 +30,8 @@ from duolog.bridge.records.timers import (
     DelayedBatch,
     DelayPaused,
     QuotaEntityKnown,
+    TableTimersDeleted,
+    TableTombstones,
     TimerMoved,
     TimerNames,
     TimerRequested,
@@ -104,6 +106,8 @@ Record = (
     | TimersCancelledBefore
     | TimerNames
     | TimerTablesChanged
+    | TableTimersDeleted
+    | TableTombstones
     | ScheduleRegistered
     | ScheduleStepped
     | UserSet

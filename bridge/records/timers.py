@@ -102,6 +102,18 @@ class TimerRequestsKnown(StateRecordBody, frozen=True, tag=83):
     rows: list[tuple[bytes, bytes, int, int, int, int]]
 
 
+class TableTimersDeleted(StateRecordBody, frozen=True, tag=81):
+    """Keys of deleted messages for which tables have no tombstones, in snapshots of earlier versions."""
+
+    keys: bytes
+
+
+class TableTombstones(StateRecordBody, frozen=True, tag=86):
+    """Tombstones in logs of earlier versions: table number u64 | ordinal u32 | topic number u64, 20 bytes each."""
+
+    rows: bytes
+
+
 class TimerTablesChanged(StateRecordBody, frozen=True, tag=80):
     """A new table manifest. A snapshot has several: each with a part of all tombstones, or of all deleted messages."""
 

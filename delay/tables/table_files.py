@@ -7,6 +7,7 @@ from duolog.delay.tables.sorted_table import SortedTable
 from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, table_path
 from duolog.store.files import Files, ReadableFiles
 
+SUFFIXES = (".table", ".tombstones")
 SET_ASIDE = ".damaged"  # The suffix of the name of a file that could not be opened.
 
 
@@ -38,7 +39,7 @@ def set_aside(files: Files, number: int) -> None:
 
 def remove_files(files: Files, is_removed: Callable[[str], bool]) -> None:
     """Remove the files of tables whose paths `is_removed` accepts. No manifest names them now or will name them."""
-    paths = [f"{TIMERS_DIRECTORY}/{name}" for name in files.list(TIMERS_DIRECTORY) if name.endswith(".table")]
+    paths = [f"{TIMERS_DIRECTORY}/{name}" for name in files.list(TIMERS_DIRECTORY) if name.endswith(SUFFIXES)]
     removed = [path for path in paths if is_removed(path)]
     for path in removed:
         files.remove(path)

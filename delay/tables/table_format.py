@@ -83,6 +83,7 @@ class TableEntry(NamedTuple):
     check: int  # The CRC of the footer.
     count: int  # type: ignore[assignment]  # The number of timers. This field hides tuple.count.
     start: int = 0  # The timers before this ordinal are deleted, whatever the tombstones say.
+    tombstone_bytes: int = 0  # The valid bytes of the tombstone file that an earlier version wrote.
 
 
 class BlockEntry(NamedTuple):

@@ -33,6 +33,7 @@ from duolog.delay.tables.table_files import open_table, remove_files, set_aside
 from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, table_path
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables_view import TablesView
+from duolog.delay.tables.tombstone_files import read_tombstones, tombstones_path
 from duolog.delay.tables.tombstones import TombstoneRow, Tombstones
 from duolog.store.errors import Corruption
 from duolog.store.files import Files
@@ -112,19 +113,23 @@ class Tables:
         """Open the files that the last manifest names, and remove all others. Blocks; raises OSError.
 
         The broker starts although files are damaged. A table that is missing or cannot be read is renamed and left out
-        of the manifest, and `lost` counts its timers. `is_repaired` says whether the manifest has changed, and must be
-        committed. If not `may_lose`, Corruption is raised instead, because the object store has the table. New tables
-        have numbers from `first_number` on.
+        of the manifest, and `lost` counts its timers. `is_repaired` says whether the manifest must be committed: it has
+        changed, or files of an earlier version had tombstones. If not `may_lose`, Corruption is raised instead, because
+        the object store has the table. New tables have numbers from `first_number` on.
         """
         assert not self.is_open, "the tables are open"
         self._files.make_directory(TIMERS_DIRECTORY)
         self._files.sync_directory(".")
         named = {table_path(entry.number) for entry in self.manifest}
+        named |= {tombstones_path(entry.number) for entry in self.manifest if entry.tombstone_bytes}
         remove_files(self._files, lambda path: path not in named)
         self._next_number = max(first_number, 1 + max((entry.number for entry in self.manifest), default=0))
         for entry in self.manifest:
             try:
-                self._add(open_table(self._files, entry))
+                table = open_table(self._files, entry)
+                self._add(table)
+                for row in read_tombstones(self._files, entry):
+                    table.tombstones.add(*row)
             except Corruption as error:
                 if not may_lose:
                     raise
@@ -133,7 +138,8 @@ class Tables:
                 self._set_aside += timers
                 set_aside(self._files, entry.number)
         opened = tuple(table.entry for table in self._tables.values())
-        self.is_open, self.is_repaired, self.manifest = True, opened != self.manifest, opened
+        self.is_repaired = opened != self.manifest or any(entry.tombstone_bytes for entry in opened)
+        self.is_open, self.manifest = True, opened
 
     def close(self) -> None:
         """Close all files, at the end of the run."""

@@ -101,7 +101,10 @@ class TimerTree:
         view.close()
         if tables.is_repaired:
             try:
-                context.commit(ManifestChange(tables.manifest))
+                # Tombstones come first, because the next start removes files that the manifest does not name.
+                for rows in tables.all_tombstones():
+                    context.commit(ManifestChange(tables.manifest, tombstones=rows))
+                context.commit(ManifestChange(tuple(entry._replace(tombstone_bytes=0) for entry in tables.manifest)))
             except StoreError as error:
                 log.warning(
                     "damaged tables not forgotten, the next start will report them again: reason=%r", str(error)

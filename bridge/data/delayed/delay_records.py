@@ -5,6 +5,8 @@
 
 from collections.abc import Iterable
 from itertools import chain, starmap
+from struct import Struct
+from typing import Final
 
 from msgspec.structs import astuple
 
@@ -12,6 +14,8 @@ from duolog.bridge.records.codec import Record
 from duolog.bridge.records.timers import (
     DelayPaused,
     QuotaEntityKnown,
+    TableTimersDeleted,
+    TableTombstones,
     TimerMoved,
     TimerNames,
     TimersCancelled,
@@ -61,6 +65,9 @@ def cancellations_by_key(timers: Timers, topic: int, keys: Iterable[bytes], now_
     return cancellation_of(timers, timer_ids, now_ms) if timer_ids else []
 
 
+_TOMBSTONE: Final = Struct(">QIQ")
+
+
 class DelayRecords:
     """Registers the replay of each record and entry, and the snapshot, with the state log."""
 
@@ -75,6 +82,8 @@ class DelayRecords:
         own(DelayPaused, self._replay_paused)
         own(TopicDeleted, lambda record, slot: timers.topic_deleted(record.number))
         own(TimerTablesChanged, self._replay_manifest)
+        own(TableTimersDeleted, lambda record, slot: timers.tree.deletions.renew(record.keys, slot.position))
+        own(TableTombstones, self._replay_tombstones)
         own(TimersPending, lambda record, slot: pending.memtable.restore(record.rows))
         own(TimersCancelledBefore, lambda record, slot: timers.cancelled_ids.restore(record.rows))
         own(TimerNames, lambda record, slot: pending.names.restore(record.rows))
@@ -121,6 +130,10 @@ class DelayRecords:
 
     def _replay_manifest(self, record: TimerTablesChanged, slot: EntrySlot) -> None:
         self._timers.tree.replay_manifest(ManifestChange(*astuple(record)), slot.position)
+
+    def _replay_tombstones(self, record: TableTombstones, slot: EntrySlot) -> None:
+        rows = _TOMBSTONE.iter_unpack(record.rows)
+        self._timers.tree.context.tables.add_tombstones((number, topic, (ordinal,)) for number, ordinal, topic in rows)
 
     # -- Snapshots
 

@@ -3,6 +3,7 @@
 Blocks hold three timers, so that a few dozen timers have blocks, edges of blocks and topics that miss some of them.
 """
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
@@ -10,6 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from duolog.delay.tables.table_format import FOOTER_SIZE, TIMERS_DIRECTORY, Tabl
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tables.tables_view import TablesView
+from duolog.delay.tables.tombstone_files import tombstones_path
 from duolog.delay.tables.tombstones import TombstoneRow
 from duolog.store.errors import Corruption
 from tests.kit.disk import CrashDisk, PowerCut
@@ -428,3 +431,33 @@ def test_a_power_cut_at_any_operation_leaves_what_the_last_manifest_names(seed: 
 def named(manifest: TableManifest) -> Iterator[str]:
     for entry in manifest:
         yield table_path(entry.number)
+
+
+def test_tombstones_in_the_file_of_an_earlier_version_move_to_the_log() -> None:
+    disk = timers_disk()
+    entry = write(disk, 1, [timer(ms, ms) for ms in range(3)]).entry
+    batches = b""
+    for ordinal in (0, 2):
+        body = struct.pack(">IIQ", 1, ordinal, 1)
+        batches += crc32c(body, crc32c(struct.pack(">QQ", 1, len(batches)))).to_bytes(4, "big") + body
+    file = disk.open(tombstones_path(1), create=True)
+    disk.write(file, [batches[:-1] + b"\xff"], 0)
+    old = (entry._replace(tombstone_bytes=len(batches)),)
+    tables = Tables(disk)
+    tables.switch(old)
+    tables.open()
+    assert list(tables.view().scan((0, 0), 100)) == [timer(1, 1), timer(2, 2)], "the second batch is damaged"
+    disk.write(file, [batches], 0)
+    tables = Tables(disk)
+    tables.switch(old)
+    tables.open()
+    assert list(tables.view().scan((0, 0), 100)) == [timer(1, 1)]
+    assert tables.is_repaired
+    assert list(tables.all_tombstones()) == [[(1, 1, [0, 2])]]
+    again = Tables(disk)
+    again.switch((entry,))
+    again.add_tombstones([(1, 1, [0, 2])])
+    again.open()
+    assert list(again.view().scan((0, 0), 100)) == [timer(1, 1)]
+    assert not again.is_repaired
+    assert disk.list(TIMERS_DIRECTORY) == ["0000000001.table"]
