@@ -240,9 +240,10 @@ class Memtable:
             self.counts.remove([row for row in taken if row[:KEY_SIZE] in flushed])
 
     def restore(self, rows: bytes) -> None:
-        """Add rows of a snapshot."""
-        self.counts.add(rows_of(rows))
-        self._put_back(rows)
+        """Add rows of a snapshot. Earlier versions of Duolog wrote them in the order of their addresses."""
+        found = sorted(rows_of(rows))
+        self.counts.add(found)
+        self._put_back(b"".join(found))
 
     # -- All rows
 

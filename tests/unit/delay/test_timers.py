@@ -556,3 +556,12 @@ def test_what_a_table_has_is_forgotten_wherever_it_is(hand_ms: int) -> None:
     left = [row for row in rows if row not in flushed or KEY.unpack_from(row) in stay]
     assert sorted(each for part in memtable.snapshot() for each in rows_of(part)) == left
     assert memtable.counts.by_topic == {1: len(left)}
+
+
+def test_snapshot_of_an_earlier_version_is_in_the_order_of_addresses() -> None:
+    rng, memtable = Random(13), Memtable()
+    rows = [ROW.pack(rng.randrange(1, 10_000), address, 1 << 16, 0, 0, 0) for address in range(1, 3_001)]
+    for first in range(0, len(rows), 1_000):
+        memtable.restore(b"".join(rows[first : first + 1_000]))
+    assert b"".join(memtable.snapshot()) == b"".join(sorted(rows))
+    assert memtable.counts.by_topic == {1: len(rows)}
