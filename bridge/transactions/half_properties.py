@@ -18,10 +18,11 @@ def check_back_of(raw: bytes) -> tuple[str, int | None]:
     """
     group, seconds = _find_group(raw), _find_immunity(raw)
     try:
-        immunity_s = -1 if seconds is None else int(seconds)
+        immunity_s = -1 if seconds is None else int(properties.as_text(seconds))
     except ValueError:
         immunity_s = -1
-    return "" if group is None else group.decode(), None if immunity_s == -1 else max(0, immunity_s) * 1000
+    immunity_ms = None if immunity_s == -1 else max(0, immunity_s) * 1000
+    return "" if group is None else properties.as_text(group), immunity_ms
 
 
 def half_properties(raw: bytes, added: str, topic: str, queue_id: int) -> bytes:
