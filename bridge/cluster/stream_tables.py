@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from duolog.delay.tables.table_files import check_file
-from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, TableFile, file_of, first_number
+from duolog.delay.tables.table_files import check_files
+from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, TableFile, files_of, first_number
 from duolog.delay.timers import Timers
 from duolog.store.errors import Corruption, StoreError
 from duolog.store.files import Files
@@ -57,7 +57,7 @@ class StreamTables:
     async def _follow(self) -> None:
         named: set[TableFile] = set()
         while not self._is_ended.is_set():
-            before, named = named, {*map(file_of, self._manifest)}
+            before, named = named, {file for entry in self._manifest for file in files_of(entry)}
             try:
                 pause_s = FOLLOW_S if await self._follow_once(before, named) else RETRY_S
             except RequestsStopped:
@@ -102,21 +102,21 @@ class StreamTables:
             await confirm()  # If this broker was paused, a later owner may have deleted the object.
             raise
         await asyncio.to_thread(self._tree.read_tables, first_number(epoch), may_lose=False)
-        named = {file_of(entry).path for entry in self._manifest}
+        named = {file.path for entry in self._manifest for file in files_of(entry)}
         self._begin(self._delete_unnamed(first_number(epoch), named))
 
     async def _complete(self, entry: TableEntry) -> None:
         """Download a table that is missing or damaged on the disk, and check it."""
         with suppress(Corruption):
-            return await asyncio.to_thread(check_file, self._files, entry)
-        file = file_of(entry)
-        missing = await self._objects.download(*file)
-        if missing is not None:
-            raise damaged(missing.key, "it does not exist, or is too short")
+            return await asyncio.to_thread(check_files, self._files, entry)
+        for file in files_of(entry):
+            missing = await self._objects.download(*file)
+            if missing is not None:
+                raise damaged(missing.key, "it does not exist, or is too short")
         try:
-            await asyncio.to_thread(check_file, self._files, entry)
+            await asyncio.to_thread(check_files, self._files, entry)
         except Corruption as error:
-            raise damaged(f"{file.path}/...", str(error)) from error
+            raise damaged(f"{files_of(entry)[0].path}/...", str(error)) from error
 
     async def _delete_unnamed(self, first: int, named: set[str]) -> None:
         """Delete what earlier owners have uploaded and no manifest has named: none of this owner's epoch will."""

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from duolog.delay.tables.sorted_table import SortedTable
-from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, table_path
+from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, table_path, tombstones_path
+from duolog.delay.tables.tombstone_files import read_tombstones
+from duolog.store.errors import Corruption
 from duolog.store.files import Files, ReadableFiles
 
-SUFFIXES = (".table", ".tombstones")
-SET_ASIDE = ".damaged"  # The suffix of the name of a file that could not be opened.
+SUFFIXES: Final = (".table", ".tombstones")
+SET_ASIDE: Final = ".damaged"  # The suffix of the name of a file that could not be opened.
 
 
 def open_table(files: ReadableFiles, entry: TableEntry) -> SortedTable:
@@ -22,12 +25,16 @@ def open_table(files: ReadableFiles, entry: TableEntry) -> SortedTable:
     return table
 
 
-def check_file(files: ReadableFiles, entry: TableEntry) -> None:
-    """Raise Corruption if the file of a table is missing, or if its footer or an index is damaged.
+def check_files(files: ReadableFiles, entry: TableEntry) -> None:
+    """Raise Corruption if a file of a table is missing, or if its footer, an index or a tombstone is damaged.
 
     The blocks with the messages are not read. Raises OSError, too.
     """
     open_table(files, entry).close()
+    _, valid = read_tombstones(files, entry)
+    if valid < entry.tombstone_bytes:
+        path = tombstones_path(entry.number)
+        raise Corruption(f"{path}: damaged, or missing, from byte {valid} of {entry.tombstone_bytes} on")
 
 
 def set_aside(files: Files, number: int) -> None:

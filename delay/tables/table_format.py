@@ -100,7 +100,7 @@ class BlockEntry(NamedTuple):
 
 
 class TableFile(NamedTuple):
-    """The file of a table, and its size in bytes."""
+    """A file of a table, and how many of its first bytes belong to the table."""
 
     path: str
     size: int
@@ -110,9 +110,16 @@ def table_path(number: int) -> str:
     return f"{TIMERS_DIRECTORY}/{number:010d}.table"
 
 
-def file_of(entry: TableEntry) -> TableFile:
-    """Return the file of a table that a manifest names."""
-    return TableFile(table_path(entry.number), entry.size)
+def tombstones_path(number: int) -> str:
+    return f"{TIMERS_DIRECTORY}/{number:010d}.tombstones"
+
+
+def files_of(entry: TableEntry) -> list[TableFile]:
+    """Return the files of a table that a manifest names."""
+    files = [TableFile(table_path(entry.number), entry.size)]
+    if entry.tombstone_bytes:
+        files.append(TableFile(tombstones_path(entry.number), entry.tombstone_bytes))
+    return files
 
 
 def first_number(epoch: int) -> int:

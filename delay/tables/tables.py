@@ -30,10 +30,10 @@ from typing import Final
 from duolog.delay.tables.references import References
 from duolog.delay.tables.sorted_table import RowRef, SortedTable
 from duolog.delay.tables.table_files import open_table, remove_files, set_aside
-from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, table_path
+from duolog.delay.tables.table_format import TIMERS_DIRECTORY, TableEntry, files_of, tombstones_path
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables_view import TablesView
-from duolog.delay.tables.tombstone_files import read_tombstones, tombstones_path
+from duolog.delay.tables.tombstone_files import read_tombstones
 from duolog.delay.tables.tombstones import TombstoneRow, Tombstones
 from duolog.store.errors import Corruption
 from duolog.store.files import Files
@@ -120,16 +120,14 @@ class Tables:
         assert not self.is_open, "the tables are open"
         self._files.make_directory(TIMERS_DIRECTORY)
         self._files.sync_directory(".")
-        named = {table_path(entry.number) for entry in self.manifest}
-        named |= {tombstones_path(entry.number) for entry in self.manifest if entry.tombstone_bytes}
+        named = {file.path for entry in self.manifest for file in files_of(entry)}
         remove_files(self._files, lambda path: path not in named)
         self._next_number = max(first_number, 1 + max((entry.number for entry in self.manifest), default=0))
         for entry in self.manifest:
             try:
                 table = open_table(self._files, entry)
                 self._add(table)
-                for row in read_tombstones(self._files, entry):
-                    table.tombstones.add(*row)
+                self._read_tombstones(table)
             except Corruption as error:
                 if not may_lose:
                     raise
@@ -140,6 +138,17 @@ class Tables:
         opened = tuple(table.entry for table in self._tables.values())
         self.is_repaired = opened != self.manifest or any(entry.tombstone_bytes for entry in opened)
         self.is_open, self.manifest = True, opened
+
+    def _read_tombstones(self, table: SortedTable) -> None:
+        """Add the tombstones that an earlier version wrote to a file."""
+        rows, valid = read_tombstones(self._files, table.entry)
+        for ordinal, topic in rows:
+            table.tombstones.add(ordinal, topic)
+        if valid < table.entry.tombstone_bytes:
+            log.error(
+                "cancelled delayed messages may be delivered: %s is damaged, or missing, from byte %d of %d on",
+                tombstones_path(table.entry.number), valid, table.entry.tombstone_bytes,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Close all files, at the end of the run."""
@@ -211,4 +220,4 @@ class Tables:
 
     def remove(self, entries: Iterable[TableEntry]) -> None:
         """Remove the files of tables that are not current. Blocks; raises OSError."""
-        remove_files(self._files, {table_path(entry.number) for entry in entries}.__contains__)
+        remove_files(self._files, {file.path for entry in entries for file in files_of(entry)}.__contains__)

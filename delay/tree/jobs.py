@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from duolog.delay.pending import PendingTimers
 from duolog.delay.tables.sorted_table import SortedTable
-from duolog.delay.tables.table_format import TableEntry, TableFile, file_of
+from duolog.delay.tables.table_format import TableEntry, TableFile, files_of
 from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tables.tables_view import TablesView
 from duolog.delay.tables.tombstones import TombstoneRow
@@ -114,7 +114,7 @@ class Context:
         tables: list[SortedTable] = []
         try:
             written: T = yield partial(self.submit, partial(write, tables))
-            yield partial(self.table_copies.copy, [file_of(table.entry) for table in tables])
+            yield partial(self.table_copies.copy, [file for table in tables for file in files_of(table.entry)])
             self.commit(change(tables, written))
         except (StoreError, OSError):
             for table in tables:
@@ -136,7 +136,7 @@ class Context:
             self.store.when(Promise(promise.end, self.store.options.level_max), remove)
 
     def _remove(self, entries: Sequence[TableEntry]) -> None:
-        self.table_copies.remove([file_of(entry) for entry in entries])
+        self.table_copies.remove([file for entry in entries for file in files_of(entry)])
         self.submit(partial(self.tables.remove, entries), log_failure)
 
 

@@ -102,7 +102,7 @@ class TimerTree:
         if tables.is_repaired:
             try:
                 # Tombstones come first, because the next start removes files that the manifest does not name.
-                for rows in tables.all_tombstones():
+                for rows in tables.all_tombstones() if any(entry.tombstone_bytes for entry in tables.manifest) else ():
                     context.commit(ManifestChange(tables.manifest, tombstones=rows))
                 context.commit(ManifestChange(tuple(entry._replace(tombstone_bytes=0) for entry in tables.manifest)))
             except StoreError as error:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from duolog.bridge.cluster.stream_tables import StreamTables
-from duolog.delay.tables.table_format import TableFile, file_of
+from duolog.delay.tables.table_format import TableFile, files_of
 from duolog.delay.tables.tables import Tables
 from duolog.delay.tables.tombstones import TombstoneRow
 from duolog.delay.tree.jobs import Context, ManifestChange, log_failure
@@ -59,7 +59,7 @@ def table_deleted_before_a_manifest_without_it_counts() -> list[Replacement]:
     def commit(self: Context, change: ManifestChange) -> None:
         before, kept = self.tables.manifest, {*change.manifest}
         right(self, change)
-        self.table_copies.remove([file_of(entry) for entry in before if entry not in kept])
+        self.table_copies.remove([file for entry in before if entry not in kept for file in files_of(entry)])
 
     return [(Context, "commit", commit)]
 

@@ -78,7 +78,7 @@ def _to_store(data: Path, url: str, objects: "RemoteObjects") -> int:
 def _verified(files: "RealFiles") -> "LocalLog":
     """Verify a log, and that a stream can have it. Raises Refused and OSError."""
     from duolog.bridge.cli.data_directory.tables import ManifestReader
-    from duolog.delay.tables.table_files import check_file
+    from duolog.delay.tables.table_files import check_files
     from duolog.store.errors import Corruption
     from duolog.store.recovery.damage import Verification
     from duolog.store.shared.moving.to_store import LocalLog
@@ -96,7 +96,7 @@ def _verified(files: "RealFiles") -> "LocalLog":
         raise Refused("the log is empty: start the broker with --shared and an empty data directory")
     for entry in manifest.tables:
         try:
-            check_file(files, entry)
+            check_files(files, entry)
         except Corruption as error:
             raise Refused(
                 f"a table of delayed messages is damaged: {error}; restore a backup, or start and stop the broker with "

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from duolog.bridge.records import codec
 from duolog.bridge.records.timers import TimerTablesChanged
 from duolog.delay.tables.sorted_table import SortedTable
-from duolog.delay.tables.table_format import TableEntry, TableFile, file_of, table_path
+from duolog.delay.tables.table_format import TableEntry, TableFile, files_of, table_path
 from duolog.store.errors import Corruption
 from duolog.store.files import ReadableFiles
 
@@ -28,7 +28,7 @@ class ManifestReader:
     @property
     def named(self) -> list[TableFile]:
         """The files that the manifest names."""
-        return [*map(file_of, self.tables)]
+        return [file for entry in self.tables for file in files_of(entry)]
 
     def note(self, payload: bytes) -> None:
         """Take a state record."""

@@ -46,7 +46,7 @@ from duolog.bridge.state.leases import (
     segments_from,
 )
 from duolog.bridge.state.topic_table import Topic
-from duolog.delay.tables.table_format import TableEntry, file_of
+from duolog.delay.tables.table_format import TableEntry, files_of
 from duolog.store.entry import WRITTEN, Promise
 from duolog.store.log.segment import Segment
 
@@ -261,5 +261,5 @@ def _backup_plan(
         for each in segments
     )
     yield b',"tables":'
-    yield from array(file_of(entry)._asdict() for entry in tables)
+    yield from array(file._asdict() for entry in tables for file in files_of(entry))
     yield b"}"

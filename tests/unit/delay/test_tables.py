@@ -18,11 +18,18 @@ from hypothesis import strategies as st
 from duolog.delay.rows import ENTITIES_MAX, TimerKey
 from duolog.delay.tables.compaction import COMPACTION_WIDTH, compact, results_max, tables_to_compact
 from duolog.delay.tables.sorted_table import Found, SortedTable
-from duolog.delay.tables.table_format import FOOTER_SIZE, TIMERS_DIRECTORY, TableTimer, table_path
+from duolog.delay.tables.table_files import check_files
+from duolog.delay.tables.table_format import (
+    FOOTER_SIZE,
+    TIMERS_DIRECTORY,
+    TableTimer,
+    files_of,
+    table_path,
+    tombstones_path,
+)
 from duolog.delay.tables.table_writer import TableWriter
 from duolog.delay.tables.tables import TableManifest, Tables
 from duolog.delay.tables.tables_view import TablesView
-from duolog.delay.tables.tombstone_files import tombstones_path
 from duolog.delay.tables.tombstones import TombstoneRow
 from duolog.store.errors import Corruption
 from tests.kit.disk import CrashDisk, PowerCut
@@ -433,7 +440,7 @@ def named(manifest: TableManifest) -> Iterator[str]:
         yield table_path(entry.number)
 
 
-def test_tombstones_in_the_file_of_an_earlier_version_move_to_the_log() -> None:
+def test_tombstones_in_the_file_of_an_earlier_version_move_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     disk = timers_disk()
     entry = write(disk, 1, [timer(ms, ms) for ms in range(3)]).entry
     batches = b""
@@ -447,7 +454,12 @@ def test_tombstones_in_the_file_of_an_earlier_version_move_to_the_log() -> None:
     tables.switch(old)
     tables.open()
     assert list(tables.view().scan((0, 0), 100)) == [timer(1, 1), timer(2, 2)], "the second batch is damaged"
+    assert f"{tombstones_path(1)} is damaged, or missing, from byte 20 of 40 on" in caplog.text
+    with pytest.raises(Corruption, match=r"0000000001\.tombstones: damaged, or missing, from byte 20 of 40 on"):
+        check_files(disk, old[0])
     disk.write(file, [batches], 0)
+    check_files(disk, old[0])
+    assert [file.path for file in files_of(old[0])] == [table_path(1), tombstones_path(1)]
     tables = Tables(disk)
     tables.switch(old)
     tables.open()
@@ -461,3 +473,5 @@ def test_tombstones_in_the_file_of_an_earlier_version_move_to_the_log() -> None:
     assert list(again.view().scan((0, 0), 100)) == [timer(1, 1)]
     assert not again.is_repaired
     assert disk.list(TIMERS_DIRECTORY) == ["0000000001.table"]
+    with pytest.raises(Corruption, match="damaged, or missing, from byte 0 of 40 on"):
+        check_files(disk, old[0])
