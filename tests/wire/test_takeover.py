@@ -14,6 +14,7 @@ import time
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -221,6 +222,19 @@ class Everyone:
         self._shop.kill()
 
 
+@contextmanager
+def all_clients(pair: Pair, agents: Agents, folder: Path) -> Iterator[Everyone]:
+    """Run all clients. Print the ends of the brokers' logs if the test fails, and end the clients' processes."""
+    everyone = Everyone(pair, agents, folder)
+    try:
+        yield everyone
+    except BaseException:
+        print(pair.log_tails())
+        raise
+    finally:
+        everyone.kill_children()
+
+
 class OpenTransaction:
     """A producer of Kafka's Java client whose transaction is open over each takeover; the last one is aborted."""
 
@@ -336,8 +350,7 @@ def take_over(pair: Pair, everyone: Everyone, fault: Fault) -> tuple[dict[str, s
     "name", [pytest.param(name, marks=[] if name in IN_MAKE_TEST else [pytest.mark.soak]) for name in FAULTS]
 )
 def test_all_clients_go_on(pair: Pair, agents: Agents, tmp_path: Path, name: str, fault: Fault) -> None:
-    everyone = Everyone(pair, agents, tmp_path)
-    try:
+    with all_clients(pair, agents, tmp_path) as everyone:
         everyone.send_timers(300)
         before, fault_ms = take_over(pair, everyone, fault)
         acknowledged = everyone.stop()
@@ -345,11 +358,6 @@ def test_all_clients_go_on(pair: Pair, agents: Agents, tmp_path: Path, name: str
         print(f"{name}: longest time without an acknowledgement: {silent_s}")
         everyone.check(acknowledged, before, fault_ms, int((fault.within_s + TAKEOVER_WITHIN_S) * 1000))
         everyone.stop_consumers()
-    except BaseException:
-        print(pair.log_tails())
-        raise
-    finally:
-        everyone.kill_children()
     for writer, waited_s in silent_s.items():
         assert waited_s < fault.within_s, f"{writer} waited {waited_s} s"
 
@@ -359,8 +367,7 @@ def test_all_clients_go_on(pair: Pair, agents: Agents, tmp_path: Path, name: str
 def test_all_clients_go_on_with_an_owner_whose_store_has_faults(
     pair: Pair, agents: Agents, tmp_path: Path, fault: Fault
 ) -> None:
-    everyone = Everyone(pair, agents, tmp_path)
-    try:
+    with all_clients(pair, agents, tmp_path) as everyone:
         everyone.send_timers(300)
         everyone.wait_for_records(BEFORE)
         before, fault_ms, epoch = everyone.commit(), now_ms(), status(pair.owner)["epoch"]
@@ -373,10 +380,5 @@ def test_all_clients_go_on_with_an_owner_whose_store_has_faults(
         assert (status(pair.owner)["role"], status(pair.owner)["epoch"]) == ("owner", epoch), "a standby took over"
         everyone.check(acknowledged, before, fault_ms, int(GOES_ON_WITHIN_S * 1000))
         everyone.stop_consumers()
-    except BaseException:
-        print(pair.log_tails())
-        raise
-    finally:
-        everyone.kill_children()
     late = {writer: waited_s for writer, waited_s in silent_s.items() if waited_s >= fault.within_s}
     assert not late, "writers waited longer than a request to the store explains"

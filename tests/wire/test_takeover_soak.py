@@ -26,7 +26,7 @@ from tests.wire.clients.shared_pair import BUCKET, Pair, wait_for_role
 from tests.wire.clients.spark import Spark, source
 from tests.wire.clients.takeover_faults import FAULTS, FAULTS_OF_NETWORK, Fault
 from tests.wire.clients.takeover_loads import Acknowledged, now_ms
-from tests.wire.test_takeover import AFTER, GOES_ON_WITHIN_S, ORDERS, SETTINGS, Everyone
+from tests.wire.test_takeover import AFTER, GOES_ON_WITHIN_S, ORDERS, SETTINGS, all_clients
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -120,8 +120,7 @@ def silences_s(places: list[Acknowledged], faults: list[Happened]) -> list[float
 
 def test_all_clients_go_on_over_a_hundred_takeovers(pair: Pair, agents: Agents, spark: Spark, tmp_path: Path) -> None:
     chance, happened = Random(SEED), list[Happened]()
-    everyone = Everyone(pair, agents, tmp_path)
-    try:
+    with all_clients(pair, agents, tmp_path) as everyone:
         query = SparkQuery(spark, pair.bootstrap, ORDERS)
         everyone.wait_for_records(AFTER)
         for number in range(TAKEOVERS):
@@ -138,11 +137,6 @@ def test_all_clients_go_on_over_a_hundred_takeovers(pair: Pair, agents: Agents, 
         everyone.check(acknowledged, before, fault_ms, int(GOES_ON_WITHIN_S * 1000))
         query.check(acknowledged)
         everyone.stop_consumers()
-    except BaseException:
-        print(pair.log_tails())
-        raise
-    finally:
-        everyone.kill_children()
     check_times(acknowledged, happened)
 
 

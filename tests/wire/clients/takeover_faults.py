@@ -11,7 +11,7 @@ from tests.wire.clients.shared_pair import Pair
 # From the fault to the next acknowledged send of a Kafka client. `test_shared.py` asks for half of it, with one
 # client; here a dozen clients and two JVMs share the processor with the brokers.
 TAKEOVER_WITHIN_S = 10.0
-STORE_AWAY_WITHIN_S = 10.0  # The same for a store that is away, or slow.
+STORE_AWAY_WITHIN_S = 10.0  # The same for a store that is away or has faults.
 BAD_STORE_WITHIN_S = 5.0  # The same for a store with faults and an owner that lives.
 CUT_OFF_WITHIN_S = 20.0  # The same for a machine without a network.
 PAUSE_S, LONG_PAUSE_S = 8.0, 30.0
@@ -76,7 +76,7 @@ def bad_store(**faults: float) -> Fault:
     return Fault(begin, end, BAD_STORE_WITHIN_S, is_proxied=True)
 
 
-def killed_with(store: Fault, within_s: float = TAKEOVER_WITHIN_S) -> Fault:
+def killed_with(store: Fault) -> Fault:
     """The owner is killed after it has served with a bad store for some time."""
 
     def begin(pair: Pair) -> None:
@@ -88,7 +88,7 @@ def killed_with(store: Fault, within_s: float = TAKEOVER_WITHIN_S) -> Fault:
         store.end(pair)
         pair.owner.start()
 
-    return Fault(begin, end, within_s + 3.0, is_proxied=True)
+    return Fault(begin, end, STORE_AWAY_WITHIN_S + 3.0, is_proxied=True)
 
 
 # The store has faults, and no broker has any: no standby may take over.
@@ -108,7 +108,6 @@ FAULTS = {
     "standby killed as well": Fault(kill_both, start, TAKEOVER_WITHIN_S),
     "paused for long": paused_for(LONG_PAUSE_S),
     **{f"killed, {name}": killed_with(store) for name, store in FAULTS_OF_STORE.items()},
-    "killed, slow store": killed_with(FAULTS_OF_STORE["slow store"], STORE_AWAY_WITHIN_S),
 }
 # For brokers in network namespaces.
 FAULTS_OF_NETWORK = {
