@@ -19,7 +19,7 @@ class ReadJob(BackgroundJob):
     """Lets one cursor after the other read timers into the prefetch.
 
     A worker may read a timer that is deleted meanwhile. `Deletions` has its key, also if a manifest has counted it
-    meanwhile, so it is left out. A result that were dropped instead would be dropped again and again under load.
+    meanwhile, so it is left out. If the result were dropped instead, no read might ever be used under steady deletions.
     """
 
     def __init__(self, context: Context, flush: FlushJob, near_ms: int) -> None:

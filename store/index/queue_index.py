@@ -322,14 +322,11 @@ class QueueIndex:
             if more[0][0] + more[0][3] <= offset:
                 del more[0]
             rows += more
-        if rows:
-            found = within(rows, max_bytes, until_offset)
-            number -= len(rows) - len(found)
-            rows = found
-        if rows:
-            base_offset, _, _, count, _, _, _, _, _ = rows[-1]
-            self._next_read = base_offset + count, number
-        return rows
+        found = within(rows, max_bytes, until_offset) if rows else rows
+        if found:
+            base_offset, _, _, count, _, _, _, _, _ = found[-1]
+            self._next_read = base_offset + count, number - len(rows) + len(found)
+        return found
 
     def rows(self, number: int, max_rows: int = 1, *, block: bool = False) -> list[Row] | None:
         """Return `max_rows` rows from row `number` on, or fewer at the end of the index."""

@@ -80,8 +80,6 @@ class GroupConfigs:
 
         Raises TooManyGroups.
         """
-        if self._configs.keys() >= {*groups}:
-            return  # This is so for nearly all requests.
         with suppress(StoreError):
             self.ensure_all(groups, now_ms)
 

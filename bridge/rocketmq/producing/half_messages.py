@@ -204,7 +204,7 @@ async def decide(context: RocketMQContext, offset: int, verdict: HalfVerdict) ->
     raw, name, queue_id = sent_properties(half[outline[-1] :])
     plan = NOTHING
     if verdict is HalfVerdict.COMMITTED:
-        committed = new_tuple(HalfMessageOutline, (half, *outline[:3], raw))
+        committed = HalfMessageOutline(half, *outline[:3], raw)
         topic = context.topics.by_rocketmq_name(name)
         plan = _plan_commit(context, committed, topic, name, queue_id, now_ms)
     return context.messages.halves.end(offset, HalfDecision(verdict, name, stored.stored_ms, plan), now_ms)
