@@ -24,7 +24,7 @@ from duolog.store.files import Files
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.cache.chunk_requests import in_time, request_chunk, wait_for_chunk
 from duolog.store.shared.cache.remote_segment import RemoteChunk
-from duolog.store.shared.cache.windows import SLOW_MS, Windows
+from duolog.store.shared.cache.windows import LEFT_MS, SLOW_MS, Windows
 
 CACHE_DIRECTORY: Final = "cache"
 # Concurrent requests for chunks, for reads in the loop and for chunks that are read ahead. A chunk has 2 MiB, so 48 MiB
@@ -152,7 +152,12 @@ class RangeCache:
                     if not self._windows.has_room(each.size):
                         return
                     self._windows.note(each.start, window)
+                self._loop.call_later(LEFT_MS / 1000, self._with_lock, self._windows.forget, each.start)
                 self._begin(each)
+
+    def _with_lock(self, change: Callable[[int], None], start: int) -> None:
+        with self._lock:
+            change(start)
 
     def _begin(self, chunk: RemoteChunk) -> "asyncio.Task[None]":
         task = self._under_way.get(chunk.start)
@@ -170,21 +175,19 @@ class RangeCache:
         if not task.cancelled():
             task.exception()  # A read that waits for the chunk reports the error.
 
-    def _note_late(self, chunk: RemoteChunk) -> None:
-        with self._lock:
-            if chunk.start in self._under_way:
-                self._windows.note_late(chunk.start)
-
     async def _fetch_one(self, chunk: RemoteChunk) -> None:
-        late = asyncio.get_running_loop().call_later(SLOW_MS / 1000, self._note_late, chunk)
-        # The time includes the wait for the semaphore, so that all reads end together if the store does not answer.
-        async with in_time(chunk) as limit, self._slots:
-            data = await request_chunk(self._objects, chunk)
-            limit.reschedule(None)
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(SLOW_MS / 1000, self._with_lock, self._windows.note_late, chunk.start)
+        try:
+            # The time includes the wait for the semaphore, so that all reads end together if the store does not answer.
+            async with in_time(chunk) as limit, self._slots:
+                data = await request_chunk(self._objects, chunk)
+                limit.reschedule(None)
+                late.cancel()
+                # Before the semaphore is released, so that few chunks are in memory.
+                await asyncio.to_thread(self._keep, chunk, data)
+        finally:
             late.cancel()
-            await asyncio.to_thread(
-                self._keep, chunk, data
-            )  # Before the semaphore is released, so that few chunks are in memory.
 
     # -- Files
 

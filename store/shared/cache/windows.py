@@ -4,6 +4,9 @@ The window of a reader begins with WINDOW_MIN chunks, and doubles with each chun
 WINDOW_MAX. Then WINDOW_MAX chunks are on their way, which is 250 MB/s with a store that answers after 200 ms. While a
 download takes longer than SLOW_MS, the network is full, and larger windows would only make the chunk that a reader
 waits for come later; so no window has more than WINDOW_MIN chunks then.
+
+A reader may end before it comes to the chunks that were asked for ahead of it. After LEFT_MS, these no longer count
+against the room for the chunks of other readers.
 """
 
 from typing import Final
@@ -11,6 +14,7 @@ from typing import Final
 WINDOW_MIN: Final = 3
 WINDOW_MAX: Final = 24
 SLOW_MS: Final = 2_000
+LEFT_MS: Final = 5_000
 # With room for fewer chunks, those read ahead would be removed before they are read.
 ROOM_CHUNKS_MIN: Final = 8
 
@@ -38,7 +42,7 @@ class Windows:
         return min(2 * window, WINDOW_MIN if self._late else WINDOW_MAX)
 
     def forget(self, start: int) -> None:
-        """Forget a chunk that is not on the disk."""
+        """Forget a chunk that is not on the disk, or to which no reader has come for LEFT_MS."""
         self._windows.pop(start, None)
 
     def note_late(self, start: int) -> None:

@@ -10,7 +10,7 @@ from duolog.store.files import NotOnDisk
 from duolog.store.shared.cache.cached_files import CachedFiles
 from duolog.store.shared.cache.range_cache import REQUESTS_AT_ONCE
 from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment
-from duolog.store.shared.cache.windows import SLOW_MS, WINDOW_MAX, WINDOW_MIN
+from duolog.store.shared.cache.windows import LEFT_MS, SLOW_MS, WINDOW_MAX, WINDOW_MIN
 from tests.kit.disk import CrashDisk
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
@@ -111,6 +111,27 @@ def test_chunks_that_readers_have_left_take_at_most_half_of_the_room() -> None:
         await reader.settle()
         unread = [each for each in reader.files.cache._sizes if each // CHUNK_BYTES % SEGMENT_CHUNKS >= 3]
         assert 0 < len(unread) <= room_chunks // 2
+
+    run(main(), world.clock)
+
+
+def test_chunks_that_readers_have_left_leave_room_for_other_readers_after_a_while() -> None:
+    world = World(0)
+
+    async def main() -> None:
+        reader, loop = Reader(world, 2 * WINDOW_MAX + 2), asyncio.get_running_loop()
+
+        async def scan_s(segment: int) -> float:
+            """Read half of a segment, and return how long it took."""
+            begun_s = loop.time()
+            for chunk in range(segment * SEGMENT_CHUNKS, segment * SEGMENT_CHUNKS + SEGMENT_CHUNKS // 2):
+                await reader.read(chunk)
+            return loop.time() - begun_s
+
+        first_s = await scan_s(0)
+        assert await scan_s(1) > first_s, "the first reader has left half of the room full"
+        await asyncio.sleep(LEFT_MS / 1000)
+        assert await scan_s(2) == pytest.approx(first_s)
 
     run(main(), world.clock)
 
