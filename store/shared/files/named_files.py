@@ -77,15 +77,17 @@ class NamedFiles:
         partial = f"{folder}/{_PARTIAL}{self._name}"
         self._files.make_directory(folder)
         self._remove(partial)
-        file = self._files.open(partial, create=True)
+        file, pieces = self._files.open(partial, create=True), iter(pieces_of(path, size))
         try:
             read = read_ahead(lambda at, _: self._requests.get(_key_of(path, at)), 0, size, PIECE_BYTES)
             async with aclosing(read) as contents:
-                for piece in pieces_of(path, size):
-                    content = await anext(contents, b"")
+                async for content in contents:
+                    piece = next(pieces)
                     if len(content) != piece.size:
                         return piece
                     await asyncio.to_thread(self._files.write, file, [content], piece.start)
+            if (missing := next(pieces, None)) is not None:
+                return missing
             await asyncio.to_thread(self._files.sync, file)
         finally:
             self._files.close(file)
