@@ -15,10 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.kit.eventually import eventually
-from tests.kit.object_servers import versity
 from tests.wire.clients.jvm import Agents
-from tests.wire.clients.namespaces import Network
-from tests.wire.clients.shared_pair import BUCKET, Pair, status, wait_for_role
+from tests.wire.clients.shared_pair import Pair, pair_in_network, status, wait_for_role
 from tests.wire.clients.takeover_loads import (
     QUEUES,
     AiokafkaWriter,
@@ -47,21 +45,13 @@ WITHIN_S = 5.0  # From the fault to the next acknowledged send of a client that 
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    with (
-        Network(["a", "b", "store"]) as network,
-        versity(network.address("store"), network.prefix("store")) as store,
-    ):
-        store.make_bucket(BUCKET)
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
-        running = Pair(tmp_path, store, is_proxied=False, network=network)
+    with pair_in_network(tmp_path, monkeypatch, is_proxied=False) as running:
         create_topic(running.bootstrap, ORDERS, QUEUES)
         admin = AdminClient({"bootstrap.servers": running.owner.kafka})
         # A client that has never heard of the standby could not ask it.
         eventually("both brokers", lambda: len(admin.list_topics(timeout=5).brokers), lambda count: count == 2, 30.0)
         running.wait_until_named(ORDERS)
         yield running
-        running.close()
 
 
 @pytest.mark.soak

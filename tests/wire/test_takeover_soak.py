@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests.kit.eventually import eventually
-from tests.kit.object_servers import versity
 from tests.wire.clients.jvm import Agents
-from tests.wire.clients.namespaces import Network
-from tests.wire.clients.shared_pair import BUCKET, Pair, wait_for_role
+from tests.wire.clients.shared_pair import Pair, pair_in_network, wait_for_role
 from tests.wire.clients.spark import Spark, source
 from tests.wire.clients.takeover_faults import FAULTS, FAULTS_OF_NETWORK, Fault
 from tests.wire.clients.takeover_loads import Acknowledged, now_ms
@@ -53,16 +51,8 @@ class Happened(NamedTuple):
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    with (
-        Network(["a", "b", "store"]) as network,
-        versity(network.address("store"), network.prefix("store")) as store,
-    ):
-        store.make_bucket(BUCKET)
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
-        running = Pair(tmp_path, store, SETTINGS, network=network)
+    with pair_in_network(tmp_path, monkeypatch, SETTINGS, is_proxied=True) as running:
         yield running
-        running.close()
 
 
 class SparkQuery:

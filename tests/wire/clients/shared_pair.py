@@ -10,15 +10,17 @@ import os
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.kit.broker import Broker
 from tests.kit.eventually import eventually
 from tests.kit.object_proxy import ObjectProxy
-from tests.kit.object_servers import ObjectServer
+from tests.kit.object_servers import ObjectServer, versity
 from tests.wire.clients.namespaces import Network
 from tests.wire.clients.remoting import ask
 
@@ -134,6 +136,25 @@ class Pair:
         self.owner.delete()
         self.standby.delete()
         self._proxies.close()
+
+
+@contextmanager
+def pair_in_network(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, object] | None = None, *, is_proxied: bool
+) -> Iterator[Pair]:
+    """Two brokers and their store in network namespaces."""
+    with (
+        Network(["a", "b", "store"]) as network,
+        versity(network.address("store"), network.prefix("store")) as store,
+    ):
+        store.make_bucket(BUCKET)
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        running = Pair(folder, store, settings, is_proxied=is_proxied, network=network)
+        try:
+            yield running
+        finally:
+            running.close()
 
 
 def http(broker: Broker, path: str) -> tuple[int, Any]:
