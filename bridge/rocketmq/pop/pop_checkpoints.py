@@ -264,14 +264,14 @@ class PopCheckpoints:
         if checkpoint is None:
             return
         self._snapshot_copies.before_change(checkpoint.name)
-        due_ms = checkpoint.next_due_ms
+        due_ms, had_later = checkpoint.next_due_ms, bool(checkpoint.later)
         checkpoint.settle([record.start_offset + delta for delta in record.deltas])
         if not checkpoint.pending_count:
             self._remove(checkpoint)
-            return
-        self._count(checkpoint)
-        if checkpoint.next_due_ms != due_ms:
-            self._schedule(checkpoint)
+        elif had_later:  # Otherwise neither the size of the checkpoint nor its due time has changed.
+            self._count(checkpoint)
+            if checkpoint.next_due_ms != due_ms:
+                self._schedule(checkpoint)
 
     def _replay_delayed(self, record: PopDelayed, slot: EntrySlot) -> None:
         checkpoint = self._checkpoints.get(CheckpointName(record.group, record.key, record.start_offset, record.pop_ms))
