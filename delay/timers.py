@@ -25,6 +25,7 @@ from duolog.delay.quota_entities import QuotaEntities
 from duolog.delay.rows import KEY, NAME_SIZE, TOPIC_SHIFT, Timer, TimerId, TimerKey, entity_of, marks_of
 from duolog.delay.tree.jobs import CommitManifest
 from duolog.delay.tree.tree import TimerTree
+from duolog.store.entry import new_tuple
 from duolog.store.errors import StoreError
 from duolog.store.files import Files
 from duolog.store.store import Store
@@ -137,7 +138,7 @@ class Timers:
         if entity:
             self.quota_entities.add(queue_key >> TOPIC_SHIFT, entity)
         marks = marks_of(entity, NAME_SIZE if hashed else 0)
-        self._add(Timer(due_ms, address, queue_key, size, marks, form), hashed)
+        self._add(new_tuple(Timer, (due_ms, address, queue_key, size, marks, form)), hashed)
 
     def _add(self, timer: Timer, hashed: int) -> None:
         self.pending.memtable.add(timer)

@@ -106,6 +106,10 @@ class SortedRows:
 
     def add(self, rows: bytes) -> None:
         """Add rows, which must be sorted. No row may have the key of another."""
+        blocks = self._blocks
+        if blocks and _ends_before(blocks[-1], rows) and len(blocks[-1]) + len(rows) <= _BLOCK_BYTES:
+            blocks[-1] += rows  # Most rows are added after all others.
+            return
         while rows:
             number = self._number_of(rows[:KEY_SIZE])
             is_last = number + 1 >= len(self._firsts)
@@ -150,7 +154,7 @@ class SortedRows:
         if 0 < len(rows) <= _BLOCK_BYTES and first + 1 == end <= len(self._blocks):
             self._blocks[first], self._firsts[first] = rows, rows[:KEY_SIZE]
             return
-        # Most rows are added after all others, so the blocks at the end are filled.
+        # The blocks at the end are filled, because most rows are added there.
         size = _BLOCK_BYTES if end >= len(self._blocks) else _BLOCK_BYTES // 2
         blocks = [rows[at : at + size] for at in range(0, len(rows), size)]
         self._blocks[first:end] = blocks
@@ -162,8 +166,13 @@ def _packed(topic: int) -> bytes:
     return topic.to_bytes(_TOPIC_SIZE, "big")
 
 
+def _ends_before(block: bytes, rows: bytes) -> bool:
+    """Return whether the keys of a block are less than those of sorted rows."""
+    return block[-ROW_SIZE : KEY_SIZE - ROW_SIZE] < rows[:KEY_SIZE]
+
+
 def _merged(block: bytes, rows: bytes) -> bytes:
-    if block[-ROW_SIZE : KEY_SIZE - ROW_SIZE] < rows[:KEY_SIZE]:
+    if _ends_before(block, rows):
         return block + rows
     if len(rows) == ROW_SIZE:
         at = lower(block, rows[:KEY_SIZE])

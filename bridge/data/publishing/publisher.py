@@ -343,17 +343,18 @@ class Publisher:
                 timers.check_room(pending_count)
         if plan.request is not None:
             owned = [_answer_record(plan.request, frames[0], now_ms), *owned]
-        pending_before = len(timers) if pending_count else 0
         slots, promise = self._state_log.commit(owned, now_ms, frames)
         if pending_count:
-            self._count_delayed(len(timers) - pending_before, owned)
+            self._count_delayed(pending_count, owned)
         return _promised(slots[: len(frames)] if owned else slots, promise, plan.level)
 
-    def _count_delayed(self, more: int, records: Sequence[StateRecord]) -> None:
-        """Count delayed messages that were accepted; `more` of them are pending now than before."""
-        replaced = sum([len(record.ids) // KEY_SIZE for record in records if isinstance(record, TimersCancelled)])
-        self._metrics.timers["accepted"] += more + replaced
-        self._metrics.timers["cancelled"] += replaced
+    def _count_delayed(self, accepted: int, records: Sequence[StateRecord]) -> None:
+        """Count delayed messages that were accepted, and those that they replace."""
+        timers = self._metrics.timers
+        timers["accepted"] += accepted
+        if records:
+            cancelled = [record for record in records if isinstance(record, TimersCancelled)]
+            timers["cancelled"] += sum([len(record.ids) // KEY_SIZE for record in cancelled])
 
 
 def _promised(slots: Sequence[EntrySlot], promise: Promise, level: int | None) -> Appended:
