@@ -100,7 +100,7 @@ class Ticker:
                 self._set_timer(mono_ms + 1)
             return
         self._reads += 1
-        _, earliest_ms = self._read_deadlines(self._clock.now_ms(), mono_ms)
+        earliest_ms = self._earliest_ms(self._clock.now_ms(), mono_ms)
         if earliest_ms < self._timer_mono_ms and not self._is_stopped:
             self._set_timer(earliest_ms)
 
@@ -129,21 +129,21 @@ class Ticker:
         """Run what is due; if nothing is due, set the timer again, which needs no end of a turn."""
         self._timer, self._timer_mono_ms = None, NEVER_MS
         now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
-        due, earliest_ms = self._read_deadlines(now_ms, mono_ms)
-        if not due:
+        earliest_ms = self._earliest_ms(now_ms, mono_ms)
+        if earliest_ms > mono_ms:
             self._armed_mono_ms, self._reads = mono_ms, 1
             self._set_timer(earliest_ms)
             return
         try:
             self._observe(now_ms, mono_ms)
-            for duty in due:
+            for duty in self._duties:
                 self._run_if_due(duty, now_ms, mono_ms)
         finally:
             self._touch()
 
-    def _read_deadlines(self, now_ms: int, mono_ms: int) -> tuple[list[_Duty], int]:
-        """Return the duties that are due, and the monotonic time of the earliest deadline."""
-        due, earliest_ms = [], NEVER_MS
+    def _earliest_ms(self, now_ms: int, mono_ms: int) -> int:
+        """Return the monotonic time of the earliest deadline."""
+        earliest_ms, wall_to_mono_ms, check_ms = NEVER_MS, mono_ms - now_ms, mono_ms + WALL_SLEEP_MS_MAX
         for duty in self._duties:
             try:
                 deadline_ms = duty.next_deadline_ms()
@@ -152,16 +152,16 @@ class Ticker:
             if deadline_ms is None:
                 continue
             if duty.is_wall:  # The wall clock is compared with the deadline again after WALL_SLEEP_MS_MAX.
-                deadline_ms = mono_ms + min(deadline_ms - now_ms, WALL_SLEEP_MS_MAX)
-            if deadline_ms < duty.not_before_mono_ms:
-                deadline_ms = duty.not_before_mono_ms
+                deadline_ms += wall_to_mono_ms
+                if deadline_ms > check_ms:
+                    deadline_ms = check_ms
             if deadline_ms < earliest_ms:
-                earliest_ms = deadline_ms
-            if deadline_ms <= mono_ms:
-                due.append(duty)
-        return due, earliest_ms
+                earliest_ms = min(earliest_ms, max(deadline_ms, duty.not_before_mono_ms))
+        return earliest_ms
 
     def _run_if_due(self, duty: _Duty, now_ms: int, mono_ms: int) -> None:
+        if mono_ms < duty.not_before_mono_ms:
+            return
         try:
             deadline_ms = duty.next_deadline_ms()
             if deadline_ms is None or deadline_ms > (now_ms if duty.is_wall else mono_ms):

@@ -99,11 +99,19 @@ class PendingTimers:
 
     # -- Time
 
-    def next_ms(self) -> int | None:
-        """Return a time before which no timer becomes ready and no topic has a turn; None if there is no such time."""
-        keys = (self.memtable.waiting.first_key(), self.prefetch.next_key())
-        times = [self.turns.next_ms(), *(key[0] for key in keys if key is not None)]
-        return min((each for each in times if each is not None), default=None)
+    def next_ms(self) -> int:
+        """Return a time before which no timer becomes ready and no topic has a turn, or NEVER_MS.
+
+        It is asked for after each turn of the loop.
+        """
+        earliest_ms = self.turns.next_ms()
+        first = self.memtable.waiting.first_key()
+        if first is not None and first[0] < earliest_ms:
+            earliest_ms = first[0]
+        first = self.prefetch.next_key()
+        if first is not None and first[0] < earliest_ms:
+            earliest_ms = first[0]
+        return earliest_ms
 
     def first_due_ms(self) -> int | None:
         """Return the due time of the first timer in memory that a topic delivers which is not paused."""

@@ -53,8 +53,9 @@ class Turns:
         """Return the number of waiting topics."""
         return len(self._waiting)
 
-    def next_ms(self) -> int | None:
-        return self._earliest_ms if self._waiting else None
+    def next_ms(self) -> int:
+        """Return a time before which no topic has a turn; NEVER_MS if no topic waits."""
+        return self._earliest_ms if self._waiting else NEVER_MS
 
     def offer(self, topic: int, due_ms: int) -> None:
         """Let a topic wait for a turn, because a timer of it that is due at `due_ms` has become ready."""

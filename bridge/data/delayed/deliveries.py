@@ -25,6 +25,7 @@ from duolog.bridge.state.topics import Topics
 from duolog.delay.rows import Timer
 from duolog.delay.timers import Timers
 from duolog.delay.turns import Turn
+from duolog.delay.wheel import NEVER_MS
 from duolog.store.entry import Buffer, EntryLocation, Stored, new_tuple
 from duolog.store.errors import EntryTooLarge, StoreError
 from duolog.store.index.queue import Queue
@@ -75,10 +76,11 @@ class Deliveries:
     def next_deadline_ms(self) -> int | None:
         """Return a wall time before which `run` has nothing to do; None if no time is known."""
         deadline_ms = self._pending.next_ms()
-        if deadline_ms is not None and 0 < deadline_ms - self._delivered_ms < GATHER_MS:
+        if 0 < deadline_ms - self._delivered_ms < GATHER_MS:
             deadline_ms = self._delivered_ms + GATHER_MS
-        times = [deadline_ms, *self._unread.values()]
-        return min((each for each in times if each is not None), default=None)
+        if self._unread:
+            deadline_ms = min(deadline_ms, *self._unread.values())
+        return None if deadline_ms == NEVER_MS else deadline_ms
 
     def run(self, now_ms: int) -> None:
         """Deliver one slice of the due messages. If it raises StoreError, they are still due."""

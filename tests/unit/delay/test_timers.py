@@ -29,6 +29,7 @@ from duolog.delay.rows import (
     pack_row,
     rows_of,
 )
+from duolog.delay.wheel import NEVER_MS
 from duolog.store.errors import StoreError
 from tests.kit.rows import first_in_unit
 
@@ -223,7 +224,6 @@ class History:
         deadline_ms = self.timers.next_ms()
         waiting = [t.due_ms for t in self.model.pending.values() if t.topic not in self.model.paused]
         if waiting:
-            assert deadline_ms is not None
             assert self.now_ms < deadline_ms <= min(waiting)
 
     def check(self) -> None:
@@ -256,7 +256,7 @@ class History:
         self.take_all()
         assert not self.model.pending
         assert len(self.timers) == 0
-        assert self.timers.next_ms() is None
+        assert self.timers.next_ms() == NEVER_MS
 
 
 @pytest.mark.parametrize("seed", first_in_unit(range(8), 3))
