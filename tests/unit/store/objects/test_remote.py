@@ -17,6 +17,7 @@ from duolog.store.objects.errors import ObjectStoreError, StoreRefused, StoreRet
 from duolog.store.objects.interface import Creation, ObjectStore
 from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import Location, ObjectStoreOptions, parse_location
+from duolog.store.objects.remote import RemoteObjects
 from duolog.store.objects.self_test import check_creates
 
 BUCKET_LIMIT = 1 << 20
@@ -230,6 +231,22 @@ def test_a_store_keeps_objects_as_the_protocol_says(tmp_path: Path, scheme: str)
         assert [each.key for each in await objects.list("")] == ["other", "wal/10", "wal/a/b", "walk/1"]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error performing GET http://s3/b/k - Server returned non-2xx status code: 416 X: <Code>InvalidRange</Code>",
+        "Generic MicrosoftAzure error: Wanted range starting at 10, but object was only 10 bytes long",
+    ],
+)
+def test_a_range_from_the_end_of_an_object_is_empty(text: str) -> None:
+    class Refuses:
+        async def get_range_async(self, key: str, *, start: int, length: int) -> object:
+            raise RuntimeError(text)
+
+    objects = RemoteObjects(Refuses(), Location("az", "b", ""), ObjectStoreOptions("az://b"))
+    assert asyncio.run(objects.get_range("k", 10, 5)) == b""
 
 
 @pytest.mark.parametrize("scheme", ["memory", "file"])
