@@ -77,8 +77,15 @@ def _check_shared(shared: SharedSection, flush: str) -> None:
             parse_location(shared.url)
         except StoreRefused as error:
             raise ConfigError(f"shared.url: {error}") from None
-    if shared.endpoint and re.fullmatch(r"https?://[^/@\s?#]+/?", shared.endpoint) is None:
-        raise ConfigError("shared.endpoint: expected https://host:port without user, path and query")
+    endpoint = re.fullmatch(r"https?://[^/@\s?#]+/?([^@\s?#]*)", shared.endpoint)
+    if shared.endpoint and endpoint is None:
+        raise ConfigError("shared.endpoint: expected https://host:port without user and query")
+    # The path of an endpoint of Azure is the account. Nothing else has a path: the bucket is a part of the URL.
+    if endpoint and endpoint[1] and shared.url.startswith(("s3:", "gs:")):
+        raise ConfigError(
+            f"shared.endpoint: expected https://host:port without the path {endpoint[1]!r}: the bucket is a part of "
+            "shared.url"
+        )
 
 
 def _check_cache(cache_bytes: int, segment_bytes: int) -> None:

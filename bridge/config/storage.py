@@ -107,9 +107,13 @@ class SharedSection(Section, frozen=True):
             "empty: the log is on this machine's disk alone"
         ),
     ] = ""
-    endpoint: Annotated[str, setting("address of the object store, `https://host:port`; empty: the provider's own")] = (
-        ""
-    )
+    endpoint: Annotated[
+        str,
+        setting(
+            "address of the object store, `https://host:port`, or for Azure `https://host:port/account` if the host "
+            "does not name the account; empty: the provider's own"
+        ),
+    ] = ""
     region: Annotated[
         str, setting("region of the bucket (S3); empty: the one of the environment or of the profile file")
     ] = ""

@@ -1,5 +1,6 @@
 """Settings: their precedence, and an error line for each invalid one; as tables, with one file in a directory."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,32 @@ def test_bad_override_is_named_with_its_value(key: str, value: str, line: str) -
     with pytest.raises(ConfigError) as caught:
         load(None, {key: value})
     assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "reason"),
+    [
+        ("s3://bucket/prefix", "https://store.example:9000/", ""),
+        (
+            "s3://bucket/prefix",
+            "https://store.example:9000/bucket",
+            "without the path 'bucket': the bucket is a part of",
+        ),
+        ("gs://bucket/prefix", "http://127.0.0.1:4443/storage/v1", "without the path 'storage/v1'"),
+        ("az://container/prefix", "http://127.0.0.1:10000/devstoreaccount1", ""),
+        ("", "http://127.0.0.1:10000/devstoreaccount1", ""),  # Of `duolog backup az://...`
+        ("az://container/prefix", "https://key@store.example", "without user and query"),
+        ("az://container/prefix", "https://store.example/account?sig=x", "without user and query"),
+        ("az://container/prefix", "store.example", "expected https://host:port"),
+    ],
+)
+def test_an_endpoint_has_a_path_for_azure_alone(url: str, endpoint: str, reason: str) -> None:
+    values = {"shared.url": url, "shared.endpoint": endpoint}
+    if not reason:
+        assert load(None, values).shared.endpoint == endpoint
+        return
+    with pytest.raises(ConfigError, match=f"^shared.endpoint: .*{re.escape(reason)}"):
+        load(None, values)
 
 
 def test_missing_file_is_named() -> None:
