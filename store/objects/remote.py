@@ -108,7 +108,8 @@ class RemoteObjects:
         stream = self._store.list(prefix or None, offset=start_after or None, chunk_size=min(limit, LIST_LIMIT))
         is_ordered = self._location.scheme in LISTS_IN_ORDER
         async for chunk in stream:
-            found += (ObjectEntry(each["path"], each["size"]) for each in chunk)
+            # Azure's `startFrom` is newer than the version of the API that `obstore` asks for: it may have no effect.
+            found += (ObjectEntry(each["path"], each["size"]) for each in chunk if each["path"] > start_after)
             if is_ordered and len(found) >= limit:
                 break
         return sorted(found)[:limit]

@@ -153,6 +153,7 @@ class FakeAzure(CloudServer):
     def __init__(self) -> None:
         super().__init__()
         self.kept: set[str] = set()  # Objects whose deletion is refused: a lease, or a policy.
+        self.has_start_from = True  # False: lists begin with the first key, as before version 2026-02-06 of the API.
 
     def _create(self, key: str, headers: dict[str, str], body: bytes) -> Answer:
         if headers.get("if-none-match") == "*" and key in self.objects:
@@ -162,7 +163,7 @@ class FakeAzure(CloudServer):
 
     def _list(self, query: dict[str, str]) -> Answer:
         assert (query["restype"], query["comp"]) == ("container", "list")
-        if "marker" not in query and "startFrom" in query:
+        if self.has_start_from and "marker" not in query and "startFrom" in query:
             query = query | {"marker": query["startFrom"]}  # A list begins with this key.
         keys, marker = self._page(query, "marker")
         rows = "".join(

@@ -122,6 +122,24 @@ def test_azure_deletes_in_batches_and_each_object_that_was_not_deleted_is_report
         asyncio.run(main(server))
 
 
+def test_lists_of_azure_go_on_after_a_key_also_where_the_service_does_not_know_how(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in FakeAzure.environment.items():
+        monkeypatch.setenv(name, value)
+
+    async def main(server: FakeAzure) -> None:
+        server.has_start_from = False
+        objects = open_objects(ObjectStoreOptions(f"az://{BUCKET}/prefix", server.endpoint))
+        keys = [f"wal/{number:02}" for number in range(10)]
+        await asyncio.gather(*(objects.create(key, b"") for key in keys))
+        assert [each.key for each in await objects.list("wal/", keys[4], limit=3)] == keys[5:8]
+        assert [each.key for each in await objects.list("wal/", keys[7], limit=3)] == keys[8:]
+
+    with FakeAzure() as server:
+        asyncio.run(main(server))
+
+
 def test_a_broker_with_an_empty_disk_reads_the_log(tmp_path: Path, server: CloudServer, scheme: str) -> None:
     settings = {
         "shared.url": f"{scheme}://{BUCKET}/prefix", "shared.endpoint": server.endpoint, "store.flush": "shared",
