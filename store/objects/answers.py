@@ -29,6 +29,8 @@ EXISTS = (304, 412)
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})")
 # Of a request that deletes several objects, an object that was not deleted: with its code (S3) or status (Azure).
 _NOT_DELETED = re.compile(r"request failed for key .* \(code: ([A-Za-z0-9]{1,64})\)")
+# The reason in Azure's answer about one of them, whose code `obstore` leaves out.
+_NO_CONTAINER = "The specified container does not exist"
 _NO_CONNECTION = re.compile(r"kind: Connect\b")  # `kind: ConnectionReset` is of a connection that was established.
 _UNTRUSTED = re.compile(r"\bInvalidCertificate\(")
 _CODE = re.compile(r"<Code>([A-Za-z0-9._-]{1,64})</Code>")
@@ -43,8 +45,12 @@ NO_RIGHTS = (
     "the bucket, or what the provider calls them"
 )
 WRONG_CREDENTIALS = (
-    "the credentials are wrong: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile file, or the "
-    "provider's equivalent"
+    "the credentials are wrong: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or the profile file, for Azure "
+    "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, for Google GOOGLE_APPLICATION_CREDENTIALS"
+)
+NOT_AUTHORIZED = (
+    "the store refuses the credentials or the address of this machine: correct AZURE_STORAGE_ACCOUNT_NAME and "
+    "AZURE_STORAGE_ACCOUNT_KEY, or allow this machine in the network rules of the storage account"
 )
 NO_CREDENTIALS = (
     "no credentials were found: set them in the environment or in a profile file, or give the machine a role that has "
@@ -67,6 +73,7 @@ REMEDIES = {
     "InvalidAccessKeyId": WRONG_CREDENTIALS,
     "SignatureDoesNotMatch": WRONG_CREDENTIALS,
     "AuthenticationFailed": WRONG_CREDENTIALS,
+    "AuthorizationFailure": NOT_AUTHORIZED,  # Azure's network rules; Azurite: also a wrong account or key
     "XAdminUserNotFound": WRONG_CREDENTIALS,  # versitygw, with status 404
     "InvalidToken": WRONG_CREDENTIALS,
     "ExpiredToken": "the credentials have expired: renew them and start the broker again",
@@ -112,7 +119,9 @@ def answer_of(error: Exception) -> StoreAnswer:
     code = _CODE.search(text)
     if not_deleted := _NOT_DELETED.search(text):
         found = not_deleted[1]
-        return StoreAnswer(int(found), "") if found.isdecimal() else StoreAnswer(200, found)
+        if not found.isdecimal():
+            return StoreAnswer(200, found)
+        return StoreAnswer(int(found), "ContainerNotFound" if _NO_CONTAINER in not_deleted[0] else "")
     return StoreAnswer(
         int(status[1]) if status else 301 if "BareRedirect" in text else 0,
         code[1] if code else "",

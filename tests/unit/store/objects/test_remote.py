@@ -158,6 +158,8 @@ def test_an_object_exists_by_these_answers_alone(error: Exception) -> None:
         ("NoSuchBucket", "create it"),
         ("AccessDenied", "PutObject"),
         ("InvalidAccessKeyId", "AWS_ACCESS_KEY_ID"),
+        ("AuthenticationFailed", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("AuthorizationFailure", "network rules"),
         ("ExpiredToken", "renew"),
         ("NotImplemented", "If-None-Match"),
         ("AuthorizationHeaderMalformed", "shared.region"),
@@ -196,6 +198,12 @@ def test_only_a_create_that_the_store_does_not_have_is_a_store_without_create_if
             NO_RIGHTS,
         ),
         ("Generic MicrosoftAzure error: Bulk delete request failed for key a/b: X (code: 409)", StoreRetry, "409: "),
+        (
+            "Object at location a/b not found: Bulk delete request failed for key a/b: The specified container does "
+            "not exist. (code: 404)",
+            StoreRefused,
+            "404 ContainerNotFound: the bucket does not exist: create it",
+        ),
     ],
 )
 def test_object_that_one_request_for_several_did_not_delete_is_reported(
