@@ -9,6 +9,7 @@ import pytest
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
 MAY_BE_SKIPPED_IN_CI = (
+    "no Node.js",
     "no browser",
     "no container engine",
     "no grafana",

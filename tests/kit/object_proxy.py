@@ -6,7 +6,8 @@
         proxy.faults.is_cut = True
 
 The proxy runs in a thread with an event loop of its own, and listens on loopback, or on `host`. Each request goes to
-the store over a connection of its own. With several upstream endpoints, one after the other gets a request.
+the store over a connection of its own. With several upstream endpoints, one after the other gets a request; their path
+is the proxy's, too.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class ObjectProxy:
         self.seen: Counter[tuple[str, int]] = Counter()
         self.endpoint = ""  # Set when the proxy is started
         self._upstreams = itertools.cycle([urlsplit(each) for each in upstreams])
+        self._path = urlsplit(upstreams[0]).path
         self._random = random.Random(seed)
         self._lists: dict[str, bytes] = {}
         self._thread = threading.Thread(target=self._run, name="object-proxy", daemon=True)
@@ -98,7 +100,7 @@ class ObjectProxy:
             task.add_done_callback(tasks.discard)
 
         server = await asyncio.start_server(accept, self._host, 0, limit=HEAD_BYTES_MAX)
-        self.endpoint = f"http://{self._host}:{server.sockets[0].getsockname()[1]}"
+        self.endpoint = f"http://{self._host}:{server.sockets[0].getsockname()[1]}{self._path}"
         self._started.set()
         await self._stop.wait()
         server.close()

@@ -1,6 +1,7 @@
-"""Proves the object store with real ones, moto's S3 server and versitygw, behind a proxy that makes requests fail.
+"""Proves the object store with real ones, behind a proxy that makes requests fail.
 
-versitygw runs as two gateways over one directory, so its creates race in two processes.
+They are moto's S3 server, versitygw, and Azurite, which is Microsoft's emulator of Azure Blob Storage. versitygw runs
+as two gateways over one directory, so its creates race in two processes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import ObjectStoreOptions
 from duolog.store.objects.self_test import check_creates
 from tests.kit.object_proxy import ObjectProxy, ProxyFaults
-from tests.kit.object_servers import KEYS, ObjectServer, moto, versity
+from tests.kit.object_servers import KEYS, ObjectServer, azurite, moto, versity
 
 MIB = 1 << 20
 BUCKET = "duolog"
@@ -40,9 +41,20 @@ def versity_server() -> Iterator[ObjectServer]:
         yield running
 
 
-@pytest.fixture(params=["moto", "versity"])
-def server(request: pytest.FixtureRequest) -> ObjectServer:
+@pytest.fixture(scope="module")
+def azurite_server() -> Iterator[ObjectServer]:
+    with azurite() as running:
+        running.make_bucket(BUCKET)
+        yield running
+
+
+@pytest.fixture(params=["moto", "versity", "azurite"])
+def server(request: pytest.FixtureRequest, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> ObjectServer:
     found: ObjectServer = request.getfixturevalue(f"{request.param}_server")
+    opened.scheme = found.scheme
+    if found.scheme == "az":
+        for name, value in found.environment.items():
+            monkeypatch.setenv(name, value)
     return found
 
 
@@ -53,7 +65,9 @@ def proxy(server: ObjectServer) -> Iterator[ObjectProxy]:
 
 
 class Opener:
-    """Opens object stores with the keys of a profile file."""
+    """Opens object stores: S3 with the keys of a profile file, Azure with those of the environment."""
+
+    scheme = "s3"  # That of the test's server.
 
     def __init__(self, folder: Path) -> None:
         self._keys = folder / "credentials"
@@ -64,8 +78,11 @@ class Opener:
             f"[default]\naws_access_key_id = {access_key_id}\naws_secret_access_key = {secret_access_key}\n"
         )
 
+    def new_url(self) -> str:
+        return f"{self.scheme}://{BUCKET}/{uuid.uuid4().hex}"
+
     def __call__(self, endpoint: str, url: str = "", timeout_ms: int = 5_000) -> ObjectStore:
-        url = url or f"s3://{BUCKET}/{uuid.uuid4().hex}"
+        url = url or self.new_url()
         options = ObjectStoreOptions(url, endpoint, "us-east-1", request_timeout_ms=timeout_ms)
         return open_objects(options, {"AWS_SHARED_CREDENTIALS_FILE": str(self._keys)})
 
@@ -115,6 +132,7 @@ def test_objects_are_created_once_read_listed_and_deleted(server: ObjectServer, 
             await objects.get("wal/2", 1000)
         assert await objects.get_range("wal/2", 5 * MIB, MIB) == large[5 * MIB : 6 * MIB]
         assert await objects.get_range("wal/2", len(large) - 3, 10) == large[-3:]
+        assert await objects.get_range("wal/2", len(large), 10) == b""
         assert await objects.get_range("wal/2", len(large) + 3, 10) == b""
         assert (await objects.get("wal/3", 1), await objects.get_range("wal/3", 0, 1)) == (None, None)
         for key in ("wal/10", "wal/1", "walk/1"):
@@ -131,9 +149,10 @@ def test_objects_are_created_once_read_listed_and_deleted(server: ObjectServer, 
     asyncio.run(main())
 
 
-def test_lists_of_more_than_a_page_are_complete(moto_server: ObjectServer, opened: Opener) -> None:
+@pytest.mark.parametrize("server", ["moto", "azurite"], indirect=True)
+def test_lists_of_more_than_a_page_are_complete(server: ObjectServer, opened: Opener) -> None:
     async def main() -> None:
-        objects = opened(moto_server.endpoint)
+        objects = opened(server.endpoint)
         keys = [f"wal/{number:04}" for number in range(1_030)]
         for at in range(0, len(keys), 103):
             await asyncio.gather(*(objects.create(key, b"") for key in keys[at : at + 103]))
@@ -172,7 +191,7 @@ def test_a_key_has_one_creator_and_each_outcome_is_true_whatever_fails(
     proxy: ObjectProxy, opened: Opener, fault: str, expected: str
 ) -> None:
     """Two clients write slots: after CREATED a client has created the object, after StoreRetry nothing."""
-    url = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    url = opened.new_url()
     reported: dict[str, Counter[str]] = {}
 
     async def write(name: str, objects: ObjectStore) -> None:
@@ -208,7 +227,7 @@ def test_a_store_that_gives_no_answer_leaves_a_create_unknown_and_a_read_to_be_r
 
     async def main() -> None:
         objects = opened(proxy.endpoint, timeout_ms=200)
-        with pytest.raises(StoreUnknown, match=r"create s3://duolog/.*/a: no answer"):
+        with pytest.raises(StoreUnknown, match=rf"create {opened.scheme}://duolog/.*/a: no answer"):
             await objects.create("a", b"")
         with pytest.raises(StoreRetry, match="no answer"):
             await objects.get("a", 1)
@@ -242,10 +261,10 @@ async def operations(objects: ObjectStore) -> AsyncIterator[str]:
 
 def test_a_missing_bucket_is_named_with_the_remedy(server: ObjectServer, opened: Opener) -> None:
     async def main() -> list[str]:
-        return [each async for each in operations(opened(server.endpoint, "s3://no-such-bucket/prefix"))]
+        return [each async for each in operations(opened(server.endpoint, f"{server.scheme}://no-such-bucket/prefix"))]
 
     for refusal in asyncio.run(main()):
-        assert "s3://no-such-bucket/prefix/" in refusal
+        assert f"{server.scheme}://no-such-bucket/prefix/" in refusal
         assert "the bucket does not exist: create it" in refusal
 
 
@@ -261,3 +280,20 @@ def test_wrong_credentials_are_refused_without_repeating_them(
     for refusal in asyncio.run(main()):
         assert "the credentials are wrong: correct AWS_ACCESS_KEY_ID" in refusal
         assert not any(each in refusal for each in (keys[1], "nobody", "Signature="))
+
+
+@pytest.mark.parametrize("name", ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"])
+def test_a_wrong_account_of_azure_is_refused_without_repeating_it(
+    azurite_server: ObjectServer, opened: Opener, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Azurite answers AuthorizationFailure, and Azure itself AuthenticationFailed to a wrong key."""
+    opened.scheme = azurite_server.scheme
+    for each, value in (azurite_server.environment | {name: "d3Jvbmc0"}).items():
+        monkeypatch.setenv(each, value)
+
+    async def main() -> list[str]:
+        return [each async for each in operations(opened(azurite_server.endpoint))]
+
+    for refusal in asyncio.run(main()):
+        assert "403 AuthorizationFailure: the store refuses the credentials or the address of this machine" in refusal
+        assert not any(each in refusal for each in ("d3Jvbmc0", "SharedKey"))
