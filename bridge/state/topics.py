@@ -131,11 +131,16 @@ class Topics(TopicTable):
             logger.error("recovered topic not created, the next start tries again: name=%s reason=%r", name, str(error))
 
     def _begin_epochs(self, now_ms: int, level: int) -> None:
-        """Raise the leader epochs of the queues up to this level of durability; an empty one may have lost all."""
+        """Let the queues up to this level of durability begin a leader epoch; an empty one may have lost all.
+
+        It has the number of the run, which no other run has. The number after the last leader epoch could be given
+        twice: this run may show records before its own record of the epochs survives it.
+        """
+        assert self.store is not None, "the store is not open"
         starts = [
-            EpochStart(queue.key, topic.leader_epoch(queue_id) + 1, queue.end_offset)
+            EpochStart(queue.key, self.store.epoch, queue.end_offset)
             for topic in self.all()
-            for queue_id, queue in enumerate(topic.queues)
+            for queue in topic.queues
             if queue.level <= level
         ]
         if starts:

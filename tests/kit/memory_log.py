@@ -44,6 +44,7 @@ class MemoryLog:
     end: int = 0
     units: int = 0
     level_max: int = SYNCED
+    epoch: int = 1
 
     def __post_init__(self) -> None:
         self._queues: dict[int, MemoryQueue] = {}

@@ -72,7 +72,7 @@ def test_standby_has_the_state_and_serves_after_the_owner_has_died() -> None:
         first.kill()
         await asyncio.wait_for(following, 5)
         assert bodies(second, "orders") == sent
-        assert second.topics.get("orders").leader_epoch(0) == epoch + 1  # type: ignore[union-attr]
+        assert second.topics.get("orders").leader_epoch(0) == second.store.epoch > epoch  # type: ignore[union-attr]
         entity, sums = QuotaEntity("alice", None), second.delays.timers.quota_entities
         assert sums.count_of(entity) == 1
         clock.pass_ms(DELAY_MS)

@@ -203,16 +203,18 @@ def test_default_of_every_config_passes_its_own_check(name: str) -> None:
 # -- Leader epochs
 
 
-def epochs(state: State, topic: Topic, *ends: int) -> None:
+def epochs(log: MemoryLog, state: State, topic: Topic, *ends: int) -> None:
+    """Let runs begin when the queue had these ends, the first one with the number 1."""
     for end in ends:
         topic.queues[0].end_offset = topic.queues[0].visible_end = end
         state.topics._begin_epochs(NOW, WRITTEN)
+        log.epoch += 1
 
 
 def test_epoch_history_answers_where_each_epoch_ended() -> None:
-    state = opened()
+    state = open_state(log := MemoryLog(), new_state())
     topic, _ = state.topics.create("orders", 1, {"flush.mode": "async"}, NOW)
-    epochs(state, topic, 10, 20)
+    epochs(log, state, topic, 10, 20)
     topic.queues[0].visible_end = 25
     assert [topic.epoch_end(0, epoch) for epoch in (-1, 0, 1, 2, 3)] == [(-1, -1), (0, 10), (1, 20), (2, 25), (-1, -1)]
     assert [topic.epoch_at(0, offset) for offset in (0, 9, 10, 20, 99)] == [
@@ -229,9 +231,9 @@ def test_empty_queue_begins_an_epoch_too() -> None:
 
 
 def test_epoch_history_is_bounded() -> None:
-    state = opened()
+    state = open_state(log := MemoryLog(), new_state())
     topic, _ = state.topics.create("orders", 1, {"flush.mode": "async"}, NOW)
-    epochs(state, topic, *range(1, EPOCHS_MAX + 10))
+    epochs(log, state, topic, *range(1, EPOCHS_MAX + 10))
     assert len(topic.epochs[0]) == EPOCHS_MAX
     assert topic.leader_epoch(0) == EPOCHS_MAX + 9
     assert topic.epoch_end(0, 3)[0] == -1

@@ -368,8 +368,25 @@ def test_after_an_unclean_end_only_queues_under_async_get_a_new_epoch() -> None:
         bench.kafka(bench.topic(name, flush_mode=name), batch([b"a", b"b"]))
     bench = bench.restarted()
     kept, lost = bench.topic("sync"), bench.topic("async")
-    assert (kept.leader_epoch(0), lost.leader_epoch(0), lost.leader_epoch(1)) == (0, 1, 1)
+    epoch = bench.store.epoch
+    assert (kept.leader_epoch(0), lost.leader_epoch(0), lost.leader_epoch(1)) == (0, epoch, epoch)
     bench.kafka(lost, batch([b"c"]))
-    assert [record_batch.read_header(entry.frame).leader_epoch for entry in stored(bench, lost)] == [0, 1]
-    assert (lost.epoch_end(0, 0), lost.epoch_end(0, 1), lost.epoch_end(0, 2)) == ((0, 2), (1, 3), (-1, -1))
+    assert [record_batch.read_header(entry.frame).leader_epoch for entry in stored(bench, lost)] == [0, epoch]
+    assert [lost.epoch_end(0, each) for each in (0, epoch, epoch + 1)] == [(0, 2), (epoch, 3), (-1, -1)]
     assert now(bench.reader.read_for_kafka(lost.queues[0], lost, 0, 1 << 20, 3))
+
+
+def test_leader_epoch_that_readers_have_seen_does_not_begin_again_after_a_power_cut() -> None:
+    class Unsynced(PublishBench):
+        """A broker whose power is cut before anything is synced that does not delay the start."""
+
+        def _sync(self) -> None:
+            pass
+
+    bench = PublishBench()
+    bench.kafka(bench.topic(flush_mode="async"), batch([b"kept"]))
+    bench = Unsynced(bench.disk.after_kill())
+    bench.kafka(bench.topic(), batch([b"shown"]))
+    shown = record_batch.read_header(stored(bench, bench.topic())[-1].frame).leader_epoch
+    for seed in range(8):
+        assert PublishBench(bench.disk.after_power_cut(seed)).topic().leader_epoch(0) > shown > 0
