@@ -194,9 +194,11 @@ class Topics(TopicTable):
     def add_queues(self, topic: Topic, queue_count: int, now_ms: int, requested_by: str) -> Promise:
         """Increase the number of queues to `queue_count`; `requested_by` names the request and its client for the log.
 
-        Queues are never removed, because their records would be lost. Raises InvalidQueueCount, TooManyTopics,
-        StoreError.
+        Queues are never removed, because their records would be lost. New ones begin with the leader epoch of the run:
+        if this change is lost with what they had shown, they do not begin again with the same one. Raises
+        InvalidQueueCount, TooManyTopics, StoreError.
         """
+        assert self.store is not None, "the store is not open"
         self.check_more_queues(topic, queue_count)
         # Logged as a warning, because keys move to other queues, and tools request it by default: mqadmin updateTopic
         # sends 8 queues without -r and -w.
@@ -204,7 +206,10 @@ class Topics(TopicTable):
             "topic gets more queues topic=%s from=%d to=%d asked_by=%s",
             topic.name, topic.queue_count, queue_count, requested_by,
         )  # fmt: skip
-        return self._state_log.commit([TopicChanged(topic.number, queue_count=queue_count)], now_ms).promise
+        epoch = self.store.epoch
+        starts = [EpochStart(topic.key(queue_id), epoch, 0) for queue_id in range(topic.queue_count, queue_count)]
+        changed = TopicChanged(topic.number, queue_count=queue_count)
+        return self._state_log.commit([changed, *epoch_records(starts)], now_ms).promise
 
     def check_more_queues(self, topic: Topic, queue_count: int) -> None:
         """Raise what `add_queues` would raise, for requests that only validate."""

@@ -29,6 +29,8 @@ from tests.unit.bridge.batches import batch
 TOPIC = "orders"  # With `flush.mode=sync`: acknowledged before it is uploaded.
 MIB = 1 << 20
 BODY = bytes(300_000)
+# State records are not waited for either: with `shared`, Metadata with a leader epoch would wait for its upload.
+SYNC = msgspec.structs.replace(OPTIONS, store=msgspec.structs.replace(OPTIONS.store, flush="sync"))
 
 
 def run_machines(main: Callable[[list[Machine]], Coroutine[object, object, None]], options: Options = OPTIONS) -> None:
@@ -121,9 +123,9 @@ def test_appends_are_refused_while_the_store_lacks_more_of_the_log_than_the_limi
     run_machines(main, msgspec.structs.replace(OPTIONS, shared=shared))
 
 
-async def epoch_of(machine: Machine) -> int:
+async def epoch_of(machine: Machine, partition: int = 0) -> int:
     answer = await ask(machine, ApiKey.METADATA, 8, topics=[{"name": TOPIC}])
-    epoch: int = answer.topics[0].partitions[0].leader_epoch
+    epoch: int = answer.topics[0].partitions[partition].leader_epoch
     return epoch
 
 
@@ -162,8 +164,6 @@ def test_a_takeover_tells_kafka_clients_where_the_logs_part() -> None:
 
 
 def test_an_owner_that_uploads_nothing_has_leader_epochs_that_no_other_owner_has() -> None:
-    store = msgspec.structs.replace(OPTIONS.store, flush="sync")  # With `shared`, Metadata would wait for the upload.
-
     async def main(machines: list[Machine]) -> None:
         first, second = machines
         await serve(first)
@@ -187,4 +187,25 @@ def test_an_owner_that_uploads_nothing_has_leader_epochs_that_no_other_owner_has
         assert oldest < lost < new
         assert await end_of(first, lost, new) == (ErrorCode.none, oldest, 2)
 
-    run_machines(main, msgspec.structs.replace(OPTIONS, store=store))
+    run_machines(main, SYNC)
+
+
+def test_a_queue_that_is_lost_and_added_again_has_another_leader_epoch() -> None:
+    async def epoch_of_new_queue(machine: Machine) -> int:
+        topic = {"name": TOPIC, "count": 2, "assignments": None}
+        added = await ask(machine, ApiKey.CREATE_PARTITIONS, 3, topics=[topic], timeout_ms=3_000, validate_only=False)
+        assert added.results[0].error_code is ErrorCode.none
+        return await epoch_of(machine, 1)
+
+    async def main(machines: list[Machine]) -> None:
+        first, second = machines
+        await serve(first)
+        second.start()
+        await asyncio.sleep(5)
+        first.faults.is_cut = True
+        lost = await epoch_of_new_queue(first)
+        first.kill()
+        await asyncio.sleep(5)
+        assert await epoch_of_new_queue(second) > lost
+
+    run_machines(main, SYNC)
