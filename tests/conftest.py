@@ -23,8 +23,10 @@ from tests.kit.lacking import IN_CI, MAY_BE_SKIPPED_IN_CI
 FEW_EXAMPLES = 15
 SEED = int(os.environ.get("DUOLOG_SEED") or random.SystemRandom().randrange(1 << 32))
 
-if not IN_CI:  # There hypothesis has a profile of its own, also without a deadline: a busy machine is no failure.
-    hypothesis.settings.register_profile("duolog", deadline=None)
+if not IN_CI:  # There hypothesis has a profile of its own that does the same: a busy machine is no failure.
+    hypothesis.settings.register_profile(
+        "duolog", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
     hypothesis.settings.load_profile("duolog")
 # For `make unit`; `make test` tries the default number of examples.
 hypothesis.settings.register_profile("few_examples", hypothesis.settings(), max_examples=FEW_EXAMPLES)
