@@ -97,7 +97,7 @@ def read_all(bootstrap: str, topic: str, count: int) -> list[Place]:
 
 
 def send_by_rocketmq(pair: Pair, topic: str, body: bytes) -> tuple[int, int]:
-    """Ask the name servers in turn for the route, and send to the broker that it names; return queue and offset."""
+    """Ask the name servers in turn for the route, and send to the owner that it names; return queue and offset."""
     until = time.monotonic() + WITHIN_S
     fields = {"a": "group", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 0, "h": 0, "i": "", "j": 0, "k": 0}
     while time.monotonic() < until:
@@ -106,9 +106,8 @@ def send_by_rocketmq(pair: Pair, topic: str, body: bytes) -> tuple[int, int]:
                 route = ask(broker.namesrv, ROUTE, {"topic": topic})
                 if route.code != 0:
                     continue
-                (named,) = json.loads(route.body)["brokerDatas"]
-                assert named["brokerName"] == "duolog"
-                sent = ask(named["brokerAddrs"]["0"], SEND, fields, body)
+                (owner,) = (each for each in json.loads(route.body)["brokerDatas"] if each["brokerName"] == "duolog")
+                sent = ask(owner["brokerAddrs"]["0"], SEND, fields, body)
             except (OSError, ValueError):
                 continue
             if sent.code == 0:
