@@ -105,12 +105,9 @@ class PendingTimers:
         It is asked for after each turn of the loop.
         """
         earliest_ms = self.turns.next_ms()
-        first = self.memtable.waiting.first_key()
-        if first is not None and first[0] < earliest_ms:
-            earliest_ms = first[0]
-        first = self.prefetch.next_key()
-        if first is not None and first[0] < earliest_ms:
-            earliest_ms = first[0]
+        for first in (self.memtable.waiting.first_key(), self.prefetch.next_key()):
+            if first is not None and first[0] < earliest_ms:
+                earliest_ms = first[0]
         return earliest_ms
 
     def first_due_ms(self) -> int | None:
