@@ -17,6 +17,7 @@ import pytest
 
 from tests.kit.broker import Broker
 from tests.kit.command import duolog, run_duolog
+from tests.kit.environment import set_environment
 from tests.kit.eventually import eventually
 from tests.kit.object_servers import ObjectServer, moto, versity
 from tests.wire.clients.shared_pair import wait_for_role
@@ -65,8 +66,7 @@ def running_store(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Object
     """Run an object store with a bucket, whose credentials the commands find in their environment."""
     with STORES[name]() as running:
         running.make_bucket("backups")
-        for variable, value in running.environment.items():
-            monkeypatch.setenv(variable, value)
+        set_environment(monkeypatch, running.environment)
         yield running
 
 

@@ -19,6 +19,7 @@ from duolog.store.objects.remote import RemoteObjects
 from duolog.store.objects.self_test import check_creates
 from tests.kit.broker import Broker
 from tests.kit.cloud_servers import BUCKET, CloudServer, FakeAzure, FakeGoogle, refusal
+from tests.kit.environment import set_environment
 from tests.wire.clients.shared_pair import wait_for_role
 from tests.wire.test_shared import Writer, read_all
 
@@ -35,8 +36,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def server(scheme: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudServer]:
     with SERVERS[scheme]() as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
+        set_environment(monkeypatch, running.environment)
         yield running
 
 
@@ -99,8 +99,7 @@ def test_refusals_name_the_object_and_the_remedy(server: CloudServer, scheme: st
 def test_azure_deletes_in_batches_and_each_object_that_was_not_deleted_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in FakeAzure.environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, FakeAzure.environment)
 
     async def main(server: FakeAzure) -> None:
         objects = open_objects(ObjectStoreOptions(f"az://{BUCKET}/prefix", server.endpoint))
@@ -125,8 +124,7 @@ def test_azure_deletes_in_batches_and_each_object_that_was_not_deleted_is_report
 def test_lists_of_azure_go_on_after_a_key_also_where_the_service_does_not_know_how(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in FakeAzure.environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, FakeAzure.environment)
 
     async def main(server: FakeAzure) -> None:
         server.has_start_from = False

@@ -14,6 +14,7 @@ import pytest
 
 from tests.kit.broker import Broker, BrokerError
 from tests.kit.command import duolog, run_duolog
+from tests.kit.environment import set_environment
 from tests.kit.object_servers import ObjectServer, moto, versity
 from tests.wire.clients.topics import create_topic
 from tests.wire.clients.transactional import LibrdkafkaClient
@@ -32,8 +33,7 @@ COUNT = 3_000
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
     with STORES[request.param]() as running:
         running.make_bucket("duolog")
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
+        set_environment(monkeypatch, running.environment)
         yield running
 
 
@@ -108,8 +108,7 @@ def test_a_log_goes_into_a_store_and_back(tmp_path: Path, store: ObjectServer) -
 
 def test_what_is_wrong_with_a_store_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with versity() as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
+        set_environment(monkeypatch, running.environment)
         with Broker(tmp_path / "a", SETTINGS) as broker:
             create_topic(broker.kafka, "orders", 1)
 

@@ -20,6 +20,7 @@ from duolog.store.objects.interface import Creation, ObjectStore
 from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import ObjectStoreOptions
 from duolog.store.objects.self_test import check_creates
+from tests.kit.environment import set_environment
 from tests.kit.object_proxy import ObjectProxy, ProxyFaults
 from tests.kit.object_servers import KEYS, ObjectServer, azurite, moto, versity
 
@@ -53,8 +54,7 @@ def server(request: pytest.FixtureRequest, opened: Opener, monkeypatch: pytest.M
     found: ObjectServer = request.getfixturevalue(f"{request.param}_server")
     opened.scheme = found.scheme
     if found.scheme == "az":
-        for name, value in found.environment.items():
-            monkeypatch.setenv(name, value)
+        set_environment(monkeypatch, found.environment)
     return found
 
 

@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.broker import Broker, BrokerError
+from tests.kit.environment import set_environment
 from tests.kit.eventually import eventually
 from tests.kit.object_proxy import ObjectProxy, ProxyFaults
 from tests.kit.object_servers import ObjectServer, moto
@@ -45,8 +46,7 @@ def store() -> Iterator[ObjectServer]:
 
 @pytest.fixture
 def pair(tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, store.environment)
     running = Pair(tmp_path, store)
     yield running
     running.close()
@@ -266,8 +266,7 @@ def test_an_owner_that_is_cut_off_from_the_store_answers_nothing_and_follows_lat
 def test_a_store_that_cannot_be_used_is_refused_at_the_start(
     tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch, bucket: str, faults: ProxyFaults, text: str
 ) -> None:
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, store.environment)
     with ObjectProxy(store.endpoint) as proxy:
         proxy.faults = faults
         settings = {"shared.url": f"s3://{bucket}/{tmp_path.name}", "shared.endpoint": proxy.endpoint}

@@ -19,6 +19,7 @@ import pytest
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.messages import message
 from tests.kit.broker import Broker
+from tests.kit.environment import set_environment
 from tests.kit.eventually import eventually
 from tests.kit.object_servers import ObjectServer, moto
 from tests.wire.clients import frames, remoting
@@ -51,8 +52,7 @@ def store() -> Iterator[ObjectServer]:
 
 @pytest.fixture
 def broker(tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, store.environment)
     shared = {"shared.url": f"s3://{BUCKET}/cache", "shared.endpoint": store.endpoint}
     running = Broker(tmp_path / "data", SETTINGS | shared)
     running.start()

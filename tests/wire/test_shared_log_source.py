@@ -17,6 +17,7 @@ import pytest
 
 from tests.kit.broker import Broker
 from tests.kit.command import duolog
+from tests.kit.environment import set_environment
 from tests.kit.lacking import skip_or_fail
 from tests.kit.object_servers import ObjectServer, moto
 from tests.wire.clients.jvm import jars
@@ -84,8 +85,7 @@ def test_rows_from_the_store_are_those_of_the_files(
     tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of the log was moved into the store, so it is in segment objects. What follows is in WAL objects."""
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, store.environment)
     settings = SETTINGS | {"shared.endpoint": store.endpoint}
     with Broker(tmp_path / "before", {"store.segment_bytes": 1 << 20}) as local:
         create_topic(local.kafka, "orders", 2)

@@ -14,6 +14,7 @@ from typing import Final
 import confluent_kafka
 import pytest
 
+from tests.kit.environment import set_environment
 from tests.kit.object_servers import moto
 from tests.wire.clients.agent import Agent
 from tests.wire.clients.golang import go_agent
@@ -40,8 +41,7 @@ _numbers = itertools.count()
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with moto() as store, pytest.MonkeyPatch.context() as patch:
         store.make_bucket(BUCKET)
-        for name, value in store.environment.items():
-            patch.setenv(name, value)
+        set_environment(patch, store.environment)
         running = Pair(tmp_path_factory.mktemp("pair"), store, {"store.flush": "shared"}, is_proxied=False)
         create_topic(running.bootstrap, "first", QUEUES)
         running.wait_until_named("first")

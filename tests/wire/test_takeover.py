@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.environment import set_environment
 from tests.kit.eventually import eventually
 from tests.kit.object_servers import ObjectServer, moto
 from tests.wire.clients.agent import Agent
@@ -82,8 +83,7 @@ def fault(name: str) -> Fault:
 
 @pytest.fixture
 def pair(tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> Iterator[Pair]:
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, store.environment)
     running = Pair(tmp_path, store, SETTINGS, is_proxied=fault.is_proxied)
     yield running
     running.close()

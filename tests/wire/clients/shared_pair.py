@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.kit.broker import Broker
+from tests.kit.environment import set_environment
 from tests.kit.eventually import eventually
 from tests.kit.object_proxy import ObjectProxy
 from tests.kit.object_servers import ObjectServer, versity
@@ -148,8 +149,7 @@ def pair_in_network(
         versity(network.address("store"), network.prefix("store")) as store,
     ):
         store.make_bucket(BUCKET)
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
+        set_environment(monkeypatch, store.environment)
         running = Pair(folder, store, settings, is_proxied=is_proxied, network=network)
         try:
             yield running
