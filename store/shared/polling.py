@@ -6,20 +6,23 @@ the store is slow for it. A follower asks for each slot shortly after the owner 
     round trip of the store              requests of the follower
     shorter than a heartbeat interval    One slot at a time, a little less than an interval after the time planned for
                                          the newest slot that was found. If the slot is empty, the follower asks again a
-                                         tenth of an interval later. So one of HEARTBEATS_PER_MISS requests comes too
-                                         early, which shows when the owner writes.
+                                         tenth of an interval later, until it is there. So one of HEARTBEATS_PER_MISS
+                                         requests comes too early, which shows when the owner writes.
     longer                               All slots that the owner may write during a round trip, and two more. The
                                          follower repeats the request for a small slot every two intervals, although
                                          earlier requests have no answer yet.
-    any, and slots have units or         As many slots at a time as were found, without pauses, up to AHEAD_MAX.
-    many slots were found
+    any, and slots have units or         As many slots at a time as were found, without pauses, up to AHEAD_MAX. After
+    many slots were found                the last slot with units, the follower asks at the intervals of a slow store
+                                         until ACTIVE_MISSES slots were empty.
 
 While requests have no answer, the time since the last answer counts as the round trip if it is longer, so that the
 requests are those for a slow store before it answers. If no answer comes for `cluster.takeover_ms`, the follower sends
 no further request until one has come.
 
-While the store is fast, a follower sends hardly more requests than the owner. While the store is slow, a follower is
-two heartbeat intervals and one way of an answer late. If it repeated a request only after the answer that the slot is
+While the store is fast and the owner is idle, a follower sends hardly more requests than the owner, and finds a slot up
+to a heartbeat interval late. A takeover from an owner that has just written units would be late by as much, so the
+follower asks more often then. While the store is slow, a follower is two heartbeat intervals and one way of an answer
+late. If it repeated a request only after the answer that the slot is
 empty, it would be a whole round trip late.
 """
 
@@ -32,6 +35,7 @@ from duolog.store.shared.wal.wal_object import HEADER_SIZE
 HEARTBEATS_PER_MISS: Final = 30  # One request in so many finds its slot empty while the owner writes only heartbeats.
 # After so many found slots in a row, one request is sent early, to see whether the owner is faster.
 HITS_MAX: Final = 40
+ACTIVE_MISSES: Final = 10  # After so many empty slots since the last one with units, the owner counts as idle.
 MISSES_MAX: Final = 3  # After so many empty slots in a row, the owner writes no faster than one slot in an interval.
 AHEAD_FIRST: Final = 4  # The number of slots that a follower asks for at a time at the start.
 AHEAD_MAX: Final = 32  # The greatest number of slots that it asks for at a time.
@@ -64,6 +68,7 @@ class Polling:
         self._waited_ms = 0  # How long no answer has come, at the last call of `due`.
         self._asked_mono_ms: int | None = None  # The time of the newest request.
         self._is_fast_owner = False  # The owner writes more slots than one in a heartbeat interval.
+        self._idle_misses = ACTIVE_MISSES  # The empty slots since the last slot with units.
         self._is_probing = False  # The next request is sent early, to see whether the owner is fast.
         self._is_busy = False  # The last slot had units, or this follower is behind: further slots may be there.
         self._is_small = True  # The newest slot that was found was at most REPEAT_BYTES long.
@@ -135,7 +140,12 @@ class Polling:
 
     @property
     def _heartbeat_ms(self) -> int:
-        return self._takeover_ms // (HEARTBEATS_IF_SLOW if self._is_fast_owner or self.is_slow else HEARTBEATS)
+        return self._takeover_ms // (HEARTBEATS_IF_SLOW if self._may_write_often else HEARTBEATS)
+
+    @property
+    def _may_write_often(self) -> bool:
+        """Whether the owner may write more than one slot in a third of `cluster.takeover_ms`."""
+        return self._is_fast_owner or self._idle_misses < ACTIVE_MISSES or self.is_slow
 
     @property
     def _pause_ms(self) -> int:
@@ -233,6 +243,8 @@ class Polling:
     def found(self, sequence: int, size: int, asked_mono_ms: int, mono_ms: int) -> None:
         """Note that a slot has an object of this size. An object with a payload means that more slots may be there."""
         self._note_answer(asked_mono_ms, mono_ms)
+        if size > HEADER_SIZE:
+            self._idle_misses = 0
         self._due.pop(sequence, None)
         if sequence in self._empty:
             del self._empty[sequence]
@@ -274,6 +286,7 @@ class Polling:
     def missed(self, sequence: int, asked_mono_ms: int, mono_ms: int) -> None:
         """Note that a slot is empty."""
         self._note_answer(asked_mono_ms, mono_ms)
+        self._idle_misses += 1
         if not self._first <= sequence < self._next or sequence in self._found:
             return
         self._empty[sequence] = max(asked_mono_ms, self._empty.get(sequence, 0))
@@ -286,11 +299,13 @@ class Polling:
         self._ahead, self._grown = max(1, self._ahead - 1), 0
         if self._misses >= MISSES_MAX:
             self._is_fast_owner = False
-        heartbeat_ms = self._heartbeat_ms
         if self._is_pipelined:
             self._due.setdefault(sequence, mono_ms)
             return
         self._next = sequence + 1  # Slots above an empty one are asked for later.
-        again_ms = max(mono_ms, asked_mono_ms + (self._pause_ms if self._misses == 1 else heartbeat_ms))
+        again_ms = max(
+            mono_ms,
+            asked_mono_ms + (self._heartbeat_ms if self._may_write_often and self._misses > 1 else self._pause_ms),
+        )
         self._due = {each: at_ms for each, at_ms in self._due.items() if each < self._next}
         self._due[sequence] = min(self._due.get(sequence, again_ms), again_ms)

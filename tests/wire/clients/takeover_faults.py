@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from tests.wire.clients.shared_pair import Pair
 
-# From the fault to the next acknowledged send of a Kafka client. `test_shared.py` asks for half of it, with one
-# client; here a dozen clients and two JVMs share the processor with the brokers.
+# From the fault to the next acknowledged send of a Kafka client, on a machine that other programs slow down. Five
+# seconds are promised: `tests/unit/store/shared/test_takeover_time.py` holds them in virtual time.
 TAKEOVER_WITHIN_S = 10.0
 STORE_AWAY_WITHIN_S = 10.0  # The same for a store that is away or has faults.
 BAD_STORE_WITHIN_S = 5.0  # The same for a store with faults and an owner that lives.

@@ -64,3 +64,36 @@ def test_standby_of_an_idle_owner_needs_few_more_requests_than_the_owner_also_if
         assert due_ms is not None
         mono_ms = max(due_ms, mono_ms + latency_ms) + late_ms.randint(0, lateness_ms)
     assert requests <= 3_800
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_slot_of_an_owner_is_found_within_a_heartbeat_interval_of_a_slow_store(seed: int) -> None:
+    # A takeover counts from the moment at which the last slot was found. That was up to a second after it was written.
+    latency_ms, chance = 50, random.Random(seed)
+    written: list[tuple[int, int]] = []  # The time and the size of each slot.
+    judged: set[int] = (
+        set()
+    )  # The last one of the slots with units that follow each other, and the heartbeats after it.
+    for _ in range(40):
+        at_ms = written[-1][0] if written else 0
+        for _ in range(chance.randint(12, 20)):  # More than a second, after which an idle follower asks again.
+            at_ms += chance.randint(100, 250)
+            written.append((at_ms, 2 * HEADER_SIZE))
+        judged.add(len(written) - 1)
+        for _ in range(chance.randint(1, 8)):
+            at_ms += 1_000
+            judged.add(len(written))
+            written.append((at_ms, HEADER_SIZE))
+    polling, mono_ms, found_ms = Polling(3_000, 0), 0, dict[int, int]()
+    while len(found_ms) < len(written):
+        for sequence in polling.due(mono_ms):
+            answered_ms = mono_ms + latency_ms
+            if sequence < len(written) and written[sequence][0] <= mono_ms:
+                polling.found(sequence, written[sequence][1], mono_ms, answered_ms)
+                found_ms[sequence] = answered_ms
+            else:
+                polling.missed(sequence, mono_ms, answered_ms)
+        due_ms = polling.next_ms()
+        assert due_ms is not None
+        mono_ms = max(due_ms, mono_ms + latency_ms)
+    assert max(found_ms[each] - written[each][0] for each in judged) <= 250 + latency_ms
