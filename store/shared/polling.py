@@ -22,8 +22,7 @@ no further request until one has come.
 While the store is fast and the owner is idle, a follower sends hardly more requests than the owner, and finds a slot up
 to a heartbeat interval late. A takeover from an owner that has just written units would be late by as much, so the
 follower asks more often then. While the store is slow, a follower is two heartbeat intervals and one way of an answer
-late. If it repeated a request only after the answer that the slot is
-empty, it would be a whole round trip late.
+late. If it repeated a request only after the answer that the slot is empty, it would be a whole round trip late.
 """
 
 from collections import deque
