@@ -5,6 +5,9 @@
         prepare both; one round unmeasured; then rounds  D P  P D  D P ...
         show the medians, and the median ratio of the rounds
 
+If the peer is another checkout of Duolog, both brokers are started again before each round. Some processes of the same
+commit are a tenth faster than others, for as long as they live, which is more than what such a run looks for.
+
 A row is one line of `ROWS`: who is the peer, what is prepared once, what runs in each round, and the goals of the
 figures that a round gives. The broker's CPU per message is the user and system time of its process during the round,
 divided by the round's messages: on two cores the clients are often the brake, so that figure decides.
@@ -663,19 +666,23 @@ def _run_row(outcome: Outcome, folder: Path, loads: Loads, scale: Scale, flush: 
     try:
         for broker in brokers:
             broker.start()
-        _run_rounds(outcome, [Ground(broker, loads, scale) for broker in brokers], scale)
+        grounds = [Ground(broker, loads, scale) for broker in brokers]
+        _run_rounds(outcome, grounds, scale, is_restarted=checkout is not None)
     finally:
         for broker in brokers:
             broker.end()
 
 
-def _run_rounds(outcome: Outcome, grounds: list[Ground], scale: Scale) -> None:
+def _run_rounds(outcome: Outcome, grounds: list[Ground], scale: Scale, *, is_restarted: bool) -> None:
     row = outcome.row
     prepared = [row.prepare(ground) for ground in grounds]
     rounds = row.rounds or scale.rounds
     if rounds > 1:
         _run_round(row, grounds, prepared, Outcome(row, {}))  # JVMs on both ends compile what the row needs.
     for number in range(rounds):
+        for ground in grounds if is_restarted and rounds > 1 else ():
+            ground.broker.stop()
+            ground.broker.start()
         # Whoever runs second meets what the first has left to the disk and the caches, so they take turns.
         step = -1 if number % 2 else 1
         _run_round(row, grounds[::step], prepared[::step], outcome)
