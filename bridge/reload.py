@@ -18,7 +18,7 @@ from typing import Final
 
 from duolog.bridge.config import ConfigError, Loaded, LoggingOptions, Options, SettingsInForce
 from duolog.bridge.config.log import with_level
-from duolog.bridge.http.api.readers import Readers
+from duolog.bridge.http.access.readers import Readers
 from duolog.bridge.http.api.settings import Reloaded
 from duolog.bridge.http.port import HttpPort
 from duolog.bridge.monitoring import logs

@@ -7,7 +7,8 @@
     observation/      /api/history, warnings, clients, log
     api/messages.py   /api/topics/{name}/messages       api/transactions.py   /api/transactions
     api/groups.py     /api/groups                       api/leases.py         /api/leases
-    access/users.py   /api/users                        access/rules.py       /api/acls
+    access/users.py   /api/users                        api/backups.py        /api/backups
+    access/rules.py   /api/acls
 
 The status of an error is 4xx for invalid input, 503 if the store refuses, 500 for an unexpected exception; the body is
 `{"error": "..."}`. `guard.py` decides which requests are accepted; `connections.py` limits what connections may use.
@@ -28,6 +29,7 @@ from duolog.bridge.http.access.gate import HttpGate, NotAllowed, NotLoggedIn, no
 from duolog.bridge.http.access.pauses import Pauses
 from duolog.bridge.http.access.quota_check import BODY_BYTES, AboveQuota, QuotaCheck
 from duolog.bridge.http.access.quotas import QuotaApi
+from duolog.bridge.http.access.readers import MayNotRead, Readers, UnknownReader
 from duolog.bridge.http.access.requirements import LOGGED_IN, ROUTES, check_complete
 from duolog.bridge.http.access.rules import AclApi
 from duolog.bridge.http.access.users import UserApi
@@ -36,11 +38,11 @@ from duolog.bridge.http.answers import (
     failure,
     send,
 )
+from duolog.bridge.http.api.backups import BackupApi
 from duolog.bridge.http.api.groups import GroupApi
 from duolog.bridge.http.api.leases import LeaseApi
 from duolog.bridge.http.api.messages import Decompression, MessageApi
 from duolog.bridge.http.api.pending import PendingApi
-from duolog.bridge.http.api.readers import MayNotRead, Readers, UnknownReader
 from duolog.bridge.http.api.schedules import ScheduleApi
 from duolog.bridge.http.api.settings import OnlyInMemory, SettingsApi, SettingsChanges
 from duolog.bridge.http.api.status import StatusApi
@@ -141,6 +143,7 @@ class HttpPort:
                 *SettingsApi(context, io, lambda: self.changes).routes(),
                 *TopicApi(context, io, decompression).routes(),
                 *LeaseApi(context, io, lambda: self.readers).routes(),
+                *BackupApi(context, io, lambda: self.readers).routes(),
                 *GroupApi(context, io).routes(),
                 *TransactionApi(context, io).routes(),
                 *PendingApi(context, io).routes(),

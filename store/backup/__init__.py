@@ -14,7 +14,7 @@ other by any program. `backup.json` is written last: without it, a backup is not
     bucket.py        a backup in a bucket, and its restore
 
 The broker names a position that it has written, with the segments and tables of that moment, and keeps the segments
-from removal while they are copied (`bridge/http/api/leases.py`). Sealed segments and tables never change. Of the newest
-segment only the bytes below the position are copied. So the copy is what a crash at that moment would have left,
+from removal while they are copied (`bridge/http/api/backups.py`). Sealed segments and tables never change. Of the
+newest segment only the bytes below the position are copied. So the copy is what a crash at that moment would have left,
 without a torn end. Neither checkpoint nor indexes are copied: the first start builds them again from the log.
 """

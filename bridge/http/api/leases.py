@@ -3,15 +3,11 @@
     POST   /api/leases         {"topics": [...], "lease_ms"?}  ->  201 {"lease", "directory", "queues", "segments", ...}
     POST   /api/leases/{id}    renew the lease                 ->  200, or 410 if it has ended
     DELETE /api/leases/{id}    end the lease                   ->  200, or 410
-    POST   /api/backups        {"lease_ms"?}                   ->  201 {"lease", "position", "segments", "tables", ...}
 
-The first three need the right to read the topics of the lease (`readers.py`): 401 for an unknown token, 403 for a token
-without this right. In an answer, `segments` has files and positions in them; `queues` has, by queue key, the offsets
-that are visible and committed now, and the aborted transactions among them. The program must not read anything else
-from the files.
-
-A backup copies all files of the log up to a position, under a lease of the whole log (`store/backup/sources.py`). It
-needs the right to read all topics, which is the pattern "*".
+Each request needs the right to read the topics of the lease (`bridge/http/access/readers.py`): 401 for an unknown
+token, 403 for a token without this right. In an answer, `segments` has files and positions in them; `queues` has, by
+queue key, the offsets that are visible and committed now, and the aborted transactions among them. The program must not
+read anything else from the files. `backups.py` grants leases on the whole log.
 
 The answer is computed while it is written, in slices. The offsets of a queue are those of the time when its row is
 written. The segments are the last part, so they contain all these offsets. Until then the lease holds the whole log.
@@ -26,6 +22,7 @@ import msgspec
 from aiohttp import web
 
 from duolog.bridge.http.access.gate import SESSION
+from duolog.bridge.http.access.readers import Readers
 from duolog.bridge.http.answers import (
     Listing,
     answer,
@@ -33,7 +30,6 @@ from duolog.bridge.http.answers import (
     object_with,
     to_json,
 )
-from duolog.bridge.http.api.readers import Readers
 from duolog.bridge.http.api_part import ApiPart, RequestIo
 from duolog.bridge.http.context import HttpContext
 from duolog.bridge.http.requests import parsed
@@ -46,9 +42,6 @@ from duolog.bridge.state.leases import (
     segments_from,
 )
 from duolog.bridge.state.topic_table import Topic
-from duolog.delay.tables.table_format import TableEntry, files_of
-from duolog.store.entry import WRITTEN, Promise
-from duolog.store.log.segment import Segment
 
 
 class NewLease(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,12 +49,6 @@ class NewLease(msgspec.Struct, forbid_unknown_fields=True):
 
     topics: list[str]
     lease_ms: int | None = None  # None: LEASE_MS, or `leases.lease_ms_max` if that is less.
-
-
-class NewBackup(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of POST /api/backups."""
-
-    lease_ms: int | None = None  # As in NewLease.
 
 
 class LeaseApi(ApiPart):
@@ -76,43 +63,20 @@ class LeaseApi(ApiPart):
             web.post("/api/leases", self._lease),
             web.post("/api/leases/{lease}", self._renew_lease),
             web.delete("/api/leases/{lease}", self._release_lease),
-            web.post("/api/backups", self._backup),
         ]
-
-    def _readers_of(self, request: web.Request) -> Readers:
-        """Return the table of readers for a request. A principal that has logged in may read all files."""
-        return Readers(None) if SESSION in request else self._readers()
 
     async def _lease(self, request: web.Request) -> web.StreamResponse:
         wanted = parsed(await self._read(request), NewLease)
         await self._kept(self._context.state_log.barrier())
-        return take(self._context, wanted, self._readers_of(request), _caller(request), request.remote or "")
+        return take(self._context, wanted, readers_of(request, self._readers), caller_of(request), request.remote or "")
 
     async def _renew_lease(self, request: web.Request) -> web.Response:
         lease = request.match_info["lease"]
-        return answer(renew(self._context, lease, self._readers_of(request), _caller(request)))
+        return answer(renew(self._context, lease, readers_of(request, self._readers), caller_of(request)))
 
     async def _release_lease(self, request: web.Request) -> web.Response:
         lease = request.match_info["lease"]
-        return answer(release(self._context, lease, self._readers_of(request), _caller(request)))
-
-    async def _backup(self, request: web.Request) -> web.StreamResponse:
-        body = await self._read(request)
-        wanted = parsed(body, NewBackup) if body else NewBackup()
-        lease = take_all(
-            self._context, wanted.lease_ms, self._readers_of(request), _caller(request), request.remote or ""
-        )
-        # The position, and what the log and the tables are there, belong to the same moment.
-        position = self._context.store.next_position
-        segments = [each for each in self._context.store.segments() if each.start < position]
-        tables = self._context.delayed.delays.timers.tree.context.tables.manifest
-        try:
-            await self._kept(Promise(position, WRITTEN))
-        except BaseException:
-            self._context.leases.release(lease)
-            raise
-        parts = _backup_plan(self._context, lease, position, segments, tables)
-        return Listing(parts, 201, undo=partial(self._context.leases.release, lease))
+        return answer(release(self._context, lease, readers_of(request, self._readers), caller_of(request)))
 
 
 def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, address: str) -> Listing:
@@ -120,25 +84,19 @@ def take(context: HttpContext, wanted: NewLease, readers: Readers, caller: str, 
 
     Raises HTTPException, UnknownReader, MayNotRead.
     """
-    lease_ms = _lease_ms(context, wanted.lease_ms)
+    lease_ms = lease_ms_of(context, wanted.lease_ms)
     readers.check(caller, [])
     try:
         topics = find_topics(context.topics, wanted.topics)
     except KeyError as error:
         raise web.HTTPNotFound(text=f"there is no topic {str(error.args[0])[:300]}") from error
     readers.check(caller, topics)
-    lease = _take(context, topics, address, lease_ms)
+    lease = grant(context, topics, address, lease_ms)
     return Listing(_plan(context, lease), 201, undo=partial(context.leases.release, lease))
 
 
-def take_all(context: HttpContext, wanted_ms: int | None, readers: Readers, caller: str, address: str) -> ReaderLease:
-    """Grant a lease on the whole log. Raises HTTPException, UnknownReader, MayNotRead."""
-    lease_ms = _lease_ms(context, wanted_ms)
-    readers.check_all(caller)
-    return _take(context, [], address, lease_ms)
-
-
-def _lease_ms(context: HttpContext, wanted_ms: int | None) -> int:
+def lease_ms_of(context: HttpContext, wanted_ms: int | None) -> int:
+    """Return the length of a lease for which a client asks; None asks for the default. Raises HTTPBadRequest."""
     lease_ms_max = context.options.leases.lease_ms_max
     lease_ms = min(LEASE_MS, lease_ms_max) if wanted_ms is None else wanted_ms
     if not 0 < lease_ms <= lease_ms_max:
@@ -146,7 +104,8 @@ def _lease_ms(context: HttpContext, wanted_ms: int | None) -> int:
     return lease_ms
 
 
-def _take(context: HttpContext, topics: Sequence[Topic], address: str, lease_ms: int) -> ReaderLease:
+def grant(context: HttpContext, topics: Sequence[Topic], address: str, lease_ms: int) -> ReaderLease:
+    """Grant a lease on the whole log to a client at this address. Raises HTTPServiceUnavailable."""
     try:
         return context.leases.take(topics, address, lease_ms, context.clock.mono_ms())
     except TooManyLeases as error:
@@ -176,7 +135,13 @@ def _standing(context: HttpContext, lease_id: str, readers: Readers, caller: str
     return lease
 
 
-def _caller(request: web.Request) -> str:
+def readers_of(request: web.Request, readers: Callable[[], Readers]) -> Readers:
+    """Return the table of readers for a request. A principal that has logged in may read all files."""
+    return Readers(None) if SESSION in request else readers()
+
+
+def caller_of(request: web.Request) -> str:
+    """Return what `Readers` compares: the Authorization header of a request, or an empty string."""
     return request.headers.get("Authorization", "")
 
 
@@ -241,25 +206,3 @@ def _segments(context: HttpContext, lease: ReaderLease, starts: dict[int, int]) 
         held_from = min(held_from, segment.start)
         yield {"start": segment.start, "end": min(segment.known_end, written), "path": segment.path}
     context.leases.narrow(lease, held_from)
-
-
-# -- The answer with the files of a backup
-
-
-def _backup_plan(
-    context: HttpContext, lease: ReaderLease, position: int, segments: Sequence[Segment], tables: Sequence[TableEntry]
-) -> Iterator[bytes | None]:
-    head = {
-        "lease": lease.id,
-        "lease_ms": lease.lease_ms,
-        "directory": os.path.abspath(context.options.store.directory),
-        "position": position,
-    }
-    yield to_json(head)[:-1] + b',"segments":'
-    yield from array(
-        {"path": each.path, "size": 0 if each.is_gap else min(each.known_end, position) - each.start}
-        for each in segments
-    )
-    yield b',"tables":'
-    yield from array(file._asdict() for entry in tables for file in files_of(entry))
-    yield b"}"

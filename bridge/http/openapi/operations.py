@@ -7,7 +7,18 @@ from typing import Any, Final
 
 from duolog.bridge.http import requests
 from duolog.bridge.http.access import quotas, rules, users
-from duolog.bridge.http.api import groups, leases, messages, pending, schedules, settings, status, timers, topics
+from duolog.bridge.http.api import (
+    backups,
+    groups,
+    leases,
+    messages,
+    pending,
+    schedules,
+    settings,
+    status,
+    timers,
+    topics,
+)
 from duolog.bridge.http.openapi import answers, dead_letters
 from duolog.bridge.http.openapi.observation import OBSERVATION
 from duolog.bridge.http.openapi.operation import (
@@ -406,7 +417,7 @@ OPERATIONS: Final[dict[tuple[str, str], ApiOperation]] = OBSERVATION | {
     ("POST", "/api/backups"): ApiOperation(
         "Take a lease on the whole log, and list the files of a backup.",
         answer=answers.BackupAnswer,
-        body=leases.NewBackup,
+        body=backups.NewBackup,
         is_body_optional=True,
         status=201,
         statuses=NO_TOKEN | {403: "The token may not read all topics."},

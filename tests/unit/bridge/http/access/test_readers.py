@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from duolog.bridge.config import ConfigError
-from duolog.bridge.http.api.readers import MayNotRead, Readers, UnknownReader
+from duolog.bridge.http.access.readers import MayNotRead, Readers, UnknownReader
 from duolog.bridge.state.topic_table import Topic
 from tests.kit.memory_log import MemoryLog
 from tests.unit.bridge.replayed_state import NOW, open_state

@@ -1,4 +1,4 @@
-"""The readers file: which tokens may read which topics from the log's files, for /api/leases.
+"""The readers file: which tokens may read which topics from the log's files, for /api/leases and /api/backups.
 
     http.readers_file        a TOML file of tokens, each with patterns of topics; * and ? as in a shell
     "4f1c..." = ["orders", "payments.*"]
