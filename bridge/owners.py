@@ -159,7 +159,7 @@ class StateOwners:
 
     def is_alive(self, group: str) -> bool:
         """Whether a group must not expire: it has members, or an open transaction may commit offsets for it."""
-        return self.client_protocols.active(group) is not None or self.transactions.coordinator.holds(group)
+        return self.client_protocols.active(group) is not None or self.transactions.coordinator.has_group(group)
 
     @property
     def cluster_id(self) -> str:

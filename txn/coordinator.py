@@ -1,21 +1,25 @@
 """Kafka's transaction coordinator: a state machine in which each transactional id has one producer and one transaction.
 
-                     first write                 commit
-          Empty ───────────────────> Ongoing ──────────────> CompleteCommit
-            ^                        ^  ^  │                   │
-            │ InitProducerId         │  │  │ abort, timeout,   │ first write: Ongoing again
-            └── from every state     │  │  v a newer producer  │
-                                     │  └─ CompleteAbort       │
-                                     └─────────────────────────┘
+    state            InitProducerId   begin     commit           abort
+    Empty            Empty            Ongoing   -                - (2)
+    Ongoing          Empty (1)        Ongoing   CompleteCommit   CompleteAbort
+    CompleteCommit   Empty            Ongoing   - (3)            - (2)
+    CompleteAbort    Empty            Ongoing   -                - (2, 3)
+
+    begin   AddPartitionsToTxn or AddOffsetsToTxn; in transaction version 2 (KIP-890) also the first write
+    abort   EndTxn, the timeout of the transaction, or a request of an operator
+    (1)     The open transaction is aborted.
+    (2)     EndTxn from version 5 on leads to CompleteAbort, and gives the producer a new epoch.
+    (3)     EndTxn that repeats the last one gets the same answer again, and changes nothing.
 
 One unit of the log ends a transaction: it has the markers, the committed offsets of groups and the new state. Kafka's
 states PrepareCommit and PrepareAbort, between the decision and its completion, are therefore not needed. No request is
 answered with CONCURRENT_TRANSACTIONS, and an InitProducerId request during an open transaction aborts it at once.
 
 The producer id and epoch of a request are compared with those of the transactional id (`ProducerMatch`). Only the
-newest producer of a transactional id is accepted; the others are fenced. With transaction version 2 (KIP-890), the end
-of a transaction gives the producer a new epoch. A repetition of the EndTxn request with the previous epoch is still
-accepted, because its answer may have been lost.
+newest producer of a transactional id is accepted; the others are fenced. With transaction version 2, the end of a
+transaction gives the producer a new epoch, which Kafka calls an epoch bump. A repetition of the EndTxn request with the
+previous epoch is still accepted, because its answer may have been lost.
 
 `Transaction.judge` returns the decision on a request and changes nothing. The methods of `Coordinator` under "Changes
 of state" are called after each append and at recovery. Times are wall milliseconds.
@@ -38,8 +42,8 @@ CHECKED_IN_SLICE: Final = 1024  # Open transactions that are checked in one slic
 # this number, because items of ended transactions stay in it.
 DEAD_DEADLINES_MAX: Final = 64
 
-# The committed offset of a group in a queue. The coordinator does not interpret it.
-PositionT = TypeVar("PositionT")
+# A committed offset of a group in a queue, with its metadata. The coordinator does not interpret it.
+OffsetT = TypeVar("OffsetT")
 
 
 class State(IntEnum):
@@ -51,12 +55,12 @@ class State(IntEnum):
     ABORTED = 5
 
     @property
-    def title(self) -> str:
+    def kafka_name(self) -> str:
         """The name of the state in Kafka's answers (TransactionState.scala)."""
-        return _TITLES[self]
+        return _KAFKA_NAMES[self]
 
 
-_TITLES: Final = {
+_KAFKA_NAMES: Final = {
     State.EMPTY: "Empty",
     State.ONGOING: "Ongoing",
     State.COMMITTED: "CompleteCommit",
@@ -73,9 +77,9 @@ class TransactionRequest(Enum):
     WRITE = auto()  # A batch or committed offsets; in transaction version 1 their queue or group must be added first.
     COMMIT = auto()  # EndTxn up to version 4.
     ABORT = auto()
-    COMMIT_RENEW = auto()  # EndTxn from version 5 on, whose answer has a new epoch.
+    COMMIT_RENEW = auto()  # EndTxn from version 5 on, whose answer has a new epoch (an epoch bump).
     ABORT_RENEW = auto()
-    FENCE = auto()  # The broker aborts the transaction because of its timeout or a request of an operator.
+    BROKER_ABORT = auto()  # The broker aborts the transaction, because of its timeout or a request of an operator.
 
 
 class ProducerMatch(Enum):
@@ -121,7 +125,7 @@ _ROWS: Final = {
     ("COMMIT_RENEW", "PREVIOUS"): "FENCED        FENCED         REPEAT         INVALID_STATE",
     ("ABORT_RENEW", "CURRENT"):   "END_NOTHING   ABORT_RENEW    END_NOTHING    END_NOTHING",
     ("ABORT_RENEW", "PREVIOUS"):  "FENCED        FENCED         INVALID_STATE  REPEAT",
-    ("FENCE", "CURRENT"):         "NOTHING       ABORT_RENEW    NOTHING        NOTHING",
+    ("BROKER_ABORT", "CURRENT"):  "NOTHING       ABORT_RENEW    NOTHING        NOTHING",
 }
 # fmt: on
 TABLE: Final[dict[tuple[TransactionRequest, ProducerMatch, State], RequestOutcome]] = {
@@ -140,26 +144,28 @@ class Producer(NamedTuple):
 
 @dataclass(slots=True)
 class Jumps:
-    """The sum of the wall clock's jumps since the start. All transactions of a Coordinator share one object."""
+    """The sum of the wall clock's jumps since the start. All transactions of a coordinator share one `Jumps`."""
 
     total_ms: int = 0
 
 
 @dataclass(slots=True)
-class Transaction(Generic[PositionT]):
+class Transaction(Generic[OffsetT]):
     """A transactional id with its open or last transaction."""
 
     name: str  # The transactional id.
     producer: Producer  # The newest producer.
     timeout_ms: int
     state: State = State.EMPTY
-    before: Producer | None = None  # The previous producer, if a request of it may still be repeated.
-    updated_ms: int = NO_TIME  # When producer or state changed last.
+    previous: Producer | None = None  # The previous producer, if a request of it may still be repeated.
+    updated_ms: int = NO_TIME  # The time of the last `set_state`.
     jumps: Jumps = field(default_factory=Jumps)
-    began_ms: int = NO_TIME  # When the open transaction began, minus `jumps.total_ms`, so that a jump changes no field.
+    # The begin of the open transaction, minus the `jumps.total_ms` of that moment. So a jump moves the begins of all
+    # open transactions by changing `jumps` alone.
+    began_ms: int = NO_TIME
     keys: set[int] = field(default_factory=set)  # The keys of the queues that are part of the transaction.
-    # Group -> queue key -> committed offset. They take effect when the transaction is committed.
-    positions: dict[str, dict[int, PositionT]] = field(default_factory=dict)
+    # The committed offset by group and queue key. The offsets take effect when the transaction is committed.
+    offsets: dict[str, dict[int, OffsetT]] = field(default_factory=dict)
 
     @property
     def started_ms(self) -> int:
@@ -180,7 +186,7 @@ class Transaction(Generic[PositionT]):
         # retryOnEpochBump).
         is_one_behind = producer.id == self.producer.id and producer.epoch == self.producer.epoch - 1
         is_end = request in (TransactionRequest.COMMIT_RENEW, TransactionRequest.ABORT_RENEW)
-        if producer == self.before or (is_one_behind and is_end):
+        if producer == self.previous or (is_one_behind and is_end):
             return ProducerMatch.PREVIOUS
         return ProducerMatch.FENCED if producer.id == self.producer.id else ProducerMatch.UNKNOWN
 
@@ -202,21 +208,21 @@ class Transaction(Generic[PositionT]):
         return self.producer.epoch + 1
 
 
-class Coordinator(Generic[PositionT]):
+class Coordinator(Generic[OffsetT]):
     """All transactional ids, in the order of their last change.
 
     The class has more than 20 methods because each change of state updates several tables and sums.
     """
 
     def __init__(self) -> None:
-        self._by_name: OrderedDict[str, Transaction[PositionT]] = OrderedDict()
-        self._by_producer: dict[int, Transaction[PositionT]] = {}
-        self._open: dict[int, Transaction[PositionT]] = {}  # By producer id.
+        self._by_name: OrderedDict[str, Transaction[OffsetT]] = OrderedDict()
+        self._by_producer: dict[int, Transaction[OffsetT]] = {}
+        self._open: dict[int, Transaction[OffsetT]] = {}  # By producer id.
         self.jumps = Jumps()
-        # Heap of (deadline minus jumps, producer id). Items of ended transactions are skipped.
+        # Heap of (`began_ms + timeout_ms`, producer id). Items of ended transactions are skipped.
         self._deadlines: list[tuple[int, int]] = []
-        self._groups: dict[str, set[int]] = {}  # The producer ids whose open transactions have the group.
-        # Invariant: the number of positions in all open transactions, plus the number of their groups.
+        self._groups: dict[str, set[int]] = {}  # By group: the producer ids of the open transactions that contain it.
+        # Invariant: the number of committed offsets in all open transactions, plus the number of their groups.
         self.pending_count = 0
         self.queue_count = 0  # Invariant: the queues in all open transactions.
         # Called with a transactional id before its state is changed.
@@ -227,7 +233,7 @@ class Coordinator(Generic[PositionT]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def __iter__(self) -> Iterator[Transaction[PositionT]]:
+    def __iter__(self) -> Iterator[Transaction[OffsetT]]:
         return iter(self._by_name.values())
 
     @property
@@ -235,24 +241,24 @@ class Coordinator(Generic[PositionT]):
         """All transactional ids."""
         return self._by_name
 
-    def get(self, name: str) -> Transaction[PositionT] | None:
+    def get(self, name: str) -> Transaction[OffsetT] | None:
         """Return the transaction of a transactional id, if the id exists."""
         return self._by_name.get(name)
 
-    def of_producer(self, producer_id: int) -> Transaction[PositionT] | None:
+    def of_producer(self, producer_id: int) -> Transaction[OffsetT] | None:
         """Return the transaction whose newest producer has this id, if there is one."""
         return self._by_producer.get(producer_id)
 
     @property
-    def open(self) -> Iterable[Transaction[PositionT]]:
+    def open(self) -> Iterable[Transaction[OffsetT]]:
         """The open transactions."""
         return self._open.values()
 
     def pending(self, group: str) -> frozenset[int]:
         """Return the keys of the queues for which open transactions have a committed offset of the group."""
-        return frozenset(key for number in self._groups.get(group, ()) for key in self._open[number].positions[group])
+        return frozenset(key for number in self._groups.get(group, ()) for key in self._open[number].offsets[group])
 
-    def holds(self, group: str) -> bool:
+    def has_group(self, group: str) -> bool:
         """Return whether the group is part of an open transaction, even without committed offsets."""
         return group in self._groups
 
@@ -269,7 +275,7 @@ class Coordinator(Generic[PositionT]):
             heapq.heappop(deadlines)
         return None
 
-    def overdue(self, now_ms: int) -> Iterator[Transaction[PositionT]]:
+    def overdue(self, now_ms: int) -> Iterator[Transaction[OffsetT]]:
         """Yield the open transactions whose deadline has passed, the earliest deadline first.
 
         The caller must end each transaction before it takes the next one.
@@ -277,14 +283,14 @@ class Coordinator(Generic[PositionT]):
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
             yield self._open[self._deadlines[0][1]]
 
-    def shift(self, by_ms: int) -> None:
+    def clock_stepped(self, by_ms: int) -> None:
         """Move all deadlines by a jump of the wall clock, so that open transactions keep their remaining time."""
         self.jumps.total_ms += by_ms
 
-    def begun_by(self, now_ms: int) -> Iterator[int]:
-        """Set the start of open transactions that began after `now_ms` to `now_ms`, in slices.
+    def clock_was_set_back(self, now_ms: int) -> Iterator[int]:
+        """Set the begin of open transactions that began after `now_ms` to `now_ms`, in slices.
 
-        Yields after each slice the number of transactions in it.
+        They began while the wall clock was ahead. Yields after each slice the number of transactions in it.
         """
         numbers = [*self._open]
         for at in range(0, len(numbers), CHECKED_IN_SLICE):
@@ -294,7 +300,7 @@ class Coordinator(Generic[PositionT]):
                 if transaction is not None and transaction.started_ms > now_ms:
                     self.before_change(transaction.name)
                     transaction.began_ms = now_ms - self.jumps.total_ms
-                    self._file_deadline(transaction)
+                    self._add_deadline(transaction)
             yield len(some)
 
     def idle_since(self, before_ms: int, count_max: int) -> list[str]:
@@ -312,8 +318,8 @@ class Coordinator(Generic[PositionT]):
 
     # -- Changes of state, after an append and at recovery
 
-    def settle(
-        self, name: str, producer: Producer, timeout_ms: int, state: State, before: Producer | None, at_ms: int
+    def set_state(
+        self, name: str, producer: Producer, timeout_ms: int, state: State, previous: Producer | None, at_ms: int
     ) -> None:
         """Set the producer and state of a transactional id, and end its open transaction, if any."""
         self.before_change(name)
@@ -324,33 +330,33 @@ class Coordinator(Generic[PositionT]):
             self._close(transaction)
             del self._by_producer[transaction.producer.id]
         self._by_producer[producer.id] = transaction
-        transaction.producer, transaction.before = producer, before
+        transaction.producer, transaction.previous = producer, previous
         transaction.timeout_ms, transaction.state, transaction.updated_ms = timeout_ms, state, at_ms
         self._by_name.move_to_end(name)
 
-    def begin(self, transaction: Transaction[PositionT], at_ms: int) -> None:
+    def begin(self, transaction: Transaction[OffsetT], at_ms: int) -> None:
         """Open a transaction, unless it is already open."""
         if transaction.state is not State.ONGOING:
             self.before_change(transaction.name)
             transaction.state, transaction.began_ms = State.ONGOING, at_ms - self.jumps.total_ms
             self._open[transaction.producer.id] = transaction
-            self._file_deadline(transaction)
+            self._add_deadline(transaction)
 
-    def add_positions(
-        self, transaction: Transaction[PositionT], group: str, positions: Iterable[tuple[int, PositionT]]
+    def add_offsets(
+        self, transaction: Transaction[OffsetT], group: str, offsets: Iterable[tuple[int, OffsetT]]
     ) -> None:
         """Add a group to an open transaction, with (queue key, committed offset) of queues; there may be none yet."""
         self.before_change(transaction.name)
-        known = transaction.positions.get(group)
+        known = transaction.offsets.get(group)
         if known is None:
-            known = transaction.positions[group] = {}
+            known = transaction.offsets[group] = {}
             self.pending_count += 1
         self.pending_count -= len(known)
-        known.update(positions)
+        known.update(offsets)
         self.pending_count += len(known)
         self._groups.setdefault(group, set()).add(transaction.producer.id)
 
-    def add_queues(self, transaction: Transaction[PositionT], keys: Iterable[int]) -> None:
+    def add_queues(self, transaction: Transaction[OffsetT], keys: Iterable[int]) -> None:
         """Add queues to an open transaction."""
         self.before_change(transaction.name)
         self.queue_count -= len(transaction.keys)
@@ -379,10 +385,10 @@ class Coordinator(Generic[PositionT]):
         self.queue_count -= len(transaction.keys)
         transaction.keys = {key for key in transaction.keys if not is_deleted(key)}
         self.queue_count += len(transaction.keys)
-        for positions in transaction.positions.values():
-            checked += len(positions)
-            for key in [key for key in positions if is_deleted(key)]:
-                del positions[key]
+        for offsets in transaction.offsets.values():
+            checked += len(offsets)
+            for key in [key for key in offsets if is_deleted(key)]:
+                del offsets[key]
                 self.pending_count -= 1
         return checked
 
@@ -390,20 +396,20 @@ class Coordinator(Generic[PositionT]):
         """Remove a deleted group from all open transactions."""
         for number in self._groups.pop(group, ()):
             self.before_change(self._open[number].name)
-            self.pending_count -= len(self._open[number].positions.pop(group)) + 1
+            self.pending_count -= len(self._open[number].offsets.pop(group)) + 1
 
-    def _close(self, transaction: Transaction[PositionT]) -> None:
+    def _close(self, transaction: Transaction[OffsetT]) -> None:
         self._open.pop(transaction.producer.id, None)
         self.queue_count -= len(transaction.keys)
-        for group, positions in transaction.positions.items():
-            self.pending_count -= len(positions) + 1
+        for group, offsets in transaction.offsets.items():
+            self.pending_count -= len(offsets) + 1
             numbers = self._groups[group]
             numbers.discard(transaction.producer.id)
             if not numbers:
                 del self._groups[group]
-        transaction.keys, transaction.positions, transaction.began_ms = set(), {}, NO_TIME
+        transaction.keys, transaction.offsets, transaction.began_ms = set(), {}, NO_TIME
 
-    def _file_deadline(self, transaction: Transaction[PositionT]) -> None:
+    def _add_deadline(self, transaction: Transaction[OffsetT]) -> None:
         if len(self._deadlines) > 2 * len(self._open) + DEAD_DEADLINES_MAX:
             self._deadlines = [(each.began_ms + each.timeout_ms, number) for number, each in self._open.items()]
             heapq.heapify(self._deadlines)

@@ -11,7 +11,7 @@ from duolog.txn.coordinator import REFUSALS, Coordinator, Producer, RequestOutco
 from duolog.txn.isolation import Isolation
 
 MARKER_BYTES: Final = 256  # An upper limit for the size of a marker's entry.
-POSITION_BYTES: Final = 64  # An upper limit for the size of an encoded committed offset without its metadata.
+OFFSET_BYTES: Final = 64  # An upper limit for the size of an encoded committed offset without its metadata.
 ABORTED_BYTES: Final = 32  # The size of one aborted transaction in a snapshot.
 _CHARACTER_BYTES: Final = 4  # An upper limit for the size of one character in UTF-8.
 
@@ -60,7 +60,7 @@ class TransactionLimits(NamedTuple):
     unit_bytes_max: int  # The largest size of a unit: the end of a transaction must fit into one unit.
 
 
-class Position(Protocol):
+class KeyedOffset(Protocol):
     """The fields of a group's committed offset on which the limits depend."""
 
     @property
@@ -70,13 +70,13 @@ class Position(Protocol):
     def metadata(self) -> str: ...
 
 
-PositionT = TypeVar("PositionT", bound=Position)
+OffsetT = TypeVar("OffsetT", bound=KeyedOffset)
 
 
-class TransactionRules(Generic[PositionT]):
+class TransactionRules(Generic[OffsetT]):
     """Decides on requests by state and by limit."""
 
-    def __init__(self, coordinator: Coordinator[PositionT], isolation: Isolation, limits: TransactionLimits) -> None:
+    def __init__(self, coordinator: Coordinator[OffsetT], isolation: Isolation, limits: TransactionLimits) -> None:
         self.limits = limits
         self._coordinator, self._isolation = coordinator, isolation
 
@@ -84,7 +84,7 @@ class TransactionRules(Generic[PositionT]):
 
     def decide(
         self, transactional_id: str, request: TransactionRequest, producer: Producer
-    ) -> tuple[Transaction[PositionT], RequestOutcome]:
+    ) -> tuple[Transaction[OffsetT], RequestOutcome]:
         """Return the transaction of a transactional id, and the outcome of the request. Raises TransactionError."""
         transaction = self._coordinator.get(transactional_id)
         if transaction is None:
@@ -92,14 +92,14 @@ class TransactionRules(Generic[PositionT]):
         return transaction, self.outcome_of(transaction, request, producer)
 
     def outcome_of(
-        self, transaction: Transaction[PositionT], request: TransactionRequest, producer: Producer | None
+        self, transaction: Transaction[OffsetT], request: TransactionRequest, producer: Producer | None
     ) -> RequestOutcome:
         """Return the outcome of a request for a transaction. Raises TransactionError if it is a refusal."""
         outcome = transaction.judge(request, producer)
         if outcome in REFUSALS:
             raise _REFUSALS[outcome](
                 f"{request.name} of {producer} is not allowed: transactional id {transaction.name[:100]} "
-                f"has {transaction.producer} and is in state {transaction.state.title}"
+                f"has {transaction.producer} and is in state {transaction.state.kafka_name}"
             )
         return outcome
 
@@ -146,28 +146,26 @@ class TransactionRules(Generic[PositionT]):
                 f"there are {len(self._coordinator)} transactional ids; txn.ids_max is {self.limits.ids_max}"
             )
 
-    def check_positions(self, transaction: Transaction[PositionT], group: str, positions: Sequence[PositionT]) -> None:
+    def check_offsets(self, transaction: Transaction[OffsetT], group: str, offsets: Sequence[OffsetT]) -> None:
         """Raise TransactionLimit if the transaction would have too many groups or committed offsets.
 
         Committed offsets that replace others of the transaction do not count.
         """
-        limits, known = self.limits, transaction.positions.get(group)
-        if known is None and len(transaction.positions) >= limits.groups_max:
+        limits, known = self.limits, transaction.offsets.get(group)
+        if known is None and len(transaction.offsets) >= limits.groups_max:
             raise TransactionLimit(
                 f"the transaction of transactional id {transaction.name[:100]} has {limits.groups_max} groups; "
                 f"txn.groups_max is {limits.groups_max}"
             )
         known_keys: Collection[int] = () if known is None else known
-        new_count = sum(position.key not in known_keys for position in positions) + (known is None)
+        new_count = sum(each.key not in known_keys for each in offsets) + (known is None)
         if new_count and self._coordinator.pending_count + new_count > limits.pending_positions_max:
             raise TransactionLimit(
                 f"open transactions have {self._coordinator.pending_count} committed offsets and groups; "
                 f"txn.pending_positions_max is {limits.pending_positions_max}"
             )
 
-    def check_growth(
-        self, transaction: Transaction[PositionT], queue_count: int, new: Sequence[PositionT] = ()
-    ) -> None:
+    def check_growth(self, transaction: Transaction[OffsetT], queue_count: int, new: Sequence[OffsetT] = ()) -> None:
         """Raise TransactionLimit if `queue_count` more queues and the committed offsets `new` would exceed a limit.
 
         The end of a transaction must fit into one unit of the log.
@@ -189,8 +187,8 @@ class TransactionRules(Generic[PositionT]):
                 f"txn.pending_partitions_max is {limits.pending_partitions_max}"
             )
         size = (len(transaction.keys) + queue_count) * MARKER_BYTES
-        for positions in (new, *(known.values() for known in transaction.positions.values())):
-            size += sum(POSITION_BYTES + _CHARACTER_BYTES * len(position.metadata) for position in positions)
+        for offsets in (new, *(known.values() for known in transaction.offsets.values())):
+            size += sum(OFFSET_BYTES + _CHARACTER_BYTES * len(each.metadata) for each in offsets)
         if size > limits.unit_bytes_max:
             raise TransactionLimit(
                 f"the end of the transaction of transactional id {transaction.name[:100]} would have {size} bytes; "

@@ -165,17 +165,17 @@ def txn_offset_commit(context: KafkaContext, connection: OrderedConnection, requ
     """Add offsets to the transaction, which its commit makes the committed offsets of the group."""
     body, types, promise = request.body, request.types, None
     asked = requested_offsets(body)
-    results, positions = yield from check_partitions(context, asked)
+    results, offsets = yield from check_partitions(context, asked)
     error = _check_committer(context, body)
     if error is not ErrorCode.none:
         results = {name: dict.fromkeys(partitions, error) for name, partitions in asked.items()}
-    elif positions:  # Without a valid position the request must not open a transaction.
+    elif offsets:  # Without a valid offset the request must not open a transaction.
         try:
-            promise = context.transactions.add_positions(
+            promise = context.transactions.add_offsets(
                 body.transactional_id,
                 Producer(body.producer_id, body.producer_epoch),
                 body.group_id,
-                positions,
+                offsets,
                 context.clock.now_ms(),
                 adds_itself=request.version >= _ADDS_GROUPS_FROM,
             )
@@ -283,12 +283,12 @@ def _abort(context: KafkaContext, asked: Any, key: int | None) -> tuple[ErrorCod
 def list_transactions(context: KafkaContext, connection: OrderedConnection, request: KafkaRequest) -> Steps:
     """List transactional ids by state, by producer, and by how long their transaction has been open."""
     body, types, now_ms = request.body, request.types, context.clock.now_ms()
-    titles = {state.title for state in State}
-    wanted_titles, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
+    names = {state.kafka_name for state in State}
+    wanted_names, producers = frozenset(body.state_filters), frozenset(body.producer_id_filters)
     duration_ms = getattr(body, "duration_filter", -1)
 
     def is_wanted(transaction: Transaction) -> bool:
-        if wanted_titles and transaction.state.title not in wanted_titles:
+        if wanted_names and transaction.state.kafka_name not in wanted_names:
             return False
         if producers and transaction.producer.id not in producers:
             return False
@@ -302,13 +302,13 @@ def list_transactions(context: KafkaContext, connection: OrderedConnection, requ
         return types.TransactionState(
             transactional_id=transaction.name,
             producer_id=transaction.producer.id,
-            transaction_state=transaction.state.title,
+            transaction_state=transaction.state.kafka_name,
         )
 
     entity = types.ListTransactionsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        unknown_state_filters=tuple(name for name in unique(body.state_filters) if name not in titles),
+        unknown_state_filters=tuple(name for name in unique(body.state_filters) if name not in names),
         transaction_states=Elements(map(listed, [*context.transactions.coordinator])),
     )
     return make_answer(request, (yield from encode_in_steps(context, request, entity)), context.barrier())
@@ -326,9 +326,9 @@ def _described(context: KafkaContext, request: KafkaRequest, name: str) -> Any:
     transaction = context.transactions.coordinator.get(name)
     if transaction is None:
         transaction = Transaction(name, Producer(NO_PRODUCER, NO_EPOCH), 0, began_ms=0)
-        error, title = ErrorCode.transactional_id_not_found, ""
+        error, state = ErrorCode.transactional_id_not_found, ""
     else:
-        error, title = ErrorCode.none, transaction.state.title
+        error, state = ErrorCode.none, transaction.state.kafka_name
     topics = Elements(
         types.TopicData(topic=topic, partitions=tuple(partitions))
         for topic, partitions in _partitions(context, transaction.keys).items()
@@ -336,7 +336,7 @@ def _described(context: KafkaContext, request: KafkaRequest, name: str) -> Any:
     return types.TransactionState(
         error_code=error,
         transactional_id=name,
-        transaction_state=title,
+        transaction_state=state,
         transaction_timeout=timedelta(milliseconds=transaction.timeout_ms),
         transaction_start_time=datetime.fromtimestamp(transaction.started_ms / 1000, UTC),
         producer_id=transaction.producer.id,

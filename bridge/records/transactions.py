@@ -30,7 +30,7 @@ class TransactionGrew(StateRecordBody, frozen=True, tag=56):
     at_ms: int
     keys: Sequence[int] = ()
     group: str | None = None
-    positions: Sequence[CommittedOffset] = ()
+    offsets: Sequence[CommittedOffset] = ()
 
 
 class QueueTransactions(StateRecordBody, frozen=True, tag=57):

@@ -68,12 +68,17 @@ class Transactions:
         self,
         state_log: StateLog,
         topics: Topics,
-        positions: GroupOffsets,
+        group_offsets: GroupOffsets,
         producers: Producers,
         timers: Timers,
         options: Options,
     ) -> None:
-        self._state_log, self._topics, self._positions, self._producers = state_log, topics, positions, producers
+        self._state_log, self._topics, self._group_offsets, self._producers = (
+            state_log,
+            topics,
+            group_offsets,
+            producers,
+        )
         self._timers = timers
         self._id_expiration_ms = options.txn.id_expiration_ms
         self.isolation = Isolation()
@@ -104,9 +109,9 @@ class Transactions:
         if outcome is RequestOutcome.REPEAT:
             return transaction.producer, self._state_log.barrier()
         frames = self._markers(transaction, transaction.next_epoch, now_ms, is_commit=False)
-        before = None if claimed is None else transaction.producer
+        previous = None if claimed is None else transaction.producer
         producer = self._next_producer(transaction, now_ms)
-        return self._settle(frames, transactional_id, producer, timeout_ms, State.EMPTY, before, now_ms)
+        return self._settle(frames, transactional_id, producer, timeout_ms, State.EMPTY, previous, now_ms)
 
     # -- The parts of a transaction
 
@@ -124,29 +129,29 @@ class Transactions:
     def add_group(self, transactional_id: str, producer: Producer, group: str, now_ms: int) -> Promise:
         """Add a group to the producer's transaction, before its committed offsets."""
         transaction, outcome = self.rules.decide(transactional_id, TransactionRequest.ADD, producer)
-        if outcome is RequestOutcome.GO_ON and group in transaction.positions:
+        if outcome is RequestOutcome.GO_ON and group in transaction.offsets:
             return self._state_log.barrier()
-        self.rules.check_positions(transaction, group, ())
+        self.rules.check_offsets(transaction, group, ())
         return self._state_log.commit([TransactionGrew(producer.id, now_ms, group=group)], now_ms).promise
 
-    def add_positions(
+    def add_offsets(
         self,
         transactional_id: str,
         producer: Producer,
         group: str,
-        positions: Sequence[CommittedOffset],
+        offsets: Sequence[CommittedOffset],
         now_ms: int,
         *,
         adds_itself: bool,
     ) -> Promise:
         """Add committed offsets of a group, which take effect with the commit of the transaction."""
         transaction = self._check_writer(transactional_id, producer, adds_itself=adds_itself)
-        if not adds_itself and group not in transaction.positions:
+        if not adds_itself and group not in transaction.offsets:
             raise InvalidTransactionState(f"group {group} was not added to the transaction of {transactional_id}")
-        self._positions.check(group, positions)
-        self.rules.check_positions(transaction, group, positions)
-        self.rules.check_growth(transaction, 0, positions)
-        return self._state_log.commit([TransactionGrew(producer.id, now_ms, (), group, positions)], now_ms).promise
+        self._group_offsets.check(group, offsets)
+        self.rules.check_offsets(transaction, group, offsets)
+        self.rules.check_growth(transaction, 0, offsets)
+        return self._state_log.commit([TransactionGrew(producer.id, now_ms, (), group, offsets)], now_ms).promise
 
     def admit(self, key: int, header: BatchHeader, transactional_id: str | None, *, adds_itself: bool) -> None:
         """Check a batch of an idempotent producer before its append. Raises TransactionError, InvalidProducerEpoch.
@@ -201,12 +206,12 @@ class Transactions:
             return transaction.producer, self._state_log.barrier()
         next_producer = self._next_producer(transaction, now_ms) if renews else producer
         marker_epoch = transaction.next_epoch if renews else producer.epoch
-        before = producer if renews else None
-        return self._end(transaction, next_producer, marker_epoch, before, now_ms, is_commit=is_commit)
+        previous = producer if renews else None
+        return self._end(transaction, next_producer, marker_epoch, previous, now_ms, is_commit=is_commit)
 
     def fence(self, transaction: Transaction, now_ms: int) -> Promise:
         """Abort a transaction, if it is open, and fence its producer, which has not asked for it."""
-        if transaction.judge(TransactionRequest.FENCE) is RequestOutcome.NOTHING:
+        if transaction.judge(TransactionRequest.BROKER_ABORT) is RequestOutcome.NOTHING:
             return self._state_log.barrier()
         producer = self._next_producer(transaction, now_ms)
         return self._end(transaction, producer, transaction.next_epoch, None, now_ms, is_commit=False)[1]
@@ -216,20 +221,20 @@ class Transactions:
         transaction: Transaction,
         producer: Producer,
         marker_epoch: int,
-        before: Producer | None,
+        previous: Producer | None,
         now_ms: int,
         *,
         is_commit: bool,
     ) -> tuple[Producer, Promise]:
         records: list[Record] = []
         if is_commit:
-            for group, positions in transaction.positions.items():
-                if positions:
-                    records += self._positions.checked_records(group, [*positions.values()], now_ms)
+            for group, offsets in transaction.offsets.items():
+                if offsets:
+                    records += self._group_offsets.checked_records(group, [*offsets.values()], now_ms)
         frames = self._markers(transaction, marker_epoch, now_ms, is_commit=is_commit)
         state = State.COMMITTED if is_commit else State.ABORTED
         name, timeout_ms = transaction.name, transaction.timeout_ms
-        return self._settle(frames, name, producer, timeout_ms, state, before, now_ms, records)
+        return self._settle(frames, name, producer, timeout_ms, state, previous, now_ms, records)
 
     def _settle(
         self,
@@ -238,14 +243,14 @@ class Transactions:
         producer: Producer,
         timeout_ms: int,
         state: State,
-        before: Producer | None,
+        previous: Producer | None,
         now_ms: int,
         records: Sequence[Record] = (),
     ) -> tuple[Producer, Promise]:
         """Append the end of an open transaction and the next state of its transactional id as one unit."""
-        number_before, epoch_before = before or (coordinator.NO_PRODUCER, coordinator.NO_EPOCH)
+        previous_id, previous_epoch = previous or (coordinator.NO_PRODUCER, coordinator.NO_EPOCH)
         settled = TransactionalIdSettled(
-            transactional_id, *producer, timeout_ms, state, now_ms, number_before, epoch_before
+            transactional_id, *producer, timeout_ms, state, now_ms, previous_id, previous_epoch
         )
         # The publisher checks no limits here, because a transaction that began must be able to end.
         appended = self._state_log.commit([*records, settled], now_ms, markers)
@@ -300,11 +305,11 @@ class Transactions:
 
     def clock_stepped(self, by_ms: int) -> None:
         """Move the deadlines of open transactions by a jump of the wall clock."""
-        self.coordinator.shift(by_ms)
+        self.coordinator.clock_stepped(by_ms)
 
     def clock_was_set_back(self, now_ms: int) -> Iterator[int]:
         """Correct, in slices, transactions whose begin is in the future because the clock was ahead."""
-        return self.coordinator.begun_by(now_ms)
+        return self.coordinator.clock_was_set_back(now_ms)
 
     def tidy(self, now_ms: int) -> Iterator[None]:
         """Remove expired transactional ids, and aborted transactions below log start offsets, in slices."""

@@ -52,15 +52,15 @@ class TransactionReplay:
         isolation.before_change = queues.before_change
 
     def _replay_settled(self, record: TransactionalIdSettled, slot: EntrySlot) -> None:
-        before = None
+        previous = None
         if record.id_before != NO_PRODUCER:
-            before = Producer(record.id_before, record.epoch_before)
+            previous = Producer(record.id_before, record.epoch_before)
         producer = Producer(record.producer_id, record.epoch)
         ended = self._coordinator.get(record.transactional_id)
         if ended is not None:
             self._on_end(ended.producer.id, record.state == State.COMMITTED)
-        self._coordinator.settle(
-            record.transactional_id, producer, record.timeout_ms, State(record.state), before, record.at_ms
+        self._coordinator.set_state(
+            record.transactional_id, producer, record.timeout_ms, State(record.state), previous, record.at_ms
         )
 
     def _replay_grew(self, record: TransactionGrew, slot: EntrySlot) -> None:
@@ -70,8 +70,8 @@ class TransactionReplay:
         self._coordinator.begin(transaction, record.at_ms)
         self._coordinator.add_queues(transaction, (key for key in record.keys if key >> QUEUE_ID_BITS in self._topics))
         if record.group is not None:
-            known = ((each.key, each) for each in record.positions if each.key >> QUEUE_ID_BITS in self._topics)
-            self._coordinator.add_positions(transaction, record.group, known)
+            known = ((each.key, each) for each in record.offsets if each.key >> QUEUE_ID_BITS in self._topics)
+            self._coordinator.add_offsets(transaction, record.group, known)
 
     def _replay_forgotten(self, record: TransactionalIdsForgotten, slot: EntrySlot) -> None:
         for transactional_id in record.transactional_ids:
@@ -104,19 +104,19 @@ class TransactionReplay:
         if transaction is None:
             return None
         state = State.EMPTY if transaction.state is State.ONGOING else transaction.state
-        number_before, epoch_before = transaction.before or (NO_PRODUCER, NO_EPOCH)
+        previous_id, previous_epoch = transaction.previous or (NO_PRODUCER, NO_EPOCH)
         producer, started_ms = transaction.producer, transaction.began_ms + self._snapshot_jumps_ms
         records: list[Record] = [
             TransactionalIdSettled(
-                name, *producer, transaction.timeout_ms, state, transaction.updated_ms, number_before, epoch_before
+                name, *producer, transaction.timeout_ms, state, transaction.updated_ms, previous_id, previous_epoch
             )
         ]
         if transaction.state is State.ONGOING:
             records.append(TransactionGrew(producer.id, started_ms, sorted(transaction.keys)))
-            for group, found in transaction.positions.items():
-                positions = [*found.values()]
-                for at in range(0, len(positions) or 1, KEYS_IN_RECORD):
-                    part = positions[at : at + KEYS_IN_RECORD]
+            for group, found in transaction.offsets.items():
+                offsets = [*found.values()]
+                for at in range(0, len(offsets) or 1, KEYS_IN_RECORD):
+                    part = offsets[at : at + KEYS_IN_RECORD]
                     records.append(TransactionGrew(producer.id, started_ms, (), group, part))
         return records
 

@@ -174,7 +174,7 @@ def _kafka_row(transaction: Transaction, now_ms: int) -> Json:
     return {
         "kind": "kafka",
         "id": transaction.name,
-        "state": transaction.state.title,
+        "state": transaction.state.kafka_name,
         "age_ms": now_ms - transaction.started_ms if is_open else -1,
         "producer": f"{transaction.producer.id} epoch {transaction.producer.epoch}",
         "checks": 0,  # There are no check-backs for Kafka transactions.
@@ -208,7 +208,7 @@ def transaction(context: HttpContext, transactional_id: str) -> Json:
     return _kafka_row(found, context.clock.now_ms()) | {
         "timeout_ms": found.timeout_ms,
         "queues": queues,
-        "groups": {group: len(positions) for group, positions in found.positions.items()},
+        "groups": {group: len(offsets) for group, offsets in found.offsets.items()},
     }
 
 

@@ -124,7 +124,7 @@ def records_of(core: ManualCore, number: int) -> dict[str, list[Record]]:
         "an id is forgotten": [TransactionalIdsForgotten([f"id{number}"])],
         "a transaction begins": [TransactionGrew(number + 500, NOW)],
         "queues of a transaction": [TransactionGrew(number, NOW, [key + 1])],
-        "positions of a transaction": [TransactionGrew(number, NOW, (), "g1", [CommittedOffset(key, 8)])],
+        "offsets of a transaction": [TransactionGrew(number, NOW, (), "g1", [CommittedOffset(key, 8)])],
         "a look": [HalvesChecked([10_000 + number], LATER)],
         "transactions of a queue": [QueueTransactions(key, [(number, 4)], b"")],
     }

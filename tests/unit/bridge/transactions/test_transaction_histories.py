@@ -253,7 +253,7 @@ class History:
             self.open_of[instance.name] = instance.transaction
             self.changed(instance.transaction)
             self.note()
-        promise = core.transactions.add_positions(
+        promise = core.transactions.add_offsets(
             instance.name, instance.producer, GROUP, [position], core.clock.now_ms(), adds_itself=instance.is_version_2
         )
         self.changed(instance.transaction, position=offset)
@@ -412,8 +412,8 @@ def picture(core: ManualCore) -> object:
     return (
         {
             each.name: (
-                each.producer, each.before, each.timeout_ms, each.started_ms, sorted(each.keys),
-                {group: dict(positions) for group, positions in each.positions.items()},
+                each.producer, each.previous, each.timeout_ms, each.started_ms, sorted(each.keys),
+                {group: dict(offsets) for group, offsets in each.offsets.items()},
                 each.state,
             )
             for each in core.transactions.coordinator
