@@ -30,7 +30,7 @@ unit: setup-test
 fuzz: setup-test $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 # Shared logs, and whole brokers with clients, over one object store with faults, in virtual time; SEEDS=10000, or
-# SIMULATE=--bugs for bugs that it must find.
+# SIMULATE=--bugs for bugs that it must find; SIMULATE='--jobs 2' for two processes.
 simulate: setup-test
 	$(BIN)/python -m tests.simulation logs --seeds $(or $(SEEDS),1000) $(SIMULATE)
 	$(BIN)/python -m tests.simulation brokers --seeds $(or $(SEEDS),200) $(SIMULATE)

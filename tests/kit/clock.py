@@ -51,7 +51,7 @@ class HostClock:
 
     def mono_us(self) -> int:
         us = self._true.mono_us()
-        return us + (us - self._begun_us) * self._gained_ppm // 1_000_000
+        return us + (us - self._begun_us) * self._gained_ppm // 1_000_000 if self._gained_ppm else us
 
     def true_s(self, mono_s: float) -> float:
         """Return the true monotonic time at which this host's clock shows a time; not before it does."""

@@ -25,7 +25,7 @@ def frame_of(key: int, version: int, number: int, /, **values: Any) -> bytes:
     parts = [struct.pack(">hhi", key, version, number), b"\0\x04test"]
     if is_flexible(key, version):
         parts.append(b"\0")
-    entity_type: Any = load_request_schema(key, version)
+    entity_type = _request_type(key, version)
     entity_writer(entity_type)(cast(Any, _Parts(parts)), _filled(entity_type, values))
     frame = b"".join(parts)
     return struct.pack(">i", len(frame)) + frame
@@ -38,9 +38,19 @@ def answer_of(key: int, version: int, number: int, frame: bytes | memoryview) ->
     if key == ApiKey.DESCRIBE_TRANSACTIONS:
         # A time of -1 says that there is none; kio cannot read it.
         frame = bytes(frame).replace(_NO_TIME, bytes(8))
-    entity, size = entity_reader(load_response_schema(key, version))(frame, at)
+    entity, size = entity_reader(_answer_type(key, version))(frame, at)
     assert at + size == len(frame), "the answer is as long as it says"
     return entity
+
+
+@cache
+def _request_type(key: int, version: int) -> Any:
+    return load_request_schema(key, version)
+
+
+@cache
+def _answer_type(key: int, version: int) -> Any:
+    return load_response_schema(key, version)
 
 
 class _Parts:

@@ -2,16 +2,19 @@
 
 `logs` simulates the shared log alone, `brokers` whole brokers with clients. A seed that fails is printed with its
 error; it fails again by `--first SEED --seeds 1`, because the order of sets of texts is the same in all runs, too.
+`--jobs` is the number of processes, among which the seeds are divided.
 """
 
 import argparse
 import gc
 import logging
+import multiprocessing
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from tests.kit.loop import run
@@ -44,14 +47,19 @@ def fails(simulate: Callable[[int], None], seed: int) -> str:
     return ""
 
 
-def find(what: str, bug: str, seeds: range) -> bool:
+def failures(what: str, seeds: Sequence[int], jobs: int) -> Iterator[tuple[int, str]]:
+    """Run seeds in so many processes; yield those that fail, in their order, and why."""
+    run_one = partial(fails, SIMULATIONS[what])
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:  # Forked processes have the bugs that are planted.
+        yield from ((seed, reason) for seed, reason in zip(seeds, pool.imap(run_one, seeds), strict=True) if reason)
+
+
+def find(what: str, bug: str, seeds: Sequence[int], jobs: int) -> bool:
     """Look for a planted bug, and print the first seed that finds it."""
-    simulate = SIMULATIONS[what]
     with replaced(BUGS[what][bug]()):
-        for seed in seeds:
-            if reason := fails(simulate, seed):
-                print(f"{bug}: found by seed {seed}: {reason}", flush=True)
-                return True
+        for seed, reason in failures(what, seeds, jobs):
+            print(f"{bug}: found by seed {seed}: {reason}", flush=True)
+            return True
     print(f"{bug}: NOT FOUND by {len(seeds)} seeds", flush=True)
     return False
 
@@ -63,6 +71,7 @@ def main() -> int:
     parser.add_argument("what", choices=SIMULATIONS)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--bugs", action="store_true")
     parser.add_argument("--bug", choices=BUGS["brokers"])
     asked = parser.parse_args()
@@ -72,13 +81,12 @@ def main() -> int:
     gc.freeze()  # Modules are not searched for garbage again and again.
     seeds = range(asked.first, asked.first + asked.seeds)
     if asked.bug or asked.bugs:
-        found = [find(asked.what, bug, seeds) for bug in ([asked.bug] if asked.bug else BUGS[asked.what])]
+        found = [find(asked.what, bug, seeds, asked.jobs) for bug in ([asked.bug] if asked.bug else BUGS[asked.what])]
         return 0 if all(found) else 1
     begun_s, failed = time.perf_counter(), 0
-    for seed in seeds:
-        if reason := fails(SIMULATIONS[asked.what], seed):
-            failed += 1
-            print(f"seed {seed}: {reason}", flush=True)
+    for seed, reason in failures(asked.what, seeds, asked.jobs):
+        failed += 1
+        print(f"seed {seed}: {reason}", flush=True)
     print(f"{asked.what}: {len(seeds)} seeds, {failed} failed, {time.perf_counter() - begun_s:.0f} s")
     return 1 if failed else 0
 

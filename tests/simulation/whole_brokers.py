@@ -19,9 +19,11 @@ import random
 import secrets
 import uuid
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import entry_points
 from typing import Final
 
+from duolog.bridge import hooks
 from duolog.bridge.cluster import membership
 from duolog.bridge.config import DelayOptions, GroupsOptions, Options, StoreSection, TxnOptions
 from duolog.bridge.config.storage import SharedSection
@@ -64,6 +66,7 @@ SEEDED: Final[list[Replacement]] = [  # The names that brokers choose.
     (secrets, "token_bytes", random.randbytes),
     (uuid, "uuid4", lambda: uuid.UUID(bytes=random.randbytes(16), version=4)),
 ]
+READ_ONCE: Final[list[Replacement]] = [(hooks, "entry_points", cache(entry_points))]  # Of all installed packages.
 CHAOS_S = 12
 SETTLE_S = 60
 # A half message that was stored while the wall clock was ahead is checked back once the clock shows that time again.
@@ -82,7 +85,7 @@ def simulate(seed: int) -> History:
     random.seed(seed)  # The brokers choose the queue of a retry, and back-off times, by it.
     gc.disable()  # Coroutines of killed processes are closed after the run: what they do then would change it.
     try:
-        with replaced([*SMALL, *SEEDED]):
+        with replaced([*SMALL, *SEEDED, *READ_ONCE]):
             return run_hosts(_run(clock, chance), clock, chance.randrange(1 << 32))
     finally:
         gc.enable()
