@@ -1,22 +1,20 @@
 """The class HalfMessages: open half messages, the latest verdicts, and when the broker must send check-backs.
 
-A half message moves through these states. The columns are a commit, a rollback, the answer "unknown" of its producer, a
-check-back while fewer than `checks_max` were sent, and the due time after the last check-back:
+    state            commit          rollback        check-back is due   check-back is due, and none is left
+    does not exist   UnknownHalf     UnknownHalf     -                   -
+    open             committed       rolled back     open                given up
+    committed        repeated        AlreadyDecided  -                   -
+    rolled back      AlreadyDecided  repeated        -                   -
+    given up         AlreadyDecided  AlreadyDecided  -                   -
 
-    state            commit          rollback        "unknown"   check-back        after the last one
-    does not exist   UnknownHalf     UnknownHalf     -           -                 -
-    open             committed       rolled back     open        open              given up
-    committed        repeated        AlreadyDecided  -           -                 -
-    rolled back      AlreadyDecided  repeated        -           -                 -
-    given up         AlreadyDecided  AlreadyDecided  -           -                 -
-
-A repeated verdict changes nothing and is no error. A half message that is open for more than `open_ms_max` is given
-up, too. HalfVerdict (`txn/half_verdicts.py`) has the outcomes.
+No check-back is left after `checks_max` of them, or when the half message has been open for `open_ms_max`. The answer
+"unknown" to a check-back changes nothing. A repeated verdict changes nothing, and is no error. HalfVerdict
+(`txn/half_verdicts.py`) has the outcomes.
 
 A half message is identified by its offset in the queue of half messages, which never changes. The first check-back is
-due when its immunity time has passed, the next ones at intervals of `interval_ms`. `judge` and `due` change nothing:
-the caller appends the verdict, and then calls `prepared`, `decided` or `checked`, which change the state. Recovery
-calls the same methods.
+due when its immunity time has passed, the next ones at intervals of `interval_ms`. `judge` and `due` change nothing.
+The caller appends a half message, a verdict, or the record of check-backs, and then calls `prepared`, `decided` or
+`checked`, which changes the state. Recovery calls the same methods.
 
 A million open half messages take 33 MB. They are stored in pages of columns in the order of their offsets, and a heap
 has the pages in the order of their next check-backs:
@@ -26,8 +24,8 @@ has the pages in the order of their next check-backs:
     heap      (+4, page 1)  (+9, page 2)  (+11, page 3)
 
 A decided half message leaves a hole in its page. When half of a page are holes, the page is rewritten without them, and
-merged with the page before it if both fit into half a page. So an open half message takes no time between two
-check-backs.
+merged with the page before it if both fit into half a page. So an open half message takes no processor time between
+two check-backs.
 
 Times are wall milliseconds. In Apache RocketMQ (TransactionalMessageServiceImpl.java, EndTransactionProcessor.java)
 each check-back appends the half message again with a new offset, and a late verdict for the old offset decides it
@@ -40,7 +38,16 @@ from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from duolog.store.copy_on_write import CopyOnWrite
-from duolog.txn.half_pages import COLUMN_CODES, HOLE, NEVER_MS, Askers, HalfPage, OpenPage, from_bytes, to_bytes
+from duolog.txn.half_pages import (
+    COLUMN_CODES,
+    HOLE,
+    NEVER_MS,
+    CheckBackTargets,
+    HalfPage,
+    OpenPage,
+    from_bytes,
+    to_bytes,
+)
 from duolog.txn.half_verdicts import VERDICTS_KEPT, HalfVerdict, RecentVerdicts
 
 PAGE_MAX: Final = 1024  # Half messages in one page, which is searched for due check-backs as a whole.
@@ -66,7 +73,7 @@ class Half(NamedTuple):
     stored_ms: int
     due_ms: int  # The due time of the next check-back.
     checks: int  # The number of check-backs so far.
-    asker: str  # The producer group or URL to which check-backs are sent. This module does not interpret it.
+    target: str  # The producer group or URL to which check-backs are sent. This module does not interpret it.
 
 
 class HalfMessages:
@@ -94,7 +101,7 @@ class HalfMessages:
         # Heap of (earliest due time, page number, page). Items of removed pages stay in it and are skipped.
         self._heap: list[tuple[int, int, HalfPage]] = []
         self._pages_made = 0  # The number of the newest page. Page numbers order heap items with equal due times.
-        self._askers = Askers()
+        self._targets = CheckBackTargets()
         self._count = 0  # Open half messages.
         self._verdicts = RecentVerdicts(verdicts_kept)
         self._snapshot_copies: CopyOnWrite[HalfPage, OpenPage] = CopyOnWrite(self._open_page)
@@ -123,19 +130,19 @@ class HalfMessages:
         found = self._find(offset)
         return 0 if found is None else found[0].checks[found[1]]
 
-    def open(self, since: int = 0) -> Iterator[Half]:
-        """Yield the open half messages from offset `since` on. The state must not change during the iteration."""
-        for page in self._pages[max(0, bisect_right(self._starts, since) - 1) :]:
+    def open(self, from_offset: int = 0) -> Iterator[Half]:
+        """Yield the open half messages from an offset on. The state must not change during the iteration."""
+        for page in self._pages[max(0, bisect_right(self._starts, from_offset) - 1) :]:
             for at, offset in enumerate(page.offsets):
-                if offset >= since and page.dues_ms[at] != HOLE:
+                if offset >= from_offset and page.dues_ms[at] != HOLE:
                     yield self._half(page, at)
 
-    def counts_by_asker(self) -> dict[str, int]:
-        """Return the number of open half messages by `Half.asker`."""
-        return self._askers.counts()
+    def counts_by_target(self) -> dict[str, int]:
+        """Return the number of open half messages by `Half.target`."""
+        return self._targets.counts()
 
     def judge(self, offset: int, verdict: HalfVerdict) -> bool:
-        """Return whether the caller must carry out this verdict; False if it repeats the verdict that was made.
+        """Return whether the caller must carry out this verdict; False if it repeats the verdict that was given.
 
         Raises UnknownHalf or AlreadyDecided.
         """
@@ -183,9 +190,9 @@ class HalfMessages:
         may be merged between two steps, so the next page is found by its offset.
         """
         latest_ms = now_ms + max(self._interval_ms, self._immunity_ms)
-        since = 0
-        while (page := self._page_from(since)) is not None:
-            since = page.offsets[-1] + 1
+        from_offset = 0
+        while (page := self._page_from(from_offset)) is not None:
+            from_offset = page.offsets[-1] + 1
             late = [at for at, due_ms in enumerate(page.dues_ms) if due_ms != HOLE and due_ms > latest_ms]
             if late:
                 self._snapshot_copies.before_change(page)
@@ -212,10 +219,10 @@ class HalfMessages:
 
     # -- Changing
 
-    def prepared(self, offset: int, asker: str, stored_ms: int, immunity_ms: int | None = None) -> None:
+    def prepared(self, offset: int, target: str, stored_ms: int, immunity_ms: int | None = None) -> None:
         """Add a half message. `immunity_ms` is the time until its first check-back; None for the default."""
         wait_ms = self._immunity_ms if immunity_ms is None else immunity_ms
-        self._add(offset, stored_ms, stored_ms + min(wait_ms, self._open_ms_max), 0, asker)
+        self._add(offset, stored_ms, stored_ms + min(wait_ms, self._open_ms_max), 0, target)
         self._verdicts.forget(offset)
 
     def decided(self, offset: int, verdict: HalfVerdict) -> None:
@@ -225,7 +232,7 @@ class HalfMessages:
             return  # Recovery replays a verdict that the checkpoint already contains.
         page, at = found
         self._snapshot_copies.before_change(page)
-        self._askers.release(page.askers[at])
+        self._targets.release(page.targets[at])
         page.dues_ms[at] = HOLE
         page.open_count -= 1
         self._count -= 1
@@ -238,7 +245,8 @@ class HalfMessages:
     def checked(self, offsets: Iterable[int], now_ms: int, *, counts: bool = True) -> None:
         """Set the next check-back of these half messages to one interval after `now_ms`.
 
-        With `counts`, also count a check-back for each. Without it, no check-back could be sent.
+        `counts` is False if the check-backs were postponed. Otherwise one more check-back is counted for each half
+        message, although none was sent if no producer was connected.
         """
         for offset in offsets:
             found = self._find(offset)
@@ -272,15 +280,15 @@ class HalfMessages:
         if not page.open_count:
             return None
         columns = page.open_columns()
-        names = {number: self._askers.name(number) for number in {*columns[-1]}}
-        offsets, stored_ms, dues_ms, checks, askers = map(to_bytes, columns)
-        return OpenPage(offsets, stored_ms, dues_ms, checks, askers, names)
+        names = {number: self._targets.name(number) for number in {*columns[-1]}}
+        offsets, stored_ms, dues_ms, checks, targets = map(to_bytes, columns)
+        return OpenPage(offsets, stored_ms, dues_ms, checks, targets, names)
 
     def restore(self, saved: OpenPage) -> None:
         """Add a page of a snapshot. Half messages that exist already are not changed."""
-        offsets, stored_ms, dues_ms, checks, askers = map(from_bytes, COLUMN_CODES, saved[:5])
-        for offset, stored, due, count, number in zip(offsets, stored_ms, dues_ms, checks, askers, strict=True):
-            self._add(offset, stored, due, count, saved.asker_names[number])
+        offsets, stored_ms, dues_ms, checks, targets = map(from_bytes, COLUMN_CODES, saved[:5])
+        for offset, stored, due, count, number in zip(offsets, stored_ms, dues_ms, checks, targets, strict=True):
+            self._add(offset, stored, due, count, saved.target_names[number])
 
     def verdicts(self) -> tuple[int, bytes]:
         """Return (end offset, verdicts) of the stored verdicts: one byte for each offset below the end offset.
@@ -311,10 +319,10 @@ class HalfMessages:
             page.stored_ms[at],
             page.dues_ms[at],
             page.checks[at],
-            self._askers.name(page.askers[at]),
+            self._targets.name(page.targets[at]),
         )
 
-    def _add(self, offset: int, stored_ms: int, due_ms: int, checks: int, asker: str) -> None:
+    def _add(self, offset: int, stored_ms: int, due_ms: int, checks: int, target: str) -> None:
         page = self._pages[-1] if self._pages else None
         if page is not None and offset <= page.offsets[-1]:
             return  # Recovery replays a half message that the checkpoint already contains.
@@ -328,7 +336,7 @@ class HalfMessages:
         page.stored_ms.append(stored_ms)
         page.dues_ms.append(due_ms)
         page.checks.append(checks)
-        page.askers.append(self._askers.take(asker))
+        page.targets.append(self._targets.take(target))
         page.open_count += 1
         self._count += 1
         if due_ms < page.heap_ms:

@@ -18,14 +18,14 @@ class OpenPage(NamedTuple):
     stored_ms: bytes  # i64
     dues_ms: bytes  # i64
     checks: bytes  # u8
-    askers: bytes  # u32: a key of `asker_names`
-    asker_names: dict[int, str]
+    targets: bytes  # u32: keys of `target_names`
+    target_names: dict[int, str]
 
 
 class HalfPage:
     """Up to PAGE_MAX half messages with neighbouring offsets, in columns."""
 
-    __slots__ = ("askers", "checks", "dues_ms", "heap_ms", "number", "offsets", "open_count", "stored_ms")
+    __slots__ = ("checks", "dues_ms", "heap_ms", "number", "offsets", "open_count", "stored_ms", "targets")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -33,7 +33,7 @@ class HalfPage:
         self.stored_ms: Column = array("q")
         self.dues_ms: Column = array("q")  # HOLE for a decided half message.
         self.checks: Column = array("B")
-        self.askers: Column = array("I")  # Numbers of Askers.
+        self.targets: Column = array("I")  # Numbers that CheckBackTargets has assigned.
         self.open_count = 0
         self.heap_ms = NEVER_MS  # Due time of the valid item in the heap. Invariant: no due time of the page is lower.
 
@@ -47,7 +47,7 @@ class HalfPage:
 
     def open_columns(self) -> list[Column]:
         """Return the columns without holes."""
-        columns = [self.offsets, self.stored_ms, self.dues_ms, self.checks, self.askers]
+        columns = [self.offsets, self.stored_ms, self.dues_ms, self.checks, self.targets]
         if self.open_count == len(self.offsets):
             return columns
         is_open = [due_ms != HOLE for due_ms in self.dues_ms]
@@ -55,7 +55,7 @@ class HalfPage:
 
     def drop_holes(self) -> None:
         """Remove the decided half messages from the columns."""
-        self.offsets, self.stored_ms, self.dues_ms, self.checks, self.askers = self.open_columns()
+        self.offsets, self.stored_ms, self.dues_ms, self.checks, self.targets = self.open_columns()
 
     def join(self, after: "HalfPage") -> None:
         """Append the half messages of the next page, all of which must be open."""
@@ -63,7 +63,7 @@ class HalfPage:
         self.stored_ms += after.stored_ms
         self.dues_ms += after.dues_ms
         self.checks += after.checks
-        self.askers += after.askers
+        self.targets += after.targets
         self.open_count += after.open_count
 
 
@@ -84,8 +84,8 @@ def from_bytes(code: str, raw: bytes) -> Column:
     return column
 
 
-class Askers:
-    """Numbers for the values of `Half.asker`. A number is assigned again when no half message uses it any more."""
+class CheckBackTargets:
+    """The values of `Half.target` and their numbers. A number that no half message uses is assigned again."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

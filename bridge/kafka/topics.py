@@ -169,7 +169,7 @@ def create_partitions(context: KafkaContext, connection: OrderedConnection, requ
     """Add partitions to topics; a topic that the request repeats is refused."""
     repeated = Repeated(topic.name for topic in request.body.topics)
     promise: Promise | None = context.barrier()
-    asker = f"CreatePartitions of {connection.peer[0]}:{connection.peer[1]} client {request.client_id[:100]!r}"
+    requester = f"CreatePartitions of {connection.peer[0]}:{connection.peer[1]} client {request.client_id[:100]!r}"
 
     def widened(spec: Any) -> Any:
         nonlocal promise
@@ -186,7 +186,7 @@ def create_partitions(context: KafkaContext, connection: OrderedConnection, requ
             elif request.body.validate_only:
                 context.topics.check_more_queues(topic, spec.count)
             else:
-                added = context.topics.add_queues(topic, spec.count, context.clock.now_ms(), asker)
+                added = context.topics.add_queues(topic, spec.count, context.clock.now_ms(), requester)
                 promise = join_promises(promise, added)
         except ANSWERABLE as refusal:
             error, message = code_of(refusal), message_of(refusal)

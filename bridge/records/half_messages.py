@@ -22,8 +22,8 @@ class HalvesOpen(StateRecordBody, frozen=True, tag=51):
     stored_ms: bytes
     dues_ms: bytes
     checks: bytes
-    askers: bytes
-    asker_names: Mapping[int, str]
+    targets: bytes
+    target_names: Mapping[int, str]
 
 
 class HalfVerdicts(StateRecordBody, frozen=True, tag=52):

@@ -118,7 +118,7 @@ class HalfMessageLog:
             raise TooManyHalves(f"{len(self.state)} half messages are open; txn.half_max={self._open_max}")
 
     def prepare(
-        self, message: Message, asker: str, immunity_ms: int | None, now_ms: int, level: int | None = None
+        self, message: Message, target: str, immunity_ms: int | None, now_ms: int, level: int | None = None
     ) -> Appended:
         """Append a half message of a RocketMQ producer. Raises StoreError, ProtocolError.
 
@@ -129,7 +129,7 @@ class HalfMessageLog:
         appended = self._append(plan, now_ms)
         slot = appended.slots[0]
         with updating_state("a half message"):
-            self.state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
+            self.state.prepared(slot.base_offset, target, slot.stored_ms, immunity_ms)
         return appended
 
     def check_kafka(self, topic: Topic, requests: Sequence[HalfRequest]) -> None:

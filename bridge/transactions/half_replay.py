@@ -62,8 +62,8 @@ class HalfMessageReplay:
             half = read_half(frame)
             self.follow_kafka(half.topic, half.request, slot)
         elif key == self.half_key:
-            asker, immunity_ms = check_back_of(rocketmq_message.properties_of(frame))
-            self._state.prepared(slot.base_offset, asker, slot.stored_ms, immunity_ms)
+            target, immunity_ms = check_back_of(rocketmq_message.properties_of(frame))
+            self._state.prepared(slot.base_offset, target, slot.stored_ms, immunity_ms)
         elif key == self._op_key:
             offsets = bytes(rocketmq_message.body_of(frame))[:-1].split(b",")
             for offset, number in zip(offsets, extra, strict=True):
@@ -86,8 +86,8 @@ class HalfMessageReplay:
                 record.stored_ms,
                 record.dues_ms,
                 record.checks,
-                record.askers,
-                dict(record.asker_names),
+                record.targets,
+                dict(record.target_names),
             )
         )
 

@@ -162,10 +162,10 @@ def _half_row(context: HttpContext, kind: str, id: str, half: Half) -> Json:
         "half_offset": half.offset,
         "state": "half",
         "age_ms": now_ms - half.stored_ms,
-        "producer": half.asker,
+        "producer": half.target,
         "checks": half.checks,
         "last_asked": context.transactions.halves.asked.of(half.offset),
-        "waits_for": waits_for if half.asker else "a verdict",
+        "waits_for": waits_for if half.target else "a verdict",
     }
 
 

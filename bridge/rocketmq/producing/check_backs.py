@@ -101,25 +101,25 @@ class CheckBackLoop:
         has_producer, room = cache(self._has_producer), _CallbackRoom(self._callbacks)
         for half in due:
             is_last = self._halves.state.must_give_up(half, careful_ms)
-            if not is_last and _is_url(half.asker) and not room.take(half.asker):
+            if not is_last and _is_url(half.target) and not room.take(half.target):
                 postponed.append(half)
                 continue
             checked.append(half)
-            if is_last or has_producer(half.asker):
+            if is_last or has_producer(half.target):
                 to_read.append((half, is_last))
                 if len(to_read) == READS_AT_ONCE:
                     break
         return checked, postponed, to_read
 
-    def _has_producer(self, asker: str) -> bool:
-        return _is_url(asker) or self._producers.can_ask(asker)
+    def _has_producer(self, target: str) -> bool:
+        return _is_url(target) or self._producers.can_ask(target)
 
     def _log_abandoned(self) -> None:
         last, self._last_abandoned = self._last_abandoned, None
         if last is not None:
             log.warning(
                 "half messages given up without a verdict in_all=%d last=%d group=%s",
-                self._counts.given_up, last.offset, last.asker,
+                self._counts.given_up, last.offset, last.target,
             )  # fmt: skip
 
     # -- Reading a half message
@@ -150,7 +150,7 @@ class CheckBackLoop:
 
     def _set_aside(self, half: Half, error: Exception, *, is_last: bool) -> None:
         """Report a half message that raised. After its last check it ends without a copy, to free its segment."""
-        self._poison_records.set_aside("half message", f"half topic, offset {half.offset}, of {half.asker}", error)
+        self._poison_records.set_aside("half message", f"half topic, offset {half.offset}, of {half.target}", error)
         if is_last and half.offset in self._halves.state:
             self._end_without_copy(half)
 
@@ -238,7 +238,7 @@ class ProducerChecks:
         """Ask a producer of the half message's group; false if none of them can be asked."""
         sent = message.decode(stored.frame)
         raw, (_, name, _) = sent.properties, sent_properties(sent.properties)
-        connection = self._next(half.asker, name)
+        connection = self._next(half.target, name)
         if connection is None:
             return False
         sent.topic = name
@@ -321,13 +321,13 @@ def _may_decide(context: RocketMQContext, connection: RocketMQConnection, topic:
 
 def _note_asked(context: RocketMQContext, half: Half, connection: RocketMQConnection) -> None:
     """Note the client id and the address to which a check-back is sent."""
-    client = context.groups.members.producers.groups[half.asker][connection]
+    client = context.groups.members.producers.groups[half.target][connection]
     context.messages.halves.asked.note(half.offset, f"{client.client_id} {endpoint(*connection.peer)}".strip())
 
 
-def _is_url(asker: str) -> bool:
+def _is_url(target: str) -> bool:
     """Return whether a half message belongs to a Kafka producer with a check URL, not to a producer group."""
-    return "://" in asker
+    return "://" in target
 
 
 def _check_times(count: int) -> bytes:

@@ -59,7 +59,7 @@ def filled(count: int) -> ManualCore:
         core.topic(f"t{number}", queues=2)
     records: list[Record] = [
         TimerRequestsKnown([(b"%d" % number, b"b", 1, 2, 3, NOW) for number in range(count)]),
-        HalvesOpen(*halves(range(10_000, 10_000 + count)), {0: "asker"}),
+        HalvesOpen(*halves(range(10_000, 10_000 + count)), {0: "target"}),
         HalfIdsKnown([(10_000 + number, "topic", str(number), False) for number in range(count)]),
         TimerTablesChanged((), deleted=b"".join(b"%016d" % number for number in range(count))),
     ]

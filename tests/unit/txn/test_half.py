@@ -149,7 +149,7 @@ def test_one_that_is_never_answered_holds_up_nobody() -> None:
         halves.prepared(offset, "gone" if offset % 4 else "shop", 1_000 + offset)
     found = halves.due(1_019 + IMMUNITY, 100)
     assert [half.offset for half in found] == list(range(20))
-    halves.checked([half.offset for half in found if half.asker == "gone"], 1_200)
+    halves.checked([half.offset for half in found if half.target == "gone"], 1_200)
     assert [half.offset for half in halves.due(1_200, 100)] == [0, 4, 8, 12, 16]
 
 
@@ -185,7 +185,7 @@ class Model:
     """The same with a dict."""
 
     def __init__(self) -> None:
-        self.open: dict[int, list] = {}  # offset -> [stored, due, checks, asker]
+        self.open: dict[int, list] = {}  # offset -> [stored, due, checks, target]
         self.verdicts: dict[int, HalfVerdict] = {}
 
 
@@ -262,8 +262,8 @@ def expect_same(halves: HalfMessages, model: Model, end: int) -> None:
         assert (offset in halves) == (offset in model.open)
         if offset in model.verdicts and offset >= end - 8:
             assert not halves.judge(offset, model.verdicts[offset])
-    askers = [entry[3] for entry in model.open.values()]
-    assert halves.counts_by_asker() == {asker: askers.count(asker) for asker in askers}
+    targets = [entry[3] for entry in model.open.values()]
+    assert halves.counts_by_target() == {target: targets.count(target) for target in targets}
 
 
 def test_pages_with_few_left_are_joined() -> None:

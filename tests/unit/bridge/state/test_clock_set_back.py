@@ -28,7 +28,7 @@ def filled(core: ManualCore) -> None:
         [PopTaken("g", 1 << 16, n, now_ms, [0], now_ms + INVISIBLE_MS, 1) for n in range(COUNT)], now_ms
     )
     for number in range(COUNT):
-        core.halves.state.prepared(number, "asker", now_ms)
+        core.halves.state.prepared(number, "target", now_ms)
     settled = [TransactionalIdSettled(f"id{n}", n, 0, TIMEOUT_MS, State.EMPTY, now_ms) for n in range(COUNT)]
     core.state_log.commit(settled, now_ms)
     core.state_log.commit([TransactionGrew(number, now_ms) for number in range(COUNT)], now_ms)
@@ -77,7 +77,7 @@ def test_pages_of_half_messages_that_are_joined_between_two_slices_are_not_misse
     core = ManualCore(now_ms=NOW + AHEAD_MS)
     state, page = core.halves.state, 1024
     for number in range(3 * page):
-        state.prepared(number, "asker", NOW + AHEAD_MS)
+        state.prepared(number, "target", NOW + AHEAD_MS)
     sweep = state.clock_was_set_back(NOW)
     next(sweep)
     for number in range(2 * page):
