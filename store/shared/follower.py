@@ -3,15 +3,16 @@
     slot has an object     its units are appended to the copy and replayed (`store/log/log_copy.py`)
     slot is empty          the follower asks for it again after a pause; if it has found no new slot for
                            `cluster.takeover_ms`, it creates a fence
-    slot says that no      if clients ask this broker, and it does not reach the owner either (`Clients`), it creates a
-    client asks            fence in the next slot; if the owner has created that slot, it tries the one after it
+    slot says that no      if clients ask this broker, and this broker does not reach the owner (`Clients`), it creates
+    client asks            a fence in the next slot; if the owner has created that slot, and it says the same, the
+                           follower tries the slot after it
 
 `polling.py` decides which slots a follower asks for, and when.
 
-While the store is slow, the follower sends the fence one round trip before `cluster.takeover_ms` are over, so that it
-arrives at the store when they are over. This time only decides when the owner is considered dead. An owner that is
-still alive either has created the slot before the fence, or finds the fence in the slot. The new owner answers clients
-only from `Won.safe_mono_ms` on, because the old owner may answer until its lease ends.
+The follower sends the fence one round trip, at most two thirds of `cluster.takeover_ms`, before that time is over, so
+that the answer comes when it is over. This time only decides when the owner is considered dead. An owner that is still
+alive either has created the slot before the fence, or finds the fence in the slot. The new owner answers clients only
+from `Won.safe_mono_ms` on, because the old owner may answer until its lease ends.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ from duolog.store.shared.wal.wal_object import (
 )
 
 DISK_FULL_MS: Final = 500  # The pause between two attempts to write to a full disk.
-LOOKS: Final = 12  # The checks in `cluster.takeover_ms` of whether an owner that no client asks is cut off.
+CUT_OFF_CHECKS: Final = 12  # The checks in `cluster.takeover_ms` of whether an owner that no client asks is cut off.
 SLICE_BYTES: Final = 256 * 1024  # The size of the units that one turn of the loop replays.
 SLICE_UNITS: Final = 256  # The number of these units.
 
@@ -85,9 +86,8 @@ class Follower:
         # The flags of the newest slot. A stream without an owner is like one whose owner has ended.
         self._flags = 0 if cursor.owner.epoch else ENDED_FLAG
         self._polling = Polling(options.takeover_ms, cursor.sequence)
-        self._asked: dict[
-            asyncio.Task[bytes | None], tuple[int, int]
-        ] = {}  # The slot and the beginning of each request.
+        # By request without an answer: its slot, and the time at which the request began.
+        self._asked: dict[asyncio.Task[bytes | None], tuple[int, int]] = {}
         self._found: dict[int, bytes] = {}  # The objects that were read, by slot, from the cursor on.
 
     # -- Slots
@@ -121,9 +121,9 @@ class Follower:
         return len(self._found) >= AHEAD_MAX or sum(map(len, self._found.values())) >= AHEAD_BYTES
 
     async def _wait(self) -> None:
-        """Wait for an answer, or until a request, a fence or a check of whether the owner is cut off is due."""
-        look_ms = self._mono_ms() + self._options.takeover_ms // LOOKS if self._flags & UNASKED_FLAG else None
-        deadlines = [each for each in (self._polling.next_ms(), self._overdue_mono_ms, look_ms) if each is not None]
+        """Wait for an answer, or until it is time for a request, for a fence, or for a check of `_is_cut_off`."""
+        check_ms = self._mono_ms() + self._options.takeover_ms // CUT_OFF_CHECKS if self._flags & UNASKED_FLAG else None
+        deadlines = [each for each in (self._polling.next_ms(), self._overdue_mono_ms, check_ms) if each is not None]
         left_ms = max(0, min(deadlines) - self._mono_ms()) if deadlines else None
         if self._asked:
             timeout = None if left_ms is None else left_ms / 1000
@@ -156,11 +156,11 @@ class Follower:
 
     async def _take(self, data: bytes) -> None:
         try:
-            if await self._was_deleted(data):
+            if await self._skip_if_compacted(data):
                 return
             outcome = self.cursor.take(data)
         except DamagedObject:
-            if await self.bridge():  # The slots before this one were compacted meanwhile.
+            if await self.catch_up_from_segments():  # The slots before this one were compacted meanwhile.
                 return
             raise
         if not isinstance(outcome, Ignored):
@@ -174,18 +174,18 @@ class Follower:
         elif isinstance(outcome, Fence):
             self._flags = 0
 
-    async def _was_deleted(self, data: bytes) -> bool:
-        """Return whether the slot of the cursor was compacted; if it was, the cursor has moved beyond it.
+    async def _skip_if_compacted(self, data: bytes) -> bool:
+        """If the slot of the cursor was compacted, read segment objects instead; return whether it was.
 
         A fence in such a slot may be from a broker, this one included, that mistook the empty slot for the end of the
         log, and units may be from a deposed owner. So this must be checked after the object was read: for each fence,
-        and for any object if this follower was away. Raises as `bridge`.
+        and for any object if this follower was away. Raises as `catch_up_from_segments`.
         """
         is_fence = decode_header(data, self.cursor.sequence)[0].kind == WalKind.FENCE
         if not is_fence and not self._polling.was_away:
             return False
         self._polling.was_away = False
-        return await self.bridge()
+        return await self.catch_up_from_segments()
 
     async def _apply(self, units: memoryview) -> None:
         """Append and replay the units of one object, in slices."""
@@ -210,8 +210,8 @@ class Follower:
 
     # -- Segment objects
 
-    async def bridge(self) -> bool:
-        """Read segment objects if the next slots were compacted; return whether they were.
+    async def catch_up_from_segments(self) -> bool:
+        """If the next slots were compacted, apply segment objects instead; return whether they were.
 
         Raises RequestsStopped, DamagedObject and FellBehind.
         """
@@ -261,7 +261,7 @@ class Follower:
 
     @property
     def _overdue_mono_ms(self) -> int | None:
-        """The time of a takeover if no slot is found before; None while the next slot may already have an object."""
+        """When to take over if no slot is found until then; None while the next slot may already have an object."""
         if not self._polling.is_at_end:
             return None
         if self._flags & ENDED_FLAG:
@@ -283,13 +283,13 @@ class Follower:
     async def run(self, writer: bytes, claim: bytes) -> Won:
         """Follow until this broker owns the stream. Raises RequestsStopped, DamagedObject and StoreError."""
         try:
-            await self.bridge()
+            await self.catch_up_from_segments()
             while True:
                 await self._follow()
                 if self._polling.is_doubtful:
-                    if not await self.bridge():
+                    if not await self.catch_up_from_segments():
                         await check_end(self._requests, self._manifests, self.cursor)
-                        self._polling.settle(self._mono_ms())
+                        self._polling.end_doubt(self._mono_ms())
                     continue
                 is_alive = not self.is_overdue
                 won = await self.take_over(writer, claim)
@@ -298,9 +298,11 @@ class Follower:
                         log.warning("no client reaches the owner, this broker takes over epoch=%d", won.identity.epoch)
                     safe_mono_ms = 0 if self._flags & ENDED_FLAG else self._seen_mono_ms + self._options.takeover_ms
                     return won._replace(safe_mono_ms=safe_mono_ms)
-                if is_alive:  # Its next slot was there before the fence. It says if there is to be another try.
+                if is_alive:
+                    # The owner has created its next slot before the fence. The flags of that slot decide whether this
+                    # broker tries again.
                     self._flags &= ~UNASKED_FLAG
-                    self._polling.hurry()
+                    self._polling.ask_at_once()
                 else:
                     self._polling.doubt()
         finally:

@@ -20,7 +20,7 @@ from typing import Final
 from duolog.store.shared.wal.wal_object import Identity
 
 RELEASED_FOLDER: Final = "released/"
-LOOKS: Final = 30  # For the object, in the time of a takeover.
+RELEASE_CHECKS: Final = 30  # How often a new owner looks for this object in `cluster.takeover_ms`.
 
 
 def released_key(owner: Identity) -> str:

@@ -1,19 +1,24 @@
 """The class Polling: which slots a follower asks for, and when. It sends nothing and knows no clock.
 
 An owner writes a slot at least once in every *heartbeat interval*: a third of `cluster.takeover_ms`, or a twelfth while
-the store is slow for it. A follower asks for each slot shortly after the owner should have written it:
+its creates are slow. The follower takes the interval for a twelfth while the owner may write often: while the store is
+slow for the follower, the owner is not idle (ACTIVE_MISSES), or it writes more slots than heartbeats (HITS_MAX). The
+follower asks for each slot shortly after the owner should have written it:
 
     round trip of the store              requests of the follower
-    shorter than a heartbeat interval    One slot at a time, a little less than an interval after the time planned for
-                                         the newest slot that was found. If the slot is empty, the follower asks again a
-                                         tenth of an interval later, until it is there. So one of HEARTBEATS_PER_MISS
-                                         requests comes too early, which shows when the owner writes.
-    longer                               All slots that the owner may write during a round trip, and two more. The
-                                         follower repeats the request for a small slot every two intervals, although
-                                         earlier requests have no answer yet.
-    any, and slots have units or         As many slots at a time as were found, without pauses, up to AHEAD_MAX. After
-    many slots were found                the last slot with units, the follower asks at the intervals of a slow store
-                                         until ACTIVE_MISSES slots were empty.
+    shorter than a heartbeat interval    One slot at a time, about a heartbeat interval after the request for the slot
+                                         before. If the slot is empty, the follower asks again after a *pause*, until
+                                         the slot has an object. If the owner may write often, the follower asks after
+                                         one pause, and then once in each interval.
+    longer                               All slots that the owner may write during a round trip and two intervals, and
+                                         two more. The follower repeats the request for a small slot every two
+                                         intervals, although earlier requests have no answer yet.
+    any; the last found slot had units,  Several slots at a time, without pauses. Their number grows with the slots that
+    or the follower is behind            are found, up to AHEAD_MAX.
+
+A pause is a tenth of a heartbeat interval, or a round trip if that is longer. To find out when the owner writes, the
+follower sends each request by 1/30 of a pause (HEARTBEATS_PER_MISS) earlier than one interval after the request before.
+So about one request in 30 finds its slot empty, and the time of the next requests moves back by the pause.
 
 While requests have no answer, the time since the last answer counts as the round trip if it is longer, so that the
 requests are those for a slow store before it answers. If no answer comes for `cluster.takeover_ms`, the follower sends
@@ -32,12 +37,13 @@ from duolog.store.shared.uploader import HEARTBEATS, HEARTBEATS_IF_SLOW, SLOW_SH
 from duolog.store.shared.wal.wal_object import HEADER_SIZE
 
 HEARTBEATS_PER_MISS: Final = 30  # One request in so many finds its slot empty while the owner writes only heartbeats.
-# After so many found slots in a row, one request is sent early, to see whether the owner is faster.
+# After so many found slots in a row, one request is sent early. If its slot has an object, the owner is *fast*: it
+# writes more than one slot in an interval.
 HITS_MAX: Final = 40
-ACTIVE_MISSES: Final = 10  # After so many empty slots since the last one with units, the owner counts as idle.
-MISSES_MAX: Final = 3  # After so many empty slots in a row, the owner writes no faster than one slot in an interval.
+ACTIVE_MISSES: Final = 10  # After so many answers "empty" since the last slot with units, the owner counts as idle.
+MISSES_MAX: Final = 3  # After so many answers "empty" in a row, the owner no longer counts as fast.
 AHEAD_FIRST: Final = 4  # The number of slots that a follower asks for at a time at the start.
-AHEAD_MAX: Final = 32  # The greatest number of slots that it asks for at a time.
+AHEAD_MAX: Final = 32  # The greatest number of slots that a follower asks for at a time.
 AHEAD_BYTES: Final = 32 << 20  # The greatest size of these slots together, estimated by the size of the last one.
 REPEAT_HEARTBEATS: Final = 2  # The heartbeat intervals between two requests for a slot while the store is slow.
 REPEAT_BYTES: Final = 64 << 10  # A request for a slot is not repeated before its answer if slots are larger than this.
@@ -45,7 +51,7 @@ LATENCIES: Final = 3  # The number of newest round trips whose shortest one is `
 
 
 class _Newest(NamedTuple):
-    """The newest slot that was there."""
+    """The newest slot that was found."""
 
     sequence: int
     asked_mono_ms: int
@@ -63,13 +69,15 @@ class Polling:
         self._takeover_ms = takeover_ms
         self._latencies = deque([0], LATENCIES)
         self._unanswered = 0  # The number of requests without an answer.
-        self._waits_since_mono_ms = 0  # When the last answer came; or the first request, if none was unanswered then.
-        self._waited_ms = 0  # How long no answer has come, at the last call of `due`.
+        # The time from which the wait for an answer counts: that of the last answer, or that of the next request if no
+        # request was unanswered then.
+        self._waits_since_mono_ms = 0
+        self._waited_ms = 0  # The length of this wait at the last call of `due`.
         self._asked_mono_ms: int | None = None  # The time of the newest request.
         self._is_fast_owner = False  # The owner writes more slots than one in a heartbeat interval.
-        self._idle_misses = ACTIVE_MISSES  # The empty slots since the last slot with units.
+        self._idle_misses = ACTIVE_MISSES  # The answers "empty" since the last slot with units.
         self._is_probing = False  # The next request is sent early, to see whether the owner is fast.
-        self._is_busy = False  # The last slot had units, or this follower is behind: further slots may be there.
+        self._expects_more = False  # The last found slot had units, or this follower is behind.
         self._is_small = True  # The newest slot that was found was at most REPEAT_BYTES long.
         # This follower sent no request for so long that objects may have been written and deleted meanwhile.
         self.is_doubtful = True  # A slot that is empty now may have had an object.
@@ -77,20 +85,21 @@ class Polling:
         self.restart(sequence)
 
     def restart(self, sequence: int) -> None:
-        """Go on with this slot. Answers to requests that are under way must not be given any more."""
+        """Go on with this slot. The caller must not pass on answers to requests that are under way."""
         self._unanswered = self._waited_ms = 0
         # All slots below `_first` were found. No slot from `_next` on was asked for.
         self._first = self._next = sequence
-        self._is_behind = True  # No slot was empty since this follower may have fallen behind.
+        self._is_behind = True  # Invariant: no requested slot was empty since this became true.
         self._due: dict[int, int] = {}  # The slots to ask for again, and the time of the request.
         self._found: set[int] = set()  # The found slots above `_first`.
         self._empty: dict[int, int] = {}  # The slots found empty since the last doubt, and the time of the request.
         self._found_mono_ms: deque[int] = deque()  # The times of the slots found within about one round trip.
-        self._ahead, self._grown, self._ahead_max = AHEAD_FIRST, 0, AHEAD_MAX
-        self._hits = self._misses = 0  # The found slots in a row, and the empty slots in a row.
-        self._planned: dict[
-            int, int
-        ] = {}  # The slots of the newest call of `due`, and the planned time of each request.
+        self._ahead = AHEAD_FIRST  # The slots that are asked for at a time while `_expects_more`.
+        self._found_since_growth = 0  # The slots found since `_ahead` grew or shrank.
+        self._ahead_max = AHEAD_MAX
+        self._hits = self._misses = 0  # The slots found in a row, and the answers "empty" in a row.
+        # The slots of the newest call of `due`, and the planned time of each request.
+        self._planned: dict[int, int] = {}
         self._newest = _Newest(sequence, 0, 0)
 
     # -- What is known
@@ -106,7 +115,11 @@ class Polling:
 
     @property
     def is_behind(self) -> bool:
-        """Whether this follower may lack much of the log: no slot was empty since it began, or was away."""
+        """Whether this follower may lack much of the log: no requested slot was empty since the last `restart`.
+
+        The follower may also have fallen behind because it sent no request for long, or because the owner is faster
+        than it was.
+        """
         return self._is_behind
 
     @property
@@ -118,8 +131,8 @@ class Polling:
     def is_at_end(self) -> bool:
         """Whether the next slot was empty in a request that began after the one that found the newest slot.
 
-        One that began with it says little if many slots are asked for at a time: the next answer comes a round trip
-        later.
+        Of slots that are requested at the same time, one is the first empty one. So a request that began together with
+        the one that found the newest slot does not show that the owner has stopped writing.
         """
         return self._empty.get(self._first, 0) > self._newest.asked_mono_ms
 
@@ -164,7 +177,7 @@ class Polling:
     @property
     def _room(self) -> int:
         """The number of further slots that may be asked for now."""
-        at_a_time = self._ahead if self._is_busy else 1
+        at_a_time = self._ahead if self._expects_more else 1
         if self._is_pipelined:
             at_a_time = self._ahead if self._is_behind else 1
             at_a_time = max(at_a_time, self._until_known_ms // self._heartbeat_ms + 2, len(self._found_mono_ms) + 2)
@@ -173,7 +186,7 @@ class Polling:
     @property
     def _next_new_ms(self) -> int:
         """The time of the next request for a slot that was never asked for, if there is room."""
-        if self._is_busy or self._is_pipelined or self._is_probing:
+        if self._expects_more or self._is_pipelined or self._is_probing:
             return 0
         return self._regular_ms(self._next)
 
@@ -204,7 +217,7 @@ class Polling:
         away_ms = 2 * self._takeover_ms // HEARTBEATS + self._round_trip_ms
         if self._asked_mono_ms is not None and mono_ms - self._asked_mono_ms > away_ms:
             self.doubt()
-            self._is_behind = self._is_busy = self.was_away = True
+            self._is_behind = self._expects_more = self.was_away = True
         asked = {sequence: due_ms for sequence, due_ms in self._due.items() if due_ms <= mono_ms}
         while self._room > 0 and self._next_new_ms <= mono_ms:
             if self._next not in self._found:
@@ -227,15 +240,15 @@ class Polling:
         self.is_doubtful = True
         self._empty.clear()
 
-    def hurry(self) -> None:
-        """Ask for the next slot at once, because it was seen to be there."""
+    def ask_at_once(self) -> None:
+        """Ask for the next slot without a pause, because the caller knows that it has an object."""
         self._due = dict.fromkeys(self._due, 0)
-        self._is_busy = True
+        self._expects_more = True
 
-    def settle(self, mono_ms: int) -> None:
-        """End the doubt: the empty slots never had an object."""
+    def end_doubt(self, mono_ms: int) -> None:
+        """Note that the empty slots never had an object."""
         self.is_doubtful = False
-        self._asked_mono_ms = mono_ms  # The follower was active while it found this out.
+        self._asked_mono_ms = mono_ms  # The follower has sent other requests meanwhile, so it was not away.
 
     # -- Answers
 
@@ -262,10 +275,10 @@ class Polling:
             self._is_behind = self._is_fast_owner = True
         self._is_small = size <= REPEAT_BYTES
         self._ahead_max = max(2, min(AHEAD_MAX, AHEAD_BYTES // size))
-        if self._is_busy:
+        if self._expects_more:
             self._grow()
-        self._is_busy = self._is_behind or size > HEADER_SIZE
-        self._hits = 0 if self._is_busy or self._is_pipelined else self._hits + 1
+        self._expects_more = self._is_behind or size > HEADER_SIZE
+        self._hits = 0 if self._expects_more or self._is_pipelined else self._hits + 1
         self._is_probing = self._hits == HITS_MAX
         self._found_mono_ms.append(mono_ms)
         while self._found_mono_ms[0] < mono_ms - self._until_known_ms:
@@ -278,9 +291,9 @@ class Polling:
 
     def _grow(self) -> None:
         """Ask for more slots at a time: twice as many in a round trip while this follower is behind, else one more."""
-        self._grown += 1
-        if self._is_behind or self._grown >= self._ahead:
-            self._ahead, self._grown = min(self._ahead + 1, AHEAD_MAX), 0
+        self._found_since_growth += 1
+        if self._is_behind or self._found_since_growth >= self._ahead:
+            self._ahead, self._found_since_growth = min(self._ahead + 1, AHEAD_MAX), 0
 
     def missed(self, sequence: int, asked_mono_ms: int, mono_ms: int) -> None:
         """Note that a slot is empty."""
@@ -294,8 +307,8 @@ class Polling:
             self._next, self._due[sequence] = sequence + 1, self._regular_ms(sequence)
             return
         self._hits, self._misses = 0, self._misses + 1
-        self._is_busy = self._is_behind = False
-        self._ahead, self._grown = max(1, self._ahead - 1), 0
+        self._expects_more = self._is_behind = False
+        self._ahead, self._found_since_growth = max(1, self._ahead - 1), 0
         if self._misses >= MISSES_MAX:
             self._is_fast_owner = False
         if self._is_pipelined:

@@ -31,7 +31,7 @@ from duolog.store.shared.events import NO_CLIENTS, Clients, Deposed, Event
 from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.follower import Follower
 from duolog.store.shared.joining import Joined, join
-from duolog.store.shared.lease import LOOKS, OwnerLease, released_key
+from duolog.store.shared.lease import RELEASE_CHECKS, OwnerLease, released_key
 from duolog.store.shared.local_copy import REMEDY
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.requests import Requests, RequestsStopped
@@ -248,7 +248,7 @@ class Replica:
         with suppress(TimeoutError):
             async with asyncio.timeout(left_ms / 1000):
                 while await self._requests.get(key) is None:
-                    await self._requests.pause(self.options.takeover_ms // LOOKS)
+                    await self._requests.pause(self.options.takeover_ms // RELEASE_CHECKS)
 
     async def release(self) -> None:
         """Give up the lease of this owner. It must have answered clients, and must answer nothing any more.

@@ -194,10 +194,10 @@ def deleted_slot_taken_for_the_end_of_the_log() -> list[Replacement]:
 
 
 def fence_in_a_deleted_slot_followed() -> list[Replacement]:
-    async def was_deleted(self: Follower, data: bytes) -> bool:
+    async def skip_if_compacted(self: Follower, data: bytes) -> bool:
         return False
 
-    return [(Follower, "_was_deleted", was_deleted)]
+    return [(Follower, "_skip_if_compacted", skip_if_compacted)]
 
 
 def segment_without_its_last_unit() -> list[Replacement]:
