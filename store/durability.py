@@ -48,6 +48,9 @@ class Durability:
         # All callbacks for positions up to `written` were called. The log itself may be written further, because
         # `Appender.append` writes when the write buffer is full.
         self.written = log.written
+        # Whether the first unit of the run is durable. If it is not, as the run began on a full disk, the first write
+        # syncs it: the next start would give the number of a run that was lost to other records.
+        self.is_run_durable = True
         self._log = log
         self._touched = queues.touched
         self._index_flusher = index_flusher
@@ -126,6 +129,8 @@ class Durability:
         except Exception as error:
             state.end_writing(f"the write of the log broke off: {error!r}")
             raise HalfWritten(f"the write of the log at position {self.written} broke off: {error!r}") from error
+        if not self.is_run_durable and not self._sync_run():
+            return
         self.written = self._log.written
         visible = self._note_written()
         if self._index_flusher.wanted:
@@ -133,6 +138,21 @@ class Durability:
         self._to_write.keep(self.written)
         if visible:
             self._show(visible)
+
+    def _sync_run(self) -> bool:
+        """Sync the first unit of the run, and what follows it; return whether that succeeded. Blocks."""
+        try:
+            task = self._log.sync_task(self._log.written)
+            task.run()
+        except OSError as error:
+            if error.errno in NO_HANDLES:
+                self._write_state.write_failed(error)
+            else:
+                self._write_state.end_writing(f"fsync failed: {error}")
+            return False
+        self._log.synced(task)
+        self.is_run_durable = True
+        return True
 
     def write_silently(self) -> bool:
         """Write all appended units without calling any callback; return whether the write succeeded.

@@ -192,7 +192,10 @@ class Store:
         self.begin_run(now_ms, epoch)
 
     def begin_run(self, now_ms: int, epoch: int) -> None:
-        """Append the unit that carries the new epoch, and make it durable before any other unit is appended. Blocks."""
+        """Append the unit that carries the new epoch, and make it durable before any other unit is appended. Blocks.
+
+        If the disk is full, the first write that succeeds makes it durable before it shows anything of the run.
+        """
         self._log.epoch = epoch
         self.appender.recovered_ms = self.appender.stored_ms
         # The unit has the last store time of the log, because the clock has not been checked yet
@@ -203,6 +206,7 @@ class Store:
         except OSError as error:
             if error.errno not in (*NO_SPACE, *NO_HANDLES):
                 raise
+            self.durability.is_run_durable = False
             self.write_state.write_failed(error)  # The store still serves reads and retention, which may free space.
             return
         task = self._log.sync_task(self._log.written)

@@ -178,7 +178,7 @@ class WriteState:
         if self.is_blocked:
             self.is_blocked = False
             self._write()
-        if self.is_blocked:
+        if self.is_blocked or self.has_ended:
             return
         if self._lacks_handles and used <= total * self._options.disk_full_ratio:
             log.warning("files can be opened again, appends are accepted")

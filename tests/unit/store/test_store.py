@@ -463,6 +463,18 @@ def test_a_full_disk_refuses_appends_until_the_same_bytes_are_written(kind: str)
     assert again.queue(KEY).end_offset == queue.end_offset
 
 
+def test_a_repeated_write_that_fails_ends_writing() -> None:
+    disk, store = failing("write", errno.ENOSPC, failures=None)
+    append(store)
+    store.write()
+    disk._error = errno.EIO
+    store.check_disk()
+    disk.heal()
+    store.check_disk()
+    with pytest.raises(WritingEnded):
+        append(store)
+
+
 @pytest.mark.parametrize(("code", "said"), [
     (errno.ENOSPC, ["appends are refused, the disk is full", "the disk has room again"]),
     (errno.EDQUOT, ["appends are refused, the disk is full", "the disk has room again"]),
@@ -542,6 +554,38 @@ def test_a_store_opens_on_a_full_disk_to_be_read_and_trimmed() -> None:
     store.check_disk()
     append(store)
     write_and_sync(store)
+
+
+def test_a_run_that_began_on_a_full_disk_shows_nothing_before_its_number_is_durable() -> None:
+    disk, store = failing("write", errno.ENOSPC, failures=None)
+    store.close(1000)
+    disk._calls_until = 1
+    store = opened(disk)
+    disk.heal()
+    store.check_disk()
+    queue = store.queue(KEY)
+    queue.level = WRITTEN
+    append(store)
+    store.write()
+    assert queue.visible_end == queue.end_offset
+    again = [opened(disk.after_power_cut(seed)) for seed in range(20)]
+    assert {each.epoch for each in again} == {store.epoch + 1}
+    assert not any(each.clean for each in again)
+
+
+@pytest.mark.parametrize(("code", "is_kept"), [(errno.EIO, False), (errno.EMFILE, True)])
+def test_a_run_whose_number_cannot_be_synced_shows_nothing(code: int, *, is_kept: bool) -> None:
+    disk, store = failing("write", errno.ENOSPC, failures=None)
+    store.close(1000)
+    disk._calls_until = 1
+    store = opened(disk)
+    disk._kind, disk._error, disk._calls_until, disk._failures_left = "sync", code, 1, 1
+    store.check_disk()
+    assert store.refusal
+    assert store.durability.written == store.durable
+    store.check_disk()
+    assert bool(store.refusal) is not is_kept
+    assert (store.durability.written == store.next_position) is is_kept
 
 
 def test_a_failed_index_sync_ends_writing_a_failed_checkpoint_file_does_not() -> None:
