@@ -398,7 +398,7 @@ class Broker(Core):
     async def _settle(self) -> None:
         """Wait until each promise that was given is kept, for at most `server.stop_ms`."""
         try:
-            self.group_offsets.settle_all(self.clock.now_ms())
+            self.group_offsets.commit_all_collected(self.clock.now_ms())
         except StoreError as error:
             log.warning("committed offsets not stored reason=%r", str(error))
         settled: asyncio.Future[None] = self.loop.create_future()

@@ -8,10 +8,10 @@ committed offset, the offset of the next record to be read, with its metadata.
                     collected, and one record for each group is appended every second. A crash loses at most the
                     positions of that second, as with a RocketMQ broker.
 
-A collected position becomes state when `settle` commits it, at the latest before the group's positions are reported. It
-is dropped if the log receives a later decision about its queue, such as a commit or a deletion. While the store refuses
-appends, for example because the disk is full, positions stay collected. A collected position counts towards the limits,
-so that the later commit cannot fail because of them.
+A collected position becomes state when `commit_collected` commits it, at the latest before the group's positions are
+reported. It is dropped if the log receives a later decision about its queue, such as a commit or a deletion. While the
+store refuses appends, for example because the disk is full, positions stay collected. A collected position counts
+towards the limits, so that the later commit cannot fail because of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from duolog.store.index.queue import QUEUE_ID_BITS
 from duolog.store.state_log import StateLog
 
 POSITIONS_IN_RECORD = 1000
-SETTLED_AT_ONCE = 4000  # The number of collected positions that one turn commits, at about 3 us each.
+COMMITTED_AT_ONCE = 4000  # The number of collected positions that one turn commits, at about 3 us each.
 FREED_AT_ONCE = 10_000  # The number of positions of deleted groups that one turn frees, at 0.1 us each.
 EXPIRED_AT_ONCE = 500  # The number of groups that one slice of `expire` checks.
 COLLECT_MS = 1000
@@ -121,7 +121,7 @@ class GroupOffsets:
         are never promised to be durable.
         """
         try:
-            self.settle(group, now_ms)
+            self.commit_collected(group, now_ms)
         except StoreError:
             collected = {
                 key: GroupOffset(position.offset, position.leader_epoch, position.metadata, now_ms)
@@ -166,7 +166,7 @@ class GroupOffsets:
         if self._due_mono_ms is None:
             self._due_mono_ms = mono_ms + COLLECT_MS
 
-    def settle(self, group: str, now_ms: int) -> None:
+    def commit_collected(self, group: str, now_ms: int) -> None:
         """Commit the collected positions of one group; raises StoreError, after which they stay collected."""
         collected = self._collected.get(group)
         if collected:
@@ -188,7 +188,7 @@ class GroupOffsets:
         self._free_some()
         if self._due_mono_ms is not None and mono_ms >= self._due_mono_ms:
             self._due_mono_ms = mono_ms + COLLECT_MS  # The next attempt if the store refuses now.
-            self._settle_some(now_ms)
+            self._commit_some(now_ms)
             self._due_mono_ms = mono_ms if self._collected else None
 
     def _free_some(self) -> None:
@@ -199,19 +199,19 @@ class GroupOffsets:
             if not positions:
                 self._dead.pop()
 
-    def settle_all(self, now_ms: int) -> None:
+    def commit_all_collected(self, now_ms: int) -> None:
         """Commit all collected positions; called when the broker stops. Raises StoreError."""
         while self._collected:
-            self._settle_some(now_ms)
+            self._commit_some(now_ms)
         self._due_mono_ms = None
 
-    def _settle_some(self, now_ms: int) -> None:
+    def _commit_some(self, now_ms: int) -> None:
         records: list[Record] = []
         count = 0
         for group, collected in self._collected.items():
             records += self._collected_records(group, now_ms)
             count += len(collected)
-            if count >= SETTLED_AT_ONCE:
+            if count >= COMMITTED_AT_ONCE:
                 break
         if records:
             # The replay of these records removes the positions from `_collected`.

@@ -163,34 +163,35 @@ class HalfMessageLog:
         `append` counts a delayed message in a quota of the client that decides; None: it counts in none.
         """
         if self.gathered:
-            self.settle(now_ms)
+            self.append_gathered(now_ms)
         return self._end({offset: decision}, now_ms, append or self._append)
 
     def judge(self, offset: int, verdict: HalfVerdict, now_ms: int) -> bool:
         """Raise what `HalfMessages.judge` raises; gathered verdicts count as given."""
         if offset in self.gathered:
-            self.settle(now_ms)
+            self.append_gathered(now_ms)
         return self.state.judge(offset, verdict)
 
     def gather(self, offset: int, decision: HalfDecision, now_ms: int) -> None:
-        """Gather a verdict, which `settle` appends together with others in one unit with one op message.
+        """Gather a verdict, which `append_gathered` appends together with others in one unit with one op message.
 
-        Until then only `judge` takes it into account. So the caller must call `settle` before it returns to the loop.
+        Until then only `judge` takes the verdict into account. So the caller must call `append_gathered` before it
+        returns to the loop.
         """
         size, verdict_bytes = 0, _VERDICT_BYTES + 2 * len(decision.topic)
         for frame in decision.plan.frames:
             assert isinstance(frame, Frame), "of one message"
             size += frame.size
         if self._gathered_bytes + self._verdict_bytes + size + verdict_bytes > self._unit_bytes_max and self.gathered:
-            self.settle(now_ms)
+            self.append_gathered(now_ms)
         self.gathered[offset] = decision
         self._gathered_bytes += size
         self._verdict_bytes += verdict_bytes
         is_full = self._gathered_bytes >= GATHERED_BYTES_MAX or self._verdict_bytes >= VERDICT_BYTES_MAX
         if is_full or len(self.gathered) >= GATHERED_MAX:
-            self.settle(now_ms)
+            self.append_gathered(now_ms)
 
-    def settle(self, now_ms: int) -> None:
+    def append_gathered(self, now_ms: int) -> None:
         """Append the gathered verdicts as one unit. After a StoreError none of them is given."""
         decisions = self.gathered
         self.gathered, self._gathered_bytes, self._verdict_bytes = {}, 0, 0

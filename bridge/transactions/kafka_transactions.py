@@ -103,7 +103,7 @@ class Transactions:
         if transaction is None:
             self.rules.check_new_id()
             producer = Producer(self._producers.allocate(now_ms)[0], 0)
-            return self._settle([], transactional_id, producer, timeout_ms, State.EMPTY, None, now_ms)
+            return self._append_state([], transactional_id, producer, timeout_ms, State.EMPTY, None, now_ms)
         request = TransactionRequest.INIT if claimed is None else TransactionRequest.RESUME
         outcome = self.rules.outcome_of(transaction, request, claimed)
         if outcome is RequestOutcome.REPEAT:
@@ -111,7 +111,7 @@ class Transactions:
         frames = self._markers(transaction, transaction.next_epoch, now_ms, is_commit=False)
         previous = None if claimed is None else transaction.producer
         producer = self._next_producer(transaction, now_ms)
-        return self._settle(frames, transactional_id, producer, timeout_ms, State.EMPTY, previous, now_ms)
+        return self._append_state(frames, transactional_id, producer, timeout_ms, State.EMPTY, previous, now_ms)
 
     # -- The parts of a transaction
 
@@ -234,9 +234,9 @@ class Transactions:
         frames = self._markers(transaction, marker_epoch, now_ms, is_commit=is_commit)
         state = State.COMMITTED if is_commit else State.ABORTED
         name, timeout_ms = transaction.name, transaction.timeout_ms
-        return self._settle(frames, name, producer, timeout_ms, state, previous, now_ms, records)
+        return self._append_state(frames, name, producer, timeout_ms, state, previous, now_ms, records)
 
-    def _settle(
+    def _append_state(
         self,
         markers: Sequence[Frame],
         transactional_id: str,

@@ -126,6 +126,6 @@ def delete_group(context: RocketMQContext, connection: RocketMQConnection, comma
     group, now_ms = group_of_rocketmq(request.group_name), context.clock.now_ms()
     if request.clean_offset:
         return answer(command, promise=context.groups.group_offsets.delete_group(group, now_ms))
-    context.groups.group_offsets.settle(group, now_ms)
+    context.groups.group_offsets.commit_collected(group, now_ms)
     records = [GroupDeleted(group), *context.groups.group_offsets.kept(group)]
     return answer(command, promise=context.state_log.commit(records, now_ms).promise)

@@ -7,14 +7,15 @@
     taken                   a consumer changes the due time of one     taken; that message has a checkpoint of its own
                             message
 
-A queue that is popped in order has one checkpoint at a time. The group pops no message of the queue until each message
-that is not acknowledged is due; then it pops from the first of these on. A pop with the attempt id of the pop before
-gets the same messages again.
+An *ordered pop* takes the messages of a queue in their order (RocketMQ's orderly consumption). For a queue with ordered
+pops, a group has one checkpoint at a time. The group pops no message of the queue until all messages of the checkpoint
+that are not acknowledged are due. Then it pops from the first one of them on. An ordered pop with the attempt id of the
+pop before gets the same messages again.
 
 The name of a checkpoint is its group, queue, first offset and pop time, which are in each message's receipt. Methods
 return the records of a decision, and only replay changes the state. If a crash loses the last records, messages are
-popped again. So a pop does not wait for the log, and an acknowledgement does.
-Source for pops in order: ConsumerOrderInfoManager.java.
+popped again. So a pop does not wait for the log, but an acknowledgement does.
+Source for ordered pops: ConsumerOrderInfoManager.java.
 """
 
 import sys
@@ -34,7 +35,7 @@ from duolog.store.state_log import StateLog
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
 CHECKPOINT_BYTES: Final = 1000  # The size of a checkpoint with its name and timer, measured with CPython 3.11.
 OFFSET_BYTES: Final = 8  # The size of each offset, if the offsets are not a range.
-ENTRY_BYTES: Final = 100  # The size of each entry of `PopCheckpoint.later` and `PopCheckpoint.failures`.
+ENTRY_BYTES: Final = 100  # The size of each entry of `PopCheckpoint.changed_due_ms` and `PopCheckpoint.failures`.
 MOVES_MAX: Final = 256  # Timers that the wheel moves in one turn of the loop.
 
 
@@ -55,8 +56,8 @@ class PopCheckpoint:
     """One pop of one queue. Times are wall-clock milliseconds."""
 
     __slots__ = (
-        "_pending", "attempt_id", "counted_bytes", "due_ms", "failures", "is_ordered", "later", "name", "next_offset",
-        "offsets", "timer",
+        "_pending", "attempt_id", "changed_due_ms", "counted_bytes", "due_ms", "failures", "is_ordered", "name",
+        "next_offset", "offsets", "timer",
     )  # fmt: skip
 
     def __init__(self, name: CheckpointName, offsets: Sequence[int], due_ms: int, next_offset: int) -> None:
@@ -64,12 +65,14 @@ class PopCheckpoint:
         self.offsets = _packed(offsets)  # The offsets of all messages of the pop, ascending.
         self._pending = (1 << len(offsets)) - 1  # Bit n is set while the n-th message is not acknowledged.
         self.due_ms = due_ms
-        self.next_offset = next_offset  # In order: the group's offset once the checkpoint is settled.
+        # Only for ordered pops: the group's committed offset once all messages are acknowledged.
+        self.next_offset = next_offset
         self.is_ordered = False
-        self.later: dict[int, int] = {}  # In order: due times that a consumer has changed, by offset.
-        self.failures: Mapping[int, int] = {}  # In order: how often messages became due before, by offset.
+        self.changed_due_ms: dict[int, int] = {}  # Only for ordered pops: due times that consumers changed, by offset.
+        # Only for ordered pops, by offset: how often a message became due without an acknowledgement before this pop.
+        self.failures: Mapping[int, int] = {}
         self.timer: WheelTimer[PopCheckpoint] | None = None  # Pending until the checkpoint is due.
-        self.attempt_id = ""  # A pop with the same attempt id gets the same messages.
+        self.attempt_id = ""  # An ordered pop with the same attempt id gets the same messages.
         self.counted_bytes = 0  # The size that `PopCheckpoints` counts for the checkpoint.
 
     # -- Messages that are not acknowledged
@@ -85,12 +88,12 @@ class PopCheckpoint:
     def is_pending(self, offset: int) -> bool:
         return bool(self._bit(offset) & self._pending)
 
-    def settle(self, offsets: Iterable[int]) -> None:
-        later = self.later
+    def remove_pending(self, offsets: Iterable[int]) -> None:
+        changed_due_ms = self.changed_due_ms
         for offset in offsets:
             self._pending &= ~self._bit(offset)
-            if later:
-                later.pop(offset, None)
+            if changed_due_ms:
+                changed_due_ms.pop(offset, None)
 
     def _bit(self, offset: int) -> int:
         try:
@@ -98,17 +101,17 @@ class PopCheckpoint:
         except ValueError:
             return 0
 
-    # -- In order
+    # -- Ordered pops
 
     @property
     def next_due_ms(self) -> int:
         """The time at which all messages that are not acknowledged may be popped again."""
-        if not self.later:
+        if not self.changed_due_ms:
             return self.due_ms
-        return max((self.later.get(offset, self.due_ms) for offset in self.pending), default=self.due_ms)
+        return max((self.changed_due_ms.get(offset, self.due_ms) for offset in self.pending), default=self.due_ms)
 
     def may_be_popped_again(self, now_ms: int, attempt_id: str | None) -> bool:
-        """Return whether messages popped in order may be popped again: they are due, or the same attempt asks again."""
+        """Return whether an ordered pop may take the messages again: they are due, or the attempt id is the same."""
         return self.is_attempt(attempt_id) or self.next_due_ms <= now_ms
 
     def is_attempt(self, attempt_id: str | None) -> bool:
@@ -123,10 +126,10 @@ class PopCheckpoint:
     # -- Size
 
     @property
-    def cost_bytes(self) -> int:
-        """About the memory of the checkpoint, in bytes."""
+    def memory_bytes(self) -> int:
+        """The approximate memory of the checkpoint."""
         offset_bytes = 0 if isinstance(self.offsets, range) else OFFSET_BYTES * len(self.offsets)
-        entry_bytes = ENTRY_BYTES * (len(self.later) + len(self.failures))
+        entry_bytes = ENTRY_BYTES * (len(self.changed_due_ms) + len(self.failures))
         return CHECKPOINT_BYTES + offset_bytes + entry_bytes + len(self.attempt_id)
 
 
@@ -142,7 +145,7 @@ class PopCheckpoints:
 
     def __init__(self, state_log: StateLog, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._bytes = 0  # Invariant: the sum of `counted_bytes`, which is `cost_bytes`, of all checkpoints.
+        self._bytes = 0  # Invariant: the sum of `counted_bytes`, which is `memory_bytes`, of all checkpoints.
         self._checkpoints: dict[CheckpointName, PopCheckpoint] = {}
         self.find = self._checkpoints.get
         self._ordered: dict[tuple[str, int], PopCheckpoint] = {}  # By group and queue key.
@@ -166,19 +169,25 @@ class PopCheckpoints:
         return len(self._checkpoints)
 
     def in_order(self, group: str, key: int) -> PopCheckpoint | None:
-        """Return the checkpoint of the group's pop of the queue in order, if it is not settled."""
+        """Return the checkpoint of the group's last ordered pop of the queue, unless it is settled."""
         return self._ordered.get((group, key))
 
     def settling_records(self, group: str, keys: Iterable[int]) -> list[Record]:
-        """Return records that settle the group's pops in order of these queues, because a tool moves the group."""
+        """Return the records that settle the group's ordered pops of these queues.
+
+        A tool's request that sets the group's committed offsets appends these records in the same unit.
+        """
         found = filter(None, (self._ordered.get((group, key)) for key in keys))
         return [settled(each.name, each.pending) for each in found]
 
-    def unused_pop_ms(self, group: str, places: Iterable[tuple[int, int]], now_ms: int) -> int:
-        """Return the first pop time from `now_ms` on that no checkpoint at these queues and offsets has in its name."""
+    def unused_pop_ms(self, group: str, starts: Iterable[tuple[int, int]], now_ms: int) -> int:
+        """Return the first pop time from `now_ms` on that is in no checkpoint's name together with one of `starts`.
+
+        `starts` are the queue keys and first offsets of the checkpoints that the caller is about to make.
+        """
         checkpoints, pop_ms = self._checkpoints, now_ms
         while True:
-            for key, offset in places:
+            for key, offset in starts:
                 if (group, key, offset, pop_ms) in checkpoints:
                     break
             else:
@@ -214,17 +223,19 @@ class PopCheckpoints:
         for names in in_slices(self._checkpoints):
             for name in names:
                 if (checkpoint := self._checkpoints.get(name)) is not None:
-                    self._bring_near(checkpoint, now_ms)
+                    self._limit_due_times(checkpoint, now_ms)
             yield len(names)
 
-    def _bring_near(self, checkpoint: PopCheckpoint, now_ms: int) -> None:
+    def _limit_due_times(self, checkpoint: PopCheckpoint, now_ms: int) -> None:
         pop_ms, before_ms = checkpoint.name.pop_ms, checkpoint.next_due_ms
-        due_ms = _moved(checkpoint.due_ms, pop_ms, now_ms)
-        later = {offset: _moved(each_ms, pop_ms, now_ms) for offset, each_ms in checkpoint.later.items()}
-        if due_ms == checkpoint.due_ms and later == checkpoint.later:
+        due_ms = _limited(checkpoint.due_ms, pop_ms, now_ms)
+        changed_due_ms = {
+            offset: _limited(each_ms, pop_ms, now_ms) for offset, each_ms in checkpoint.changed_due_ms.items()
+        }
+        if due_ms == checkpoint.due_ms and changed_due_ms == checkpoint.changed_due_ms:
             return
         self._snapshot_copies.before_change(checkpoint.name)
-        checkpoint.due_ms, checkpoint.later = due_ms, later
+        checkpoint.due_ms, checkpoint.changed_due_ms = due_ms, changed_due_ms
         if checkpoint.next_due_ms != before_ms:
             self._schedule(checkpoint)
 
@@ -264,11 +275,11 @@ class PopCheckpoints:
         if checkpoint is None:
             return
         self._snapshot_copies.before_change(checkpoint.name)
-        due_ms, had_later = checkpoint.next_due_ms, bool(checkpoint.later)
-        checkpoint.settle([record.start_offset + delta for delta in record.deltas])
+        due_ms, had_changed = checkpoint.next_due_ms, bool(checkpoint.changed_due_ms)
+        checkpoint.remove_pending([record.start_offset + delta for delta in record.deltas])
         if not checkpoint.pending_count:
             self._remove(checkpoint)
-        elif had_later:  # Otherwise neither the size of the checkpoint nor its due time has changed.
+        elif had_changed:  # Otherwise neither the size of the checkpoint nor its due time has changed.
             self._count(checkpoint)
             if checkpoint.next_due_ms != due_ms:
                 self._schedule(checkpoint)
@@ -279,11 +290,11 @@ class PopCheckpoints:
             return
         self._snapshot_copies.before_change(checkpoint.name)
         if checkpoint.is_ordered:
-            checkpoint.later[record.offset] = record.due_ms
+            checkpoint.changed_due_ms[record.offset] = record.due_ms
             self._count(checkpoint)
             self._schedule(checkpoint)
             return
-        checkpoint.settle([record.offset])
+        checkpoint.remove_pending([record.offset])
         if not checkpoint.pending_count:
             self._remove(checkpoint)
         name = CheckpointName(checkpoint.name.group, record.key, record.offset, record.new_pop_ms)
@@ -310,7 +321,7 @@ class PopCheckpoints:
 
     def _count(self, checkpoint: PopCheckpoint) -> None:
         """Count the checkpoint's memory, which may have changed."""
-        before_bytes, checkpoint.counted_bytes = checkpoint.counted_bytes, checkpoint.cost_bytes
+        before_bytes, checkpoint.counted_bytes = checkpoint.counted_bytes, checkpoint.memory_bytes
         self._bytes += checkpoint.counted_bytes - before_bytes
 
     def _remove(self, checkpoint: PopCheckpoint) -> None:
@@ -328,7 +339,7 @@ class PopCheckpoints:
             del self._ordered[name.group, name.key]
 
 
-def _moved(due_ms: int, pop_ms: int, now_ms: int) -> int:
+def _limited(due_ms: int, pop_ms: int, now_ms: int) -> int:
     return min(due_ms, now_ms + max(0, min(due_ms - pop_ms, INVISIBLE_MS_MAX)))
 
 
@@ -383,5 +394,5 @@ def _records_of(each: PopCheckpoint | None) -> list[Record] | None:
     ]  # fmt: skip
     if each.pending_count < len(offsets):
         records.append(settled(name, [offset for offset in offsets if not each.is_pending(offset)]))
-    records += (PopDelayed(*name, offset, name.pop_ms, due_ms) for offset, due_ms in each.later.items())
+    records += (PopDelayed(*name, offset, name.pop_ms, due_ms) for offset, due_ms in each.changed_due_ms.items())
     return records

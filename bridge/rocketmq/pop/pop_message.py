@@ -244,7 +244,7 @@ class _Pop:
             context.groups.group_offsets.commit_later(
                 self._group, passed, context.clock.mono_ms(), context.clock.now_ms()
             )
-            context.groups.group_offsets.settle(self._group, context.clock.now_ms())
+            context.groups.group_offsets.commit_collected(self._group, context.clock.now_ms())
 
     # -- Answers
 

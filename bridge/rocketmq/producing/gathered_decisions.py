@@ -20,6 +20,6 @@ GATHERING: Final = (RequestCode.END_TRANSACTION, RequestCode.SEND_MESSAGE, Reque
 def append_gathered(halves: HalfMessageLog, metrics: Metrics, now_ms: int) -> None:
     """Append the gathered decisions; a failure is only counted, because no answer is sent."""
     try:
-        halves.settle(now_ms)
+        halves.append_gathered(now_ms)
     except StoreError as error:
         metrics.errors["rocketmq", code_of(error).name] += 1

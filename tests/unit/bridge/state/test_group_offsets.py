@@ -57,11 +57,11 @@ def test_one_way_commits_of_a_second_become_one_record_for_each_group() -> None:
     assert positions.next_deadline_mono_ms() is None
 
 
-def test_settled_position_is_reported() -> None:
+def test_position_that_was_collected_and_committed_is_reported() -> None:
     state, _ = opened()
     state.group_offsets.commit("g", ONE, NOW)
     state.group_offsets.commit_later("g", [CommittedOffset(KEY, 6)], 0, NOW)
-    state.group_offsets.settle("g", NOW)
+    state.group_offsets.commit_collected("g", NOW)
     assert state.group_offsets.all_of("g")[KEY].offset == 6
 
 
@@ -70,7 +70,7 @@ def test_answered_commit_is_not_overwritten_by_an_earlier_one_way_one() -> None:
     state.group_offsets.commit("g", ONE, NOW)
     state.group_offsets.commit_later("g", [CommittedOffset(KEY, 6), CommittedOffset(KEY + 1, 1)], 0, NOW)
     state.group_offsets.commit("g", [CommittedOffset(KEY, 7)], NOW)
-    state.group_offsets.settle_all(NOW)
+    state.group_offsets.commit_all_collected(NOW)
     assert {key: position.offset for key, position in state.group_offsets.all_of("g").items()} == {KEY: 7, KEY + 1: 1}
 
 
@@ -97,7 +97,7 @@ def test_positions_go_with_their_topic() -> None:
     state.group_offsets.commit("g", [*ONE, CommittedOffset(topic.key(0), 1), CommittedOffset(topic.key(1), 2)], NOW)
     state.group_offsets.commit_later("g", [CommittedOffset(topic.key(1), 9)], 0, NOW)
     state.topics.delete(topic, NOW)
-    state.group_offsets.settle_all(NOW)
+    state.group_offsets.commit_all_collected(NOW)
     list(state.group_offsets.sweep(lambda key: key >> QUEUE_ID_BITS not in state.topics))
     assert set(state.group_offsets.all_of("g")) == {KEY}
     assert state.group_offsets._count == 1
@@ -162,7 +162,7 @@ def test_full_table_takes_positions_that_it_has() -> None:
             positions.commit("a", new, NOW)
         with pytest.raises(TooManyGroupOffsets):
             positions.commit_later("a", new, 0, NOW)
-    positions.settle_all(NOW)
+    positions.commit_all_collected(NOW)
     assert (positions._count, positions._collected_new) == (4, 0)
 
 
@@ -194,8 +194,8 @@ def test_metadata_of_all_positions_is_bounded_and_given_back() -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        pytest.param(lambda positions: positions.settle("g", NOW), id="settle"),
-        pytest.param(lambda positions: positions.settle_all(NOW), id="settle_all"),
+        pytest.param(lambda positions: positions.commit_collected("g", NOW), id="commit_collected"),
+        pytest.param(lambda positions: positions.commit_all_collected(NOW), id="commit_all_collected"),
         pytest.param(lambda positions: positions.commit("g", [CommittedOffset(KEY, 9)], NOW), id="commit"),
         pytest.param(lambda positions: positions.delete("g", [KEY], NOW), id="delete"),
         pytest.param(lambda positions: positions.reported("g", NOW), id="reported"),
@@ -216,7 +216,7 @@ def test_what_the_log_refuses_loses_nothing_that_was_collected(ask: Callable[[Gr
     assert {key: position.offset for key, position in positions.reported("g", NOW).items()} == {KEY: 6, KEY + 1: 1}
     assert positions.fetch("g", KEY).offset == 5  # type: ignore[union-attr]
     log.append = append  # type: ignore[method-assign]
-    positions.settle_all(NOW)
+    positions.commit_all_collected(NOW)
     assert {key: position.offset for key, position in positions.all_of("g").items()} == {KEY: 6, KEY + 1: 1}
 
 

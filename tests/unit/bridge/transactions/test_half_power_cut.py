@@ -93,7 +93,7 @@ class History:
             plan = self.final(number, now_ms) if verdict is HalfVerdict.COMMITTED else NOTHING
             core.halves.gather(number, HalfDecision(verdict, "orders", 0, plan), now_ms)
         if decided:
-            core.halves.settle(now_ms)
+            core.halves.append_gathered(now_ms)
             core.store.when(core.state_log.barrier(), lambda error: self.answered.update(decided))
 
     def final(self, number: int, now_ms: int) -> UnitPlan:

@@ -277,7 +277,17 @@ def test_snapshot_gives_the_same_checkpoints(broker: RocketMQBroker, client: Cli
 
     def picture(one: RocketMQBroker) -> object:
         return sorted(
-            (c.name, c.pending, c.due_ms, c.next_due_ms, c.next_offset, c.is_ordered, c.later, c.failures, c.attempt_id)
+            (
+                c.name,
+                c.pending,
+                c.due_ms,
+                c.next_due_ms,
+                c.next_offset,
+                c.is_ordered,
+                c.changed_due_ms,
+                c.failures,
+                c.attempt_id,
+            )
             for c in one.rocketmq_context.pop.checkpoints._checkpoints.values()
         )
 
