@@ -24,7 +24,7 @@ class UserSet(StateRecordBody, frozen=True, tag=90):
     scram_sha_256: ScramVerifier | None
     scram_sha_512: ScramVerifier | None
     # The password as RocketMQ's secret key, encrypted with the key of `security.secret_key_file`; empty: unknown.
-    sealed_secret: bytes
+    encrypted_secret: bytes
     set_ms: int
 
 

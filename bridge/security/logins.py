@@ -155,6 +155,6 @@ def new_record(
         groups,
         verifier_of(password, Mechanism.SHA_256, iterations),
         verifier_of(password, Mechanism.SHA_512, iterations),
-        box.seal(password, name),
+        box.encrypt(password, name),
         now_ms,
     )

@@ -1,7 +1,7 @@
 """Encryption of RocketMQ's secret keys: AES-256-GCM, with the key of `security.secret_key_file`.
 
     key file    64 hexadecimal digits, mode 0600; created at the first use
-    sealed      nonce (12 bytes) | ciphertext with its tag; the user's name is authenticated with it
+    encrypted   nonce (12 bytes) | ciphertext with its tag; the user's name is authenticated with it
 
 A RocketMQ client signs requests with its secret key, so the broker must know the key and cannot store only a hash of
 it. The log together with the key file reveals the secret keys; the log alone reveals none of them.
@@ -20,12 +20,12 @@ NONCE_BYTES: Final = 12
 DEFAULT_NAME: Final = "security.key"
 
 
-class CannotUnseal(Exception):
-    """A stored secret was sealed with another key, or for another user."""
+class CannotDecrypt(Exception):
+    """A stored secret was encrypted with another key, or for another user."""
 
 
 class SecretBox:
-    """Seals and unseals secrets with one key."""
+    """Encrypts and decrypts secrets with one key."""
 
     def __init__(self, key: bytes) -> None:
         assert len(key) == KEY_BYTES, "a key of AES-256"
@@ -48,23 +48,23 @@ class SecretBox:
             raise ConfigError(f"security.secret_key_file: {path}: expected {2 * KEY_BYTES} hexadecimal digits")
         return cls(key)
 
-    def seal(self, secret: str, name: str) -> bytes:
+    def encrypt(self, secret: str, name: str) -> bytes:
         """Encrypt the secret of a user."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + AESGCM(self._key).encrypt(nonce, secret.encode(), name.encode())
 
-    def unseal(self, sealed: bytes, name: str) -> str:
-        """Decrypt the secret of a user. Raises CannotUnseal."""
+    def decrypt(self, encrypted: bytes, name: str) -> str:
+        """Decrypt the secret of a user. Raises CannotDecrypt."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        nonce, ciphertext = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
+        nonce, ciphertext = encrypted[:NONCE_BYTES], encrypted[NONCE_BYTES:]
         try:
             return AESGCM(self._key).decrypt(nonce, ciphertext, name.encode()).decode()
         except (InvalidTag, ValueError) as error:
-            raise CannotUnseal(f"the secret key of {name} was stored with another security.secret_key_file") from error
+            raise CannotDecrypt(f"the secret key of {name} was stored with another security.secret_key_file") from error
 
     def derive(self, purpose: bytes) -> bytes:
         """Return 32 bytes that only the owner of the key can compute."""

@@ -52,7 +52,7 @@ class Security:
 
     @property
     def key_file(self) -> Path:
-        """The file with the key of sealed secrets."""
+        """The file with the key of encrypted secrets."""
         named = self.options.secret_key_file
         return Path(named) if named else Path(self._directory) / DEFAULT_NAME
 

@@ -1,7 +1,7 @@
 """Users: their names, verifiers and groups, kept in the log as state records. Only replay changes the table.
 
 The broker stores no password: for SCRAM it has verifiers, with which it also checks PLAIN and HTTP's basic
-authentication, and RocketMQ's secret key is sealed (`secret_box.py`). `Users` is not asked for the time and does no
+authentication, and RocketMQ's secret key is encrypted (`secret_box.py`). `Users` is not asked for the time and does no
 work of milliseconds; `logins.py` compares passwords, in threads.
 """
 
@@ -62,7 +62,7 @@ class User(NamedTuple):
             "is_super": self.is_super,
             "groups": list(self.record.groups),
             "mechanisms": [each.value for each in Mechanism if self.verifier(each) is not None],
-            "has_secret_key": bool(self.record.sealed_secret),
+            "has_secret_key": bool(self.record.encrypted_secret),
         }
 
 
@@ -145,7 +145,7 @@ class Users:
 
 
 def _verifiers(record: UserSet) -> tuple[object, ...]:
-    return record.scram_sha_256, record.scram_sha_512, record.sealed_secret
+    return record.scram_sha_256, record.scram_sha_512, record.encrypted_secret
 
 
 def check_name(name: str) -> None:

@@ -130,7 +130,7 @@ def _alter(
     for row in upsertions:
         changes[_FIELDS[_mechanism_of(row)]] = _verifier_of(row)
     record = msgspec.structs.replace(record, **changes, set_ms=now_ms)
-    if record.scram_sha_256 is None and record.scram_sha_512 is None and not record.sealed_secret:
+    if record.scram_sha_256 is None and record.scram_sha_512 is None and not record.encrypted_secret:
         return remove_user(security, session, name, now_ms)
     return set_user(security, session, record, now_ms)
 

@@ -10,7 +10,7 @@ from typing import Final
 from duolog.bridge.rocketmq.access.gate import WrongSignature, no_permission
 from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.security.logins import session_of
-from duolog.bridge.security.secret_box import KEY_BYTES, CannotUnseal
+from duolog.bridge.security.secret_box import KEY_BYTES, CannotDecrypt
 from duolog.bridge.security.security import Security
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.users import User
@@ -73,10 +73,10 @@ class SignedRequests:
         login, secret_key = self._secret_keys.get(user.name, _NO_KEY)
         if login != user.login:
             try:
-                unsealed = self._security.box.unseal(user.record.sealed_secret, user.name).encode()
-            except CannotUnseal:
-                unsealed = b""
-            secret_key = SecretKey(unsealed) if unsealed else None
+                decrypted = self._security.box.decrypt(user.record.encrypted_secret, user.name).encode()
+            except CannotDecrypt:
+                decrypted = b""
+            secret_key = SecretKey(decrypted) if decrypted else None
             if len(self._secret_keys) > len(self._security.users):
                 self._secret_keys.clear()  # Some of them are those of removed users.
             self._secret_keys[user.name] = (user.login, secret_key)

@@ -17,7 +17,7 @@ from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.rocketmq.requests.errors import RequestRefused
 from duolog.bridge.rocketmq.requests.responses import answer, read_body
 from duolog.bridge.rocketmq.requests.rocketmq_driver import answer_in_steps
-from duolog.bridge.security.secret_box import CannotUnseal
+from duolog.bridge.security.secret_box import CannotDecrypt
 from duolog.bridge.security.session import Session
 from duolog.bridge.security.user_changes import change_user, hashed, hashing, remove_user, set_user
 from duolog.bridge.security.users import User
@@ -112,9 +112,9 @@ def list_users(context: RocketMQContext, connection: RocketMQConnection, command
 
 def _info(context: RocketMQContext, connection: RocketMQConnection, user: User) -> UserInfo:
     password = None
-    if connection.session is not None and connection.session.is_super and user.record.sealed_secret:
-        with suppress(CannotUnseal):
-            password = context.security.box.unseal(user.record.sealed_secret, user.name)
+    if connection.session is not None and connection.session.is_super and user.record.encrypted_secret:
+        with suppress(CannotDecrypt):
+            password = context.security.box.decrypt(user.record.encrypted_secret, user.name)
     user_type = SUPER if user.is_super else NORMAL
     return UserInfo(username=user.name, password=password, user_type=user_type, user_status=ENABLED)
 

@@ -39,7 +39,7 @@ class Bench:
         self.state_log.attach(self.log)
 
     def user(self, name: str, verifier: ScramVerifier = VERIFIER, **fields: object) -> None:
-        values = {"is_super": False, "groups": (), "scram_sha_512": None, "sealed_secret": b""} | fields
+        values = {"is_super": False, "groups": (), "scram_sha_512": None, "encrypted_secret": b""} | fields
         self.security.users.set(UserSet(name=name, scram_sha_256=verifier, set_ms=NOW, **values), NOW)  # type: ignore[arg-type]
 
     def session(self, name: str, host: str = "10.0.0.7") -> Session:

@@ -9,7 +9,7 @@ from duolog.bridge.config import ConfigError, SecurityOptions
 from duolog.bridge.security.logins import new_record
 from duolog.bridge.security.passwords import fits, verifier_of
 from duolog.bridge.security.scram import LoginFailed, Mechanism, ScramLogin
-from duolog.bridge.security.secret_box import CannotUnseal, SecretBox
+from duolog.bridge.security.secret_box import CannotDecrypt, SecretBox
 from duolog.bridge.security.users import UserError
 from duolog.protocol.errors import ProtocolError
 
@@ -70,10 +70,10 @@ def test_record_of_a_user_has_no_password_in_it() -> None:
     assert record.scram_sha_256 is not None
     assert fits("pass word", Mechanism.SHA_256, record.scram_sha_256)
     assert not fits("pass worD", Mechanism.SHA_256, record.scram_sha_256)
-    assert box.unseal(record.sealed_secret, "alice") == "pass word"
+    assert box.decrypt(record.encrypted_secret, "alice") == "pass word"
     for other, name in ((SecretBox(b"l" * 32), "alice"), (box, "bob")):
-        with pytest.raises(CannotUnseal):
-            other.unseal(record.sealed_secret, name)
+        with pytest.raises(CannotDecrypt):
+            other.decrypt(record.encrypted_secret, name)
     for password in ("", "\0", "x" * 2000):
         with pytest.raises(UserError):
             new_record("alice", password, box, SecurityOptions(), 1)
@@ -81,9 +81,9 @@ def test_record_of_a_user_has_no_password_in_it() -> None:
 
 def test_key_file_is_made_once_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "data" / "security.key"
-    sealed = SecretBox.load(path).seal("secret", "alice")
+    encrypted = SecretBox.load(path).encrypt("secret", "alice")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert SecretBox.load(path).unseal(sealed, "alice") == "secret"
+    assert SecretBox.load(path).decrypt(encrypted, "alice") == "secret"
     assert [each.name for each in path.parent.iterdir()] == ["security.key"]
     path.write_text("short")
     with pytest.raises(ConfigError, match=r"security\.key: expected 64 hexadecimal digits"):
