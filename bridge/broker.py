@@ -366,7 +366,7 @@ class Broker(Core):
         """
         self._is_serving = False
         late_mono_ms = self.clock.mono_ms() + self.options.server.stop_ms + CLOSE_MS
-        self.store.stop_in_time(lambda: self.clock.mono_ms() >= late_mono_ms)
+        self.store.abandon_checkpoint_when(lambda: self.clock.mono_ms() >= late_mono_ms)
         if self._registration is not None:
             # This is the first step, so that clients connect to the other brokers of the cluster.
             await self._registration.stop()

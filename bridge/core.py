@@ -91,7 +91,7 @@ class Core(StateOwners):
         server: Server,
         addresses: Addresses,
     ) -> None:
-        """Recover the log, and make the parts that need it. Each append asks `server` to end the turn with a write.
+        """Recover the log, and make the parts that need it. Each append makes `server` write at the end of the turn.
 
         `store_host` is the packed address of the RocketMQ port for records and message ids: 8 or 20 bytes.
         Raises StoreError if the log cannot be used, and OSError.
@@ -110,7 +110,7 @@ class Core(StateOwners):
     ) -> None:
         """Make the parts that read and append to a store, in which a run has begun and whose state was replayed.
 
-        `is_takeover` says that another broker appended to the log before: all queues get a higher leader epoch.
+        With `is_takeover`, another broker has appended to the log until now, so all queues get a higher leader epoch.
         """
         self.store = store
         self.rocketmq_state.admission.attach(self.store)
@@ -119,7 +119,7 @@ class Core(StateOwners):
         self.wall_time.begin(self.store.appender, now_ms, mono_ms)
         has_lost = self.poison_records.counts["state record"] > 0
         self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost, is_takeover=is_takeover)
-        self._make_publisher(turn_log, store_host)
+        self._make_publisher_and_readers(turn_log, store_host)
         self.halves.attach(self.store, self.topics, store_host, self.publisher.append_accepted)
         self.store.durability.on_visible = self.purgatory.on_visible
         self.store.durability.contain = partial(self.faults.contain, kind="answer")
@@ -143,7 +143,7 @@ class Core(StateOwners):
     def _origins(self, group: str) -> Iterator[str]:
         """Yield the topics, in Kafka's spelling, whose messages may be in the retry and dead-letter topic of a group.
 
-        These are the topics whose messages are there, and those that the group consumes, whose messages may follow.
+        These are the topics whose messages are in the two topics now, and the topics that the group consumes.
         """
         for prefix in (RETRY, DLQ):
             failed = self.topics.by_kafka_name(prefix + group)
@@ -164,7 +164,7 @@ class Core(StateOwners):
         self.tracing.attach(self.store.when)
         return TracedLog(self.store, self.server.touch, self.tracing, self.faults)
 
-    def _make_publisher(self, turn_log: "TurnLog", store_host: bytes) -> None:
+    def _make_publisher_and_readers(self, turn_log: "TurnLog", store_host: bytes) -> None:
         owners = PublishOwners(
             self.topics,
             self.delays,
@@ -235,7 +235,7 @@ class Core(StateOwners):
             group_offsets=self.group_offsets,
             groups=self.kafka_groups,
             client_protocols=self.client_protocols,
-            count_failed=partial(count_unread_failures, self.rocketmq_context),
+            count_unread_failures=partial(count_unread_failures, self.rocketmq_context),
             security=self.security,
             producers=self.producers,
             transactions=self.transactions,

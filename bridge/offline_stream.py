@@ -125,7 +125,7 @@ class _Stream:
             self._replica.stop()
             core.delays.timers.tree.close()
             self._flusher.stop()
-            core.store.release()
+            core.store.close_without_writing()
 
     def _on_progress(self) -> None:
         self._flusher.wake()

@@ -143,7 +143,7 @@ class Store:
         copied. No run begins, so nothing else may append before `begin_run`. Blocks. Raises Corruption or OSError.
         """
         store = cls._recover(files, options, replayer, lock, own_from)
-        store._log.epoch -= 1  # The number of the run that continues.
+        store._log.epoch -= 1  # The epoch of the last unit: recovery has already counted the next run.
         return store
 
     @classmethod
@@ -159,23 +159,23 @@ class Store:
         return store
 
     def log_copy(self, replayer: Replayer) -> LogCopy:
-        """Return what appends the units of another broker to this store, which `open_copy` has opened."""
+        """Make the LogCopy that appends the units of another broker. The store must be from `open_copy`."""
         return LogCopy(self._log, self._queues, self.appender, self._index_flusher, replayer)
 
     def unit_source(self) -> UnitSource:
-        """Return what reads written units of this log for an upload."""
+        """Make the UnitSource that reads written units of this log for an upload."""
         return UnitSource(self._log, self._files, self.executors)
 
     def local_ranges(self) -> LocalRanges:
-        """Return what reads ranges of this log, and says which were removed, for a compaction of the shared log."""
+        """Make the LocalRanges from which a compaction of the shared log reads this log."""
         return LocalRanges(self._files, self._log.segments, self.unit_source())
 
     def local_segments(self) -> LocalSegments:
-        """Return which segments of this log are on the disk, and may be dropped because the shared log has them."""
+        """Make the LocalSegments that say which segments are on the disk, and which of them may be dropped."""
         return LocalSegments(self._log.segments, self.retention.dead_segments, lambda: self._checkpoints.needed_from)
 
-    def release(self) -> None:
-        """Close the files and release the lock without writing anything."""
+    def close_without_writing(self) -> None:
+        """Close the files and release the lock. The log stays as it is, as after a crash."""
         self.write_state.is_closed = True
         self._log.segments.close()
         self._queues.index_files.close()
@@ -214,8 +214,8 @@ class Store:
         self._log.synced(task)
         self.durability.written = self._log.written
 
-    def stop_in_time(self, is_late: Callable[[], bool]) -> None:
-        """Abandon the last checkpoint once `is_late()` returns true; the next start then reads more of the log.
+    def abandon_checkpoint_when(self, is_late: Callable[[], bool]) -> None:
+        """Let `close` abandon the last checkpoint once `is_late()` is true; the next start then reads more of the log.
 
         `is_late` is also called in worker threads.
         """
@@ -224,8 +224,7 @@ class Store:
     def close(self, now_ms: int) -> None:
         """Write and sync the log, mark the run as closed, write a last checkpoint, and release the lock.
 
-        The checkpoint is abandoned when the time of `stop_in_time` is over. Blocks. The executors must be stopped
-        before.
+        `abandon_checkpoint_when` limits the time of the checkpoint. Blocks. The executors must be stopped before.
         """
         executors = self.executors
         executors.readers = executors.background = executors.searches = Inline(self._queues.index_files.is_late)
@@ -234,12 +233,14 @@ class Store:
             self.appender.append_unit([], now_ms, CLOSED_FLAG)
             self.durability.write_and_sync()
         self._checkpoint_run.abandon()
-        if not self.options.is_shared:  # The object store lacks the last unit, and will not get it from this process.
+        # A checkpoint of a shared log may contain only units that the object store has (`CheckpointRun`), and this
+        # process no longer uploads the last unit.
+        if not self.options.is_shared:
             self._checkpoint_run.begin(closed=True)
         if self._checkpoints.is_running:
             log.warning("the last checkpoint was given up, after server.stop_ms: the next start reads more of the log")
             self._checkpoint_run.abandon()
-        self.release()
+        self.close_without_writing()
 
     # -- The log
 

@@ -102,7 +102,7 @@ class KafkaContext:
     groups: GroupCoordinator[WaitingRequest]
     group_work: TurnWork
     client_protocols: ClientProtocols
-    count_failed: Callable[[str], tuple[int, int]]
+    count_unread_failures: Callable[[str], tuple[int, int]]
     """Returns the numbers of a group's retries and dead letters that its RocketMQ consumers have not read."""
 
     security: Security

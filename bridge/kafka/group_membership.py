@@ -99,7 +99,7 @@ def _answer(context: KafkaContext, request: KafkaRequest, decided: JoinResponse 
 
 def _warn_of_failed_messages(context: KafkaContext, group: str) -> None:
     """Log how many retries and dead letters of the group no Kafka consumer reads."""
-    retries, dead_letters = context.count_failed(group)
+    retries, dead_letters = context.count_unread_failures(group)
     if retries or dead_letters:
         logger.warning(
             "group moves to Kafka, which does not read its retries and dead letters group=%s retries=%d dead=%d",

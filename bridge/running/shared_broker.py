@@ -390,7 +390,7 @@ class SharedBroker(Broker):
         await self._standby_http.stop()
         await self.server.close_all(CLOSE_MS)
         self.stop_store_threads()
-        self.store.release()
+        self.store.close_without_writing()
 
     async def _settle(self) -> None:
         await super()._settle()

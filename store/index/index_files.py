@@ -38,7 +38,7 @@ class IndexFiles:
         assert rows_per_file % PROBE_ROWS == 0, f"{rows_per_file} is no multiple of {PROBE_ROWS}"
         self.rows_per_file = rows_per_file
         self.opener: Callable[[], Executor] = Inline  # Returns the executor that opens files for `read_cached`.
-        # Whether the store has no more time to sync index files (`Store.stop_in_time`).
+        # Whether the store has no more time to sync index files (`Store.abandon_checkpoint_when`).
         self.is_late: Callable[[], bool] = lambda: False
         self._files = files
         self._open_max = open_max

@@ -132,7 +132,7 @@ class Replica:
         position = joined.cursor.position
         if store.next_position < position or (joined.won is None and store.next_position > position):
             found = store.next_position
-            store.release()
+            store.close_without_writing()
             raise Corruption(f"the local log ends at position {found}, and should end at {position}: {REMEDY}")
         store.stream = joined.cursor.owner.stream
         store.durability.shared = position

@@ -306,7 +306,7 @@ class Node:
                 replica.stop()
                 store.executors.readers = store.executors.background = Inline(lambda: True)
                 if self.store is store:
-                    store.release()
+                    store.close_without_writing()
                 self.disk = self.disk.after_kill()
 
     async def _serve(self, replica: Replica, store: Store) -> None:

@@ -6,9 +6,10 @@
     recurring            the same, as RocketMQ's tools expect, without a timer  ScheduleRegistered
     with an expiry       as above                                               QueuesExpire, once for each queue
 
-Each message has one frame, in the order of the messages. TimersCancelled is made from the keys of the plan when the
-unit is appended, because messages may be delivered or stored before that. Half messages are planned when they are
-committed; until then `bridge/transactions/half_message_log.py` stores them.
+Each message has one frame, in the order of the messages. The record TimersCancelled is made only when the unit is
+appended, from the keys of the plan: until then, pending messages with these keys may be delivered, and others may be
+stored. Half messages are planned when they are committed; until then `bridge/transactions/half_message_log.py` stores
+them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ from duolog.store.entry import new_tuple
 from duolog.store.unit import Frame
 
 _JOINED_BYTES_MAX: Final = 4 << 10  # Below it, joining the pieces of a record costs less than storing each of them.
-_REQUEST_MARKS: Final = ("DELAY", TIMER_PREFIX, "TRAN_MSG", AMQ_PREFIX, expiry.PREFIX)
+_SPECIAL_MARKS: Final = ("DELAY", TIMER_PREFIX, "TRAN_MSG", AMQ_PREFIX, expiry.PREFIX)
 _SCHEDULE_MARK: Final = b"AMQ_SCHEDULED_"
 _WRITERS_MAX: Final = 1024  # Writers of queues that are kept, because nearly all messages are for a few queues.
 
@@ -100,10 +101,10 @@ class MessagePlanner:
     ) -> UnitPlan:
         """Plan messages for a queue. The topic, queue and store host that a message names itself are ignored.
 
-        `sent_ms` is the time from which delays and expiry count if the messages were sent earlier than now; an expired
-        message is then left out if its topic drops expired messages. A delayed message is changed to the form in which
-        it waits (`pending_frames.make_pending`). `schedules_before` is the number of schedules in the parts of the same
-        batch that were planned before. Raises DelayRefused, IllegalMessage, NotSupported, ProduceRefused,
+        Delays and expiry count from `sent_ms`; None stands for `now_ms`. A message that has expired between the two is
+        left out if its topic drops expired messages. A delayed message is changed to the form in which it waits
+        (`pending_frames.make_pending`). `schedules_before` is the number of recurring messages of the same batch that
+        earlier calls have planned. Raises DelayRefused, IllegalMessage, NotSupported, ProduceRefused,
         ProtocolError, TooManySchedules.
         """
         if not topic.may_produce:
@@ -127,7 +128,7 @@ class MessagePlanner:
             size = len(message.body)
             if size > self.body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
                 raise self.too_large(len(message.body), len(raw))
-            if _may_have_request(text):
+            if _may_be_special(text):
                 found = _parse_supported(raw)
                 if sender is not None:
                     self._unknown_headers.check(topic, found, sender)
@@ -163,6 +164,8 @@ class MessagePlanner:
             body_bytes += size
         if has_expiry:
             records += self._expiring_queues.records_for(queue.key)
+        # In the order of UnitPlan; the last seven are message_count, message_bytes, level, topic, keys, request and
+        # changes_state.
         plan = (frames, records, "rocketmq", len(frames), body_bytes, queue.level, topic.number, keys, None, False)
         return new_tuple(UnitPlan, plan)
 
@@ -173,7 +176,7 @@ class MessagePlanner:
         """
         raw = half.properties
         text = raw.decode("latin-1")
-        if _may_have_request(text):
+        if _may_be_special(text):
             message = rocketmq_message.decode(half.record)
             message.properties = properties.repaired(raw)  # An earlier version may have stored invalid UTF-8.
             message.sys_flag = message.sys_flag & ~flags.TRANSACTION_MASK | flags.TRANSACTION_COMMIT
@@ -187,7 +190,7 @@ class MessagePlanner:
         index_ms = topic.settings.index_ms(half.born_ms, now_ms)
         frame = Frame(topic.queues[queue_id], frame_formats.ROCKETMQ, final, 1, index_ms, code, ROCKETMQ_STAMP)
         body_bytes = rocketmq_message.body_bytes_of(half.record)
-        return new_tuple(UnitPlan, ([frame], (), "rocketmq", 1, body_bytes, None, 0, (), None, False))
+        return new_tuple(UnitPlan, ([frame], (), "rocketmq", 1, body_bytes, None, 0, (), None, False))  # As above.
 
     def _plan_delayed(
         self,
@@ -238,7 +241,7 @@ class MessagePlanner:
         raw = message.properties
         if len(message.body) > self.body_bytes_max or len(raw) > rocketmq_message.PROPERTIES_BYTES_MAX:
             raise self.too_large(len(message.body), len(raw))
-        if not _may_have_request(_text_of(raw)):
+        if not _may_be_special(_text_of(raw)):
             return None
         found = _parse_supported(raw)
         self._unknown_headers.check(topic, found, sender)
@@ -288,7 +291,8 @@ def replacing_keys(keys: Sequence[SenderKey]) -> list[bytes]:
 def _key_of(topic: Topic, found: Mapping[str, str]) -> SenderKey | None:
     """Return the key of a delayed message.
 
-    A consumer sends a failed message to its retry topic as it came, so the message must not replace others there.
+    A message of a retry topic has no key. A consumer sends it there with all its properties, so TIMER_REPLACE would
+    replace other messages of the retry topic.
     """
     key = found.get(properties.KEYS, "")
     if not key or topic.rocketmq_name.startswith(RETRY_PREFIX):
@@ -308,18 +312,18 @@ def _not_utf_8(raw: bytes, error: UnicodeDecodeError) -> IllegalMessage:
     return IllegalMessage(f"properties of {len(raw)} bytes are not UTF-8: {error}")
 
 
-def _may_have_request(text: str) -> bool:
-    """Return whether properties may ask for a delay, an expiry or a transaction."""
-    for mark in _REQUEST_MARKS:  # noqa: SIM110  # `any` of a generator takes three times as long.
+def _may_be_special(text: str) -> bool:
+    """Return whether properties may ask for a delay, an expiry or a transaction; nearly all messages ask for none."""
+    for mark in _SPECIAL_MARKS:  # noqa: SIM110  # `any` of a generator takes three times as long.
         if mark in text:
             return True
     return False
 
 
 def _parse_supported(raw: bytes) -> dict[str, str]:
-    """Parse properties. Raises NotSupported for those that Duolog does not support, rather than deliver the message.
+    """Parse properties. Raises NotSupported if they ask for what Duolog does not support and must not ignore.
 
-    TRAN_MSG=false asks for nothing. Half messages do not come here with TRAN_MSG.
+    TRAN_MSG=false asks for nothing. The properties of half messages come here without TRAN_MSG.
     """
     found = properties.parse(raw)
     if properties.TIMER_DEL_UNIQKEY in found:

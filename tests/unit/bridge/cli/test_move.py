@@ -130,7 +130,7 @@ def test_the_moved_directory_is_a_copy_of_the_stream_that_owns_it_at_once(
         send(core, 60, 61)
         await asyncio.sleep(1)
         await stopped(core)
-        core.store.release()
+        core.store.close_without_writing()
 
     run_in_time(main(), clock)
     state = read_copy_state(RealFiles(str(data)))

@@ -285,7 +285,7 @@ def test_store_that_closes_leaves_its_last_checkpoint_when_its_time_is_over(late
         append(store, notes, Frame(store.queue(queue_key(1, queue_id)), FIRST_FRAME_FORM, b"x"))
     sync(store)
     begun = disk.operations
-    store.stop_in_time(lambda: disk.operations - begun >= late_after)
+    store.abandon_checkpoint_when(lambda: disk.operations - begun >= late_after)
     store.close(2000)
     done = disk.operations - begun
     assert done <= late_after + 4 * FLUSHED_AT_ONCE  # What is begun is finished: one round of indexes.
