@@ -373,7 +373,7 @@ class Broker(Core):
         self.server.stop_listening()
         self.server.hold_all()
         self.ticker.stop()
-        await self._settle()
+        await self._wait_for_promises()
         await self._callbacks.stop()
         await self.http.stop()
         await self.server.close_all(CLOSE_MS)
@@ -395,7 +395,7 @@ class Broker(Core):
             self.delays.timers.tree.close()
         self._flusher.stop()
 
-    async def _settle(self) -> None:
+    async def _wait_for_promises(self) -> None:
         """Wait until each promise that was given is kept, for at most `server.stop_ms`."""
         try:
             self.group_offsets.commit_all_collected(self.clock.now_ms())

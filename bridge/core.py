@@ -123,7 +123,7 @@ class Core(StateOwners):
         self.halves.attach(self.store, self.topics, store_host, self.publisher.append_accepted)
         self.store.durability.on_visible = self.purgatory.on_visible
         self.store.durability.contain = partial(self.faults.contain, kind="answer")
-        self._cluster.name_if_new(now_ms)
+        self._cluster.create_id_if_missing(now_ms)
         self.delays.attach(self.store, self.delivery_frames, self._cluster.id)
         self.schedules.attach(self.delivery_frames)
         self._observe_clock(now_ms, mono_ms)

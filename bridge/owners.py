@@ -176,7 +176,7 @@ class _Cluster:
         state_log.own(ClusterNamed, self._replay)
         state_log.on_snapshot(self._snapshot)
 
-    def name_if_new(self, now_ms: int) -> None:
+    def create_id_if_missing(self, now_ms: int) -> None:
         if not self.id:
             name = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
             self._state_log.commit([ClusterNamed(name)], now_ms)

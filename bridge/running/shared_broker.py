@@ -392,8 +392,8 @@ class SharedBroker(Broker):
         self.stop_store_threads()
         self.store.close_without_writing()
 
-    async def _settle(self) -> None:
-        await super()._settle()
+    async def _wait_for_promises(self) -> None:
+        await super()._wait_for_promises()
         await self.membership.stop(self.options.server.stop_ms / 1000)
 
 

@@ -80,12 +80,12 @@ class ConsumeCounts:
 
     def of(self, group: str, topic: int, mono_ms: int) -> list[int]:
         """Return the number of messages of a topic that a group was given in the last minute, hour and day."""
-        self._settle(mono_ms)
+        self._add_pending(mono_ms)
         return _sums(self._slots.get((group, topic), ()), mono_ms)
 
     def of_all(self, mono_ms: int) -> list[int]:
         """Return the number of messages that all groups were given in the last minute, hour and day."""
-        self._settle(mono_ms)
+        self._add_pending(mono_ms)
         return _sums(self._all_slots, mono_ms)
 
     def totals(self, mono_ms: int) -> list[tuple[Key, Total]]:
@@ -93,7 +93,7 @@ class ConsumeCounts:
 
         The total begins at 0 when the broker starts, and again after the pair of group and topic was dropped.
         """
-        self._settle(mono_ms)
+        self._add_pending(mono_ms)
         return list(self._totals.items())
 
     # -- Time
@@ -104,9 +104,10 @@ class ConsumeCounts:
 
     def advance(self, mono_ms: int) -> None:
         if self._due_mono_ms is not None and mono_ms >= self._due_mono_ms:
-            self._settle(mono_ms)
+            self._add_pending(mono_ms)
 
-    def _settle(self, mono_ms: int) -> None:
+    def _add_pending(self, mono_ms: int) -> None:
+        """Add the pending sums to the slots and the totals."""
         pending, self._pending, self._due_mono_ms = self._pending, {}, None
         self._all_slots = self._all_slots or _new_slots(mono_ms)
         for window in self._all_slots:
