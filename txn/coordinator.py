@@ -86,7 +86,7 @@ class ProducerMatch(Enum):
     """The result of comparing the producer id and epoch of a request with those of the transactional id."""
 
     CURRENT = auto()  # The newest producer.
-    PREVIOUS = auto()  # The newest producer with its previous epoch: the answer with the new epoch may have been lost.
+    PREVIOUS = auto()  # The producer before the newest one, which may not have got the answer with its new epoch.
     FENCED = auto()  # Any other epoch of the producer id.
     UNKNOWN = auto()  # A producer id that does not belong to the transactional id.
 
@@ -181,9 +181,9 @@ class Transaction(Generic[OffsetT]):
         """Compare the producer of a request with the newest and the previous producer of the transactional id."""
         if producer == self.producer:
             return ProducerMatch.CURRENT
-        # A repeated EndTxn is recognized by its epoch alone: after the broker has aborted a transaction because of its
-        # timeout, the producer may send its own abort and continue (TransactionCoordinator.scala#endTransaction,
-        # retryOnEpochBump).
+        # If the broker aborts a transaction because of its timeout, the producer does not learn of the new epoch. For
+        # EndTxn, the epoch before it counts as that of the previous producer, so that the producer can send its own
+        # abort and continue (TransactionCoordinator.scala#endTransaction, retryOnEpochBump).
         is_one_behind = producer.id == self.producer.id and producer.epoch == self.producer.epoch - 1
         is_end = request in (TransactionRequest.COMMIT_RENEW, TransactionRequest.ABORT_RENEW)
         if producer == self.previous or (is_one_behind and is_end):

@@ -15,8 +15,8 @@ class TransactionalIdSettled(StateRecordBody, frozen=True, tag=55):
     timeout_ms: int
     state: int  # A value of `txn.coordinator.State`.
     at_ms: int
-    id_before: int = -1  # The producer id before this one, whose client may repeat its last request; -1: none.
-    epoch_before: int = -1
+    previous_id: int = -1  # The producer id before this one, whose client may repeat its last request; -1: none.
+    previous_epoch: int = -1
 
 
 class TransactionGrew(StateRecordBody, frozen=True, tag=56):

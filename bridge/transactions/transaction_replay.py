@@ -53,8 +53,8 @@ class TransactionReplay:
 
     def _replay_settled(self, record: TransactionalIdSettled, slot: EntrySlot) -> None:
         previous = None
-        if record.id_before != NO_PRODUCER:
-            previous = Producer(record.id_before, record.epoch_before)
+        if record.previous_id != NO_PRODUCER:
+            previous = Producer(record.previous_id, record.previous_epoch)
         producer = Producer(record.producer_id, record.epoch)
         ended = self._coordinator.get(record.transactional_id)
         if ended is not None:

@@ -83,7 +83,7 @@ class Follower:
         self._options, self._clients, self._mono_ms = options, clients, mono_ms
         self._on_written = on_written
         self._seen_mono_ms = mono_ms()  # The time at which the newest slot was read.
-        # The flags of the newest slot. A stream without an owner is like one whose owner has ended.
+        # The flags of the newest slot. A stream that has no owner yet is taken over as if its owner had ended.
         self._flags = 0 if cursor.owner.epoch else ENDED_FLAG
         self._polling = Polling(options.takeover_ms, cursor.sequence)
         # By request without an answer: its slot, and the time at which the request began.
