@@ -118,7 +118,8 @@ class Core(StateOwners):
         self.state_log.attach(turn_log)
         self.wall_time.begin(self.store.appender, now_ms, mono_ms)
         has_lost = self.poison_records.counts["state record"] > 0
-        self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost, is_takeover=is_takeover)
+        follows_owner = is_takeover or self.store.is_last_run_empty
+        self.topics.attach(self.store, now_ms, clean=self.store.clean, has_lost=has_lost, is_takeover=follows_owner)
         self._make_publisher_and_readers(turn_log, store_host)
         self.halves.attach(self.store, self.topics, store_host, self.publisher.append_accepted)
         self.store.durability.on_visible = self.purgatory.on_visible

@@ -96,7 +96,8 @@ class Topics(TopicTable):
 
         If the broker did not stop in order (`clean` is False), records that queues with `flush.mode=async` had shown
         may be lost. These queues get a higher leader epoch, which tells Kafka clients that the log may have changed.
-        After a takeover from another broker (`is_takeover`) all queues get one.
+        After a takeover from another broker (`is_takeover`), and at the first start after `duolog move --from`, all
+        queues get one.
         """
         self.attach_store(store)
         numbers = {queue.topic for queue in store.queues()}

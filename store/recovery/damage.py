@@ -83,6 +83,7 @@ class LogReport:
     read_bytes: int = 0
     end: int = 0  # The position after the last unit that the next start keeps, damage below it included.
     epoch: int = 0  # The epoch of the last unit.
+    stored_ms: int = 0  # The store time of the last unit.
     torn_bytes: int = 0  # Bytes from `end` to the last byte that is not zero; the next start truncates them.
     damage: list[BadRange] = field(default_factory=list)
     missing_state: str = ""  # Why the state in segments that were removed is lost; empty if it is not.
@@ -173,7 +174,7 @@ class Verification:
             self._report.units += 1
             self._report.entries += header.entry_count
             self._report.end = header.position + header.size
-            self._report.epoch = header.epoch
+            self._report.epoch, self._report.stored_ms = header.epoch, header.stored_ms
             self.proven = max(self.proven, header.durable)
             count = header.size
             if self._note_state is not None and header.position >= self._state_from:

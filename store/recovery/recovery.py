@@ -39,6 +39,7 @@ from duolog.store.files import Files
 from duolog.store.index.queues import Queues
 from duolog.store.log.format import (
     CLOSED_FLAG,
+    OPENED_FLAG,
     POSITION_MAX,
     BadUnit,
     UnitHeader,
@@ -93,6 +94,7 @@ class Recovered:
     segments: Segments
     end_position: int
     stored_ms: int  # The store time of the last unit; 0 if the log is empty.
+    is_last_run_empty: bool  # Whether the last unit is the first one of its run.
     snapshot_position: int  # The position of the newest snapshot; -1 if there is none.
     read_from: int  # The position from which on a start with the present checkpoint reads the log; 0 without one.
     report: RecoveryReport
@@ -132,7 +134,7 @@ def recover(
     )
     snapshot_position = max(snapshot_positions(files), default=-1)
     read_from = checkpoint.read_from if checkpoint else 0
-    return Recovered(segments, verified.end, verified.stored_ms, snapshot_position, read_from, report)
+    return Recovered(segments, verified.end, verified.stored_ms, verified.opened, snapshot_position, read_from, report)
 
 
 def _restore_checkpoint(files: Files, segments: Segments, queues: Queues) -> Checkpoint | None:
@@ -204,6 +206,7 @@ class _Verification:
         self.reason = f"the log ends at position {self.end}"  # Why the unit at `end` is not whole.
         self.epoch = checkpoint.epoch if checkpoint else 0
         self.stored_ms = checkpoint.stored_ms if checkpoint else snapshot.stored_ms if snapshot else 0
+        self.opened = False  # Whether the last unit is the first one of a run.
         self.closed = checkpoint.closed if checkpoint else True
         self._source, found = ("checkpoint", checkpoint) if checkpoint else ("snapshot", snapshot)
         self.durable = found.position if found else 0  # The log was durable up to the checkpoint or snapshot.
@@ -249,6 +252,7 @@ class _Verification:
             self.proven = max(self.proven, header.durable)
         self.epoch = header.epoch
         self.stored_ms = header.stored_ms
+        self.opened = header.flags & OPENED_FLAG != 0
         self.closed = header.flags & CLOSED_FLAG != 0
         self.units += 1
 

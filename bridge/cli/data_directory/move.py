@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -114,16 +113,16 @@ def _to_disk(data: Path, url: str, objects: "RemoteObjects") -> int:
     from duolog.store.backup.new_directory import NewDataDirectory
     from duolog.store.recovery.damage import Verification
     from duolog.store.recovery.format_version import FORMAT_VERSION
-    from duolog.store.shared.moving.to_disk import move_to_disk
+    from duolog.store.shared.moving.to_disk import WrittenLog, move_to_disk
 
     with NewDataDirectory(str(data)) as new:
         manifest = ManifestReader()
 
-        def find_named() -> Sequence[tuple[str, int]]:
-            Verification(new.files, is_served=False, note_state=manifest.note).run()
-            return manifest.named
+        def read_log() -> WrittenLog:
+            report = Verification(new.files, is_served=False, note_state=manifest.note).run()
+            return WrittenLog(report.stored_ms, manifest.named)
 
-        moved = asyncio.run(move_to_disk(objects, url, new.files, WATCH_MS, TroubleReport(), find_named))
+        moved = asyncio.run(move_to_disk(objects, url, new.files, WATCH_MS, TroubleReport(), read_log))
         for damaged in check_tables(new.files, manifest.tables, lambda size: None, may_lack=False):
             raise Refused(
                 f"a table of delayed messages is damaged: {damaged.reason}; restore the objects {damaged.path}/"

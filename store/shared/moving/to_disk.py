@@ -2,15 +2,20 @@
 
 The segment objects and the units of the slots above the floor become segment files. All brokers of the stream must be
 stopped. A broker that still runs creates slots, so the move notices it and fails.
+
+If the last owner did not stop in order, records that it had shown may be lost. Then the first start must begin a leader
+epoch in all queues, as a takeover does, and its run must have another number than that owner, of which the log has
+perhaps nothing. So the move ends the log with the first unit of a run of its own, whose number is above all fences.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from duolog.store.entry import Buffer
 from duolog.store.files import Files
+from duolog.store.log.format import OPENED_FLAG, UNIT_HEADER_SIZE, seal_unit
 from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.shared.events import Event
@@ -27,6 +32,13 @@ from duolog.store.shared.wal.wal_object import ENDED_FLAG, FOLDER, damaged, deco
 SEGMENT_BYTES: Final = 256 << 20  # The size of a segment file after which units are written to the next one.
 
 
+class WrittenLog(NamedTuple):
+    """What a reader of the log that was written has found."""
+
+    stored_ms: int  # The store time of its last unit.
+    named: Sequence[tuple[str, int]]  # The paths and sizes of the files that it names.
+
+
 class MovedLog(NamedTuple):
     position: int  # The end of the log.
     is_ended: bool  # The last owner stopped in order. If it did not, its disk may have units that the store lacks.
@@ -38,14 +50,13 @@ async def move_to_disk(
     files: Files,
     watch_ms: int,
     on_event: Callable[[Event], None],
-    find_named: Callable[[], Iterable[tuple[str, int]]],
+    read_log: Callable[[], WrittenLog],
 ) -> MovedLog:
     """Write the log of a stream below an empty directory, and the files that it names.
 
-    `find_named` reads the log that was written, and returns the paths and sizes of these files. `watch_ms` is how long
-    no slot may come after the last one: more than the third of `cluster.takeover_ms` after which an idle owner creates
-    one. Failed requests that are repeated are reported by `on_event`. Blocks while it writes. Raises MoveFailed,
-    ObjectStoreError, DamagedObject and OSError.
+    `read_log` reads the log that was written. `watch_ms` is how long no slot may come after the last one: more than the
+    third of `cluster.takeover_ms` after which an idle owner creates one. Failed requests that are repeated are reported
+    by `on_event`. Blocks while it writes. Raises MoveFailed, ObjectStoreError, DamagedObject and OSError.
     """
     requests = CommandRequests(objects, on_event)
     found = await requests.get(KEY)
@@ -65,11 +76,26 @@ async def move_to_disk(
         raise MoveFailed(f"a broker is writing to {url}: stop all brokers of the stream, and run the command again")
     await _check_end(objects, requests, cursor)
     named_files = NamedFiles(requests, files, "")
-    for path, size in find_named():
+    log = read_log()
+    for path, size in log.named:
         missing = await named_files.download(path, size)
         if missing is not None:
             raise damaged(missing.key, "it does not exist, or is too short")
-    return MovedLog(cursor.position, is_ended)
+    end = cursor.position if is_ended else _begin_run(files, cursor, log.stored_ms)
+    return MovedLog(end, is_ended)
+
+
+def _begin_run(files: Files, cursor: LogCursor, stored_ms: int) -> int:
+    """Append the first unit of a run that follows all owners; return the end of the log. Blocks; raises OSError."""
+    unit = bytearray(UNIT_HEADER_SIZE)
+    epoch, position = cursor.owner.epoch + 1, cursor.position
+    seal_unit(memoryview(unit), epoch, position, position, stored_ms, 0, OPENED_FLAG)
+    tail = TailWriter(files, position)
+    try:
+        tail.write(unit)
+    finally:
+        tail.close()
+    return position + len(unit)
 
 
 async def _download_log(requests: Requests, files: Files, manifests: SegmentManifests) -> None:

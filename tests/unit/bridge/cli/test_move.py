@@ -173,6 +173,39 @@ def test_a_stream_becomes_a_data_directory(
     assert readable(core) == numbers(0, 91)
 
 
+@pytest.mark.parametrize("uploads", [True, False])
+def test_after_a_move_from_an_owner_that_was_killed_lost_offsets_have_another_leader_epoch(
+    data: Path, tmp_path: Path, capsys: Capture, *, uploads: bool
+) -> None:
+    bucket = moved(data, tmp_path / "prefix", capsys)
+    clock = ManualClock()
+    shown: list[int] = []
+
+    async def main() -> None:
+        core = await owner(clock, bucket)
+        if uploads:
+            await asyncio.sleep(1)
+        core.objects.faults.is_cut = True
+        send(core, 60, 70)
+        topic = core.topics.get("orders")
+        assert topic is not None
+        assert topic.queues[0].visible_end == 70
+        shown.append(topic.leader_epoch(0))
+        core.kill()
+
+    run_in_time(main(), clock)
+    later = tmp_path / "later"
+    for key, content in bucket.objects.items():
+        (later / key).parent.mkdir(parents=True, exist_ok=True)
+        (later / key).write_bytes(content)
+    assert run(f"move --data {tmp_path / 'new'} --from file://{later}", capsys)[0] == 0
+    core = core_on(tmp_path / "new")
+    topic = core.topics.get("orders")
+    assert topic is not None
+    assert readable(core) == numbers(0, 60)
+    assert topic.epoch_at(0, 60)[0] > shown[0]
+
+
 def test_a_log_of_which_retention_has_removed_segments_goes_there_and_back(tmp_path: Path, capsys: Capture) -> None:
     core = core_on(tmp_path / "data")
     publish(core, 0, 60)
