@@ -544,7 +544,7 @@ def with_last_epoch(session: ProducerSession) -> Producer:
     """Raise the transactional id to its last epoch, and begin a transaction."""
     empty(session)
     last = session.producer = Producer(session.producer.id, EPOCH_LAST)
-    session.bench.transactions._settle([], ID, last, TIMEOUT_MS, State.EMPTY, None, session.bench.clock.now_ms())
+    session.bench.transactions._append_state([], ID, last, TIMEOUT_MS, State.EMPTY, None, session.bench.clock.now_ms())
     assert session.write(12) is NONE
     return last
 
