@@ -68,6 +68,8 @@ def rows_of(rows: bytes) -> list[bytes]:
 
 def lower(rows: bytes, key: bytes) -> int:
     """Return the byte at which the first row with this packed key or a greater one begins; the rows are sorted."""
+    if key <= rows[:KEY_SIZE]:
+        return 0
     if rows[-ROW_SIZE : KEY_SIZE - ROW_SIZE] < key:
         return len(rows)
     low, high = 0, len(rows) // ROW_SIZE
