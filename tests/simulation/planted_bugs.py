@@ -99,14 +99,14 @@ def stale_read_after_a_takeover() -> list[Replacement]:
     return always(OwnerLease, "is_valid", value=True)
 
 
+# Simulations of logs find the next three bugs, where all owners can be read all the time. In whole brokers they hardly
+# show themselves: a takeover leaves a long wait for the old owner's lease only if no client reaches the old owner,
+# and then no client reads from it, unless the network heals in the second before the old owner finds the fence.
 def lease_renewed_by_the_answer() -> list[Replacement]:
     right = OwnerLease.renew
     return [(OwnerLease, "renew", lambda self, begun_mono_ms: right(self, begun_mono_ms + 3_000))]
 
 
-# Simulations of logs find the next two bugs, where all owners can be read all the time. In whole brokers they hardly
-# show themselves: a takeover leaves a long wait for the old owner's lease only if no client reaches the old owner,
-# and then no client reads from it, unless the network heals in the second before the old owner finds the fence.
 def lease_released_while_the_owner_answers() -> list[Replacement]:
     right = Replica.begin
 
