@@ -100,7 +100,7 @@ class Ticker:
                 self._set_timer(mono_ms + 1)
             return
         self._reads += 1
-        earliest_ms = min(self._deadlines_ms(self._clock.now_ms(), mono_ms), default=NEVER_MS)
+        earliest_ms = self._earliest_ms(self._clock.now_ms(), mono_ms)
         if earliest_ms < self._timer_mono_ms and not self._is_stopped:
             self._set_timer(earliest_ms)
 
@@ -129,41 +129,39 @@ class Ticker:
         """Run what is due; if nothing is due, set the timer again, which needs no end of a turn."""
         self._timer, self._timer_mono_ms = None, NEVER_MS
         now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
-        deadlines_ms = self._deadlines_ms(now_ms, mono_ms)
-        if min(deadlines_ms) > mono_ms:
+        earliest_ms = self._earliest_ms(now_ms, mono_ms)
+        if earliest_ms > mono_ms:
             self._armed_mono_ms, self._reads = mono_ms, 1
-            self._set_timer(min(deadlines_ms))
+            self._set_timer(earliest_ms)
             return
         try:
             self._observe(now_ms, mono_ms)
-            for duty, deadline_ms in zip(self._duties, deadlines_ms, strict=True):
-                if deadline_ms <= mono_ms:
-                    self._run_if_due(duty, now_ms, mono_ms)
+            for duty in self._duties:
+                self._run_if_due(duty, now_ms, mono_ms)
         finally:
             self._touch()
 
-    def _deadlines_ms(self, now_ms: int, mono_ms: int) -> list[int]:
-        """Return the monotonic times of the deadlines of all duties."""
-        deadlines_ms: list[int] = []
-        wall_to_mono_ms, check_ms = mono_ms - now_ms, mono_ms + WALL_SLEEP_MS_MAX
+    def _earliest_ms(self, now_ms: int, mono_ms: int) -> int:
+        """Return the monotonic time of the earliest deadline."""
+        earliest_ms, wall_to_mono_ms, check_ms = NEVER_MS, mono_ms - now_ms, mono_ms + WALL_SLEEP_MS_MAX
         for duty in self._duties:
             try:
                 deadline_ms = duty.next_deadline_ms()
             except Exception as error:  # noqa: BLE001 - contained
                 deadline_ms = self._without_deadline(duty, error)
             if deadline_ms is None:
-                deadline_ms = NEVER_MS
-            elif duty.is_wall:  # The wall clock is compared with the deadline again after WALL_SLEEP_MS_MAX.
+                continue
+            if duty.is_wall:  # The wall clock is compared with the deadline again after WALL_SLEEP_MS_MAX.
                 deadline_ms += wall_to_mono_ms
                 if deadline_ms > check_ms:
                     deadline_ms = check_ms
-            if deadline_ms < duty.not_before_mono_ms:
-                deadline_ms = duty.not_before_mono_ms
-            deadlines_ms.append(deadline_ms)
-        return deadlines_ms
+            if deadline_ms < earliest_ms:
+                earliest_ms = min(earliest_ms, max(deadline_ms, duty.not_before_mono_ms))
+        return earliest_ms
 
     def _run_if_due(self, duty: _Duty, now_ms: int, mono_ms: int) -> None:
-        """Run a duty that was due, unless one that ran before it has made its deadline later."""
+        if mono_ms < duty.not_before_mono_ms:
+            return
         try:
             deadline_ms = duty.next_deadline_ms()
             if deadline_ms is None or deadline_ms > (now_ms if duty.is_wall else mono_ms):
