@@ -2,9 +2,6 @@
 
 glibc returns a large buffer's memory when it is freed, and the system clears each page again at the next allocation. A
 broker allocates up to a megabyte for each read of a consumer, so that was a fifth of the CPU time of consumers.
-
-All threads allocate from one arena, so that the memory that one has freed serves the others. They rarely wait for it,
-because Python's threads hold the interpreter lock when they allocate.
 """
 
 from contextlib import suppress
@@ -12,17 +9,15 @@ from typing import Final
 
 M_TRIM_THRESHOLD: Final = -1  # The numbers of these parameters in glibc's malloc.h.
 M_MMAP_THRESHOLD: Final = -3
-M_ARENA_MAX: Final = -8
 KEPT_BYTES_MAX: Final = 16 << 20  # More free memory than this at the end of the heap is returned.
 SEPARATE_BYTES_MIN: Final = 4 << 20  # Buffers of this size and more are not in the heap, and are returned when freed.
 
 
 def keep_freed_memory() -> None:
-    """Set this process up before it has threads. Without glibc, or if it cannot be called, nothing happens."""
+    """Set the thresholds of this process. Nothing happens if its C library is not glibc, or cannot be called."""
     with suppress(ImportError, MemoryError, AttributeError, OSError):
         import ctypes  # Imported here, because the import may need executable memory, which a hardened system refuses.
 
         libc = ctypes.CDLL(None)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
         libc.mallopt(M_MMAP_THRESHOLD, SEPARATE_BYTES_MIN)
-        libc.mallopt(M_ARENA_MAX, 1)
