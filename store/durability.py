@@ -145,14 +145,18 @@ class Durability:
             task = self._log.sync_task(self._log.written)
             task.run()
         except OSError as error:
-            if error.errno in NO_HANDLES:
-                self._write_state.write_failed(error)
-            else:
-                self._write_state.end_writing(f"fsync failed: {error}")
+            self._sync_failed(error)
             return False
         self._log.synced(task)
         self.is_run_durable = True
         return True
+
+    def _sync_failed(self, error: OSError) -> None:
+        if error.errno in NO_HANDLES:
+            # A file or the directory could not be opened, so no fsync has failed, and a later one may succeed.
+            self._write_state.write_failed(error)
+        else:
+            self._write_state.end_writing(f"fsync failed: {error}")
 
     def write_silently(self) -> bool:
         """Write all appended units without calling any callback; return whether the write succeeded.
@@ -220,13 +224,10 @@ class Durability:
         """Process the outcome of a SyncTask: move `durable`, show the entries of synchronous queues, keep promises."""
         assert task is self._task, "the outcome belongs to a task that does not run"
         self._task = None
-        if error is not None and error.errno in NO_HANDLES:
-            # The directory could not be opened, so no fsync has failed; the next task covers the same range again.
-            self._unsynced = self._syncing | self._unsynced
-            self._write_state.write_failed(error)
-            return
         if error is not None:
-            self._write_state.end_writing(f"fsync failed: {error}")
+            if error.errno in NO_HANDLES:  # The next task covers the same range again.
+                self._unsynced = self._syncing | self._unsynced
+            self._sync_failed(error)
             return
         self._log.synced(task)
         visible = _moved(self._syncing)

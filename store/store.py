@@ -70,8 +70,8 @@ class Store:
         self._queues = queues = Queues(files, level=options.level)
         recovered = recover(files, options.open_segments_max, queues, replayer, own_from=own_from)
         self.recovery: RecoveryReport = recovered.report
-        # Whether the log has nothing of the last run. So does a log that was moved here from an object store whose last
-        # owner may have shown records that were lost (`store/shared/moving/to_disk.py`).
+        # Whether the last run has written nothing but its first unit. A log that was moved here from an object store
+        # ends so if its last owner may have shown records that were lost (`store/shared/moving/to_disk.py`).
         self.is_last_run_empty = recovered.is_last_run_empty
         self._log = CommitLog(files, options, recovered.segments, recovered.end_position, epoch=recovered.report.epoch)
         queues.index_files.opener = self._log.segments.opener = lambda: self.executors.readers

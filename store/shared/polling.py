@@ -315,9 +315,7 @@ class Polling:
             self._due.setdefault(sequence, mono_ms)
             return
         self._next = sequence + 1  # Slots above an empty one are asked for later.
-        again_ms = max(
-            mono_ms,
-            asked_mono_ms + (self._heartbeat_ms if self._may_write_often and self._misses > 1 else self._pause_ms),
-        )
+        wait_ms = self._heartbeat_ms if self._may_write_often and self._misses > 1 else self._pause_ms
+        again_ms = max(mono_ms, asked_mono_ms + wait_ms)
         self._due = {each: at_ms for each, at_ms in self._due.items() if each < self._next}
         self._due[sequence] = min(self._due.get(sequence, again_ms), again_ms)

@@ -105,7 +105,10 @@ def lease_ms_of(context: HttpContext, wanted_ms: int | None) -> int:
 
 
 def grant(context: HttpContext, topics: Sequence[Topic], address: str, lease_ms: int) -> ReaderLease:
-    """Grant a lease on the whole log to a client at this address. Raises HTTPServiceUnavailable."""
+    """Grant a client at this address a lease, which holds the whole log until `ReaderLeases.narrow` limits it.
+
+    Without topics, it is one for a backup. Raises HTTPServiceUnavailable.
+    """
     try:
         return context.leases.take(topics, address, lease_ms, context.clock.mono_ms())
     except TooManyLeases as error:
