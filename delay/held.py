@@ -40,7 +40,7 @@ class HeldTimers:
         """Remove the timers of a producer whose queue key `is_dropped` accepts; return the number examined."""
         timers = self.take(producer_id)
         for timer in timers:
-            if not is_dropped(timer.key):
+            if not is_dropped(timer.queue_key):
                 self.add(producer_id, timer)
         return len(timers)
 

@@ -33,14 +33,14 @@ class Timer(NamedTuple):
 
     due_ms: int
     address: int  # The position of its entry in the log.
-    key: int  # The key of the queue to which it is delivered.
+    queue_key: int  # The key of the queue to which it is delivered.
     size: int  # The size of its frame.
     marks: int  # Its quota entity's number, and the size of its name, the hash of topic and sender's key (`marks_of`).
     form: int  # Its frame format.
 
     @property
     def topic(self) -> int:
-        return self.key >> TOPIC_SHIFT
+        return self.queue_key >> TOPIC_SHIFT
 
 
 def marks_of(entity: int, name_size: int) -> int:

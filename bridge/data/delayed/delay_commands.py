@@ -105,7 +105,7 @@ class DelayCommands:
         if timer is None or topic is None:
             done(None)
             return
-        queue_id = Queue.split(timer.key)[1]
+        queue_id = Queue.split(timer.queue_key)[1]
         view = partial(TimerView, text, topic.name, queue_id, timer.due_ms, timer.form)
         if (stored := self._timers.pending.stored(timer[:2])) is not None:
             done(view(memoryview(stored.frame)))

@@ -238,7 +238,7 @@ class Deliveries:
         self._deliver([Turn(topic, timers[middle:])], frames_at, now_ms)
 
     def _set_aside(self, timer: Timer, error: Exception) -> None:
-        topic, queue_id = self._topics.by_number(timer.topic), Queue.split(timer.key)[1]
+        topic, queue_id = self._topics.by_number(timer.topic), Queue.split(timer.queue_key)[1]
         name = topic.name if topic is not None else str(timer.topic)
         place = f"position {timer.address}, to {name} queue {queue_id}, due at {timer.due_ms} ms"
         self._poison_records.set_aside("delayed message", place, error)
@@ -249,7 +249,7 @@ class Deliveries:
         assert topic is not None, f"topic {turn.topic} is deleted"
         queues: defaultdict[int, list[Timer]] = defaultdict(list)
         for timer in turn.timers:
-            queues[timer.key].append(timer)
+            queues[timer.queue_key].append(timer)
         for key, timers in queues.items():
             _, queue_id = Queue.split(key)
             for form, group in groupby(timers, _form_of):

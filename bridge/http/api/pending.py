@@ -151,7 +151,7 @@ class PendingApi(ApiPart):
         return {
             "id": self._context.delayed.commands.text_ids.text_of(self._pending.ids.id_at(timer[:2])),
             "topic": topic.name if topic is not None else None,  # The topic may be deleted while the rows are read.
-            "queue": Queue.split(timer.key)[1],
+            "queue": Queue.split(timer.queue_key)[1],
             "due_ms": timer.due_ms,
             "form": FORM_NAMES[timer.form],
             "bytes": timer.size,
