@@ -2,11 +2,13 @@
 
     register(core, check_backs, add)   adds each duty with its name, its next deadline and its function
 
-A duty that is added with `is_wall=True` has deadlines of the wall clock; all others have monotonic deadlines. Unit
-tests register the same duties and run them by a clock that the test sets.
+A duty that is added with `is_wall=True` has deadlines of the wall clock; all others have monotonic deadlines. Duties of
+upkeep, with `is_upkeep=True`, may run a little late. Unit tests register the same duties and run them by a clock that
+the test sets.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from duolog.bridge.core import Core
@@ -25,6 +27,7 @@ class Add(Protocol):
         run: Callable[[int, int], object],
         *,
         is_wall: bool = False,
+        is_upkeep: bool = False,
     ) -> None: ...
 
 
@@ -49,8 +52,14 @@ def _add_requests(core: Core, add: Add) -> None:
         "rocketmq members",
         members.heartbeats.next_deadline_mono_ms,
         lambda now_ms, mono_ms: heartbeats.sweep(members, locks, notifications, mono_ms),
+        is_upkeep=True,
     )
-    add("rocketmq senders", admission.next_deadline_mono_ms, lambda now_ms, mono_ms: admission.check_progress(mono_ms))
+    add(
+        "rocketmq senders",
+        admission.next_deadline_mono_ms,
+        lambda now_ms, mono_ms: admission.check_progress(mono_ms),
+        is_upkeep=True,
+    )
 
 
 def _add_messages(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
@@ -75,6 +84,7 @@ def _unmarked(run: Callable[[int, int], object]) -> Callable[[int, int], object]
 
 def _add_upkeep(core: Core, add: Add) -> None:
     """Add the duties of figures, of state that nothing needs any more, and of maintenance."""
+    add = partial(add, is_upkeep=True)
     rates, counts, deleted_topics = core.rates, core.rocketmq_context.groups.consume_counts, core.deleted_topics
     maintenance, connections, after = core.maintenance, core.server.connections, core.clock_set_back
     history, topic_rates, careful_ms = core.history, core.topic_rates, core.wall_time.careful_ms

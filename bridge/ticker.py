@@ -3,7 +3,8 @@
 A duty is a function and a `next_deadline_ms()` that says when to call it. After every turn of the loop in which
 something happened, `arm` calls `next_deadline_ms` of all duties; so a duty need not announce that its deadline became
 earlier. A busy loop has dozens of turns in a millisecond, which is the unit of all deadlines: `arm` reads the deadlines
-after the first READS_IN_MS of these turns, and again when the next millisecond has begun.
+after the first READS_IN_MS of these turns, and again when the next millisecond has begun. Half of all duties are
+upkeep, which may run UPKEEP_MS late: their deadlines are read once in that time.
 
 If a duty raises an exception, the other duties run, and the timer is set again:
 
@@ -14,7 +15,7 @@ If a duty raises an exception, the other duties run, and the timer is set again:
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from duolog.bridge.clock import Clock
@@ -30,6 +31,7 @@ NEVER_MS = sys.maxsize
 # Deadlines are read after so many turns of a millisecond, at some 4 us each. A further turn sets a timer to the next
 # millisecond, which costs a loop of few turns a turn of its own.
 READS_IN_MS = 3
+UPKEEP_MS = 100
 RETRY_MS = 1000
 RETRY_MS_MAX = 32_000
 SLEEP_MS_MAX = 3_600_000  # An upper bound for `call_later`: uvloop counts the milliseconds in 64 bits.
@@ -47,7 +49,9 @@ class _Duty:
 
 
 class Ticker:
-    """Runs each duty that is due, in the order of `add`, then calls `touch`, so that the turn ends with `arm`.
+    """Runs each duty that is due, then calls `touch`, so that the turn ends with `arm`.
+
+    Duties run in the order of `add`; those of upkeep run after the others.
 
     `observe(now_ms, mono_ms)` compares the two clocks before any duty runs (`bridge/state/wall_time.py`); `watchdog`
     measures each run; `faults` takes the exceptions of duties.
@@ -68,6 +72,9 @@ class Ticker:
         self._faults, self._watchdog = faults, watchdog
         self._observe = observe
         self._duties: list[_Duty] = []
+        self._upkeep: list[_Duty] = []
+        self._upkeep_earliest_ms = NEVER_MS  # The earliest deadline of upkeep when it was last read.
+        self._upkeep_read_again_mono_ms = 0  # From this time on, it is read again.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono_ms = NEVER_MS  # The monotonic time at which `_timer` fires.
         self._armed_mono_ms = -1  # The monotonic time at which the deadlines were last read.
@@ -81,12 +88,15 @@ class Ticker:
         run: Callable[[int, int], object],
         *,
         is_wall: bool = False,
+        is_upkeep: bool = False,
     ) -> None:
         """Add a duty: `run(now_ms, mono_ms)` is called at each deadline.
 
-        With `is_wall` the deadlines are wall times, otherwise monotonic times.
+        With `is_wall` the deadlines are wall times, otherwise monotonic times. With `is_upkeep` a deadline that became
+        earlier may be noticed UPKEEP_MS late.
         """
-        self._duties.append(_Duty(name, next_deadline_ms, run, is_wall, kind=f"ticker {name}"))
+        duties = self._upkeep if is_upkeep else self._duties
+        duties.append(_Duty(name, next_deadline_ms, run, is_wall, kind=f"ticker {name}"))
 
     def arm(self, mono_ms: int) -> None:
         """Set the timer to the earliest deadline, or to the next millisecond if this one has had READS_IN_MS turns.
@@ -100,7 +110,7 @@ class Ticker:
                 self._set_timer(mono_ms + 1)
             return
         self._reads += 1
-        earliest_ms = self._earliest_ms(self._clock.now_ms(), mono_ms)
+        earliest_ms = self._next_ms(self._clock.now_ms(), mono_ms)
         if earliest_ms < self._timer_mono_ms and not self._is_stopped:
             self._set_timer(earliest_ms)
 
@@ -129,7 +139,7 @@ class Ticker:
         """Run what is due; if nothing is due, set the timer again, which needs no end of a turn."""
         self._timer, self._timer_mono_ms = None, NEVER_MS
         now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
-        earliest_ms = self._earliest_ms(now_ms, mono_ms)
+        earliest_ms = self._next_ms(now_ms, mono_ms)
         if earliest_ms > mono_ms:
             self._armed_mono_ms, self._reads = mono_ms, 1
             self._set_timer(earliest_ms)
@@ -138,13 +148,26 @@ class Ticker:
             self._observe(now_ms, mono_ms)
             for duty in self._duties:
                 self._run_if_due(duty, now_ms, mono_ms)
+            if self._upkeep_earliest_ms <= mono_ms:
+                self._upkeep_read_again_mono_ms = mono_ms  # Their next deadlines are not known yet.
+                for duty in self._upkeep:
+                    self._run_if_due(duty, now_ms, mono_ms)
         finally:
             self._touch()
 
-    def _earliest_ms(self, now_ms: int, mono_ms: int) -> int:
-        """Return the monotonic time of the earliest deadline."""
+    def _next_ms(self, now_ms: int, mono_ms: int) -> int:
+        """Return the monotonic time of the earliest deadline, or that at which those of upkeep are read again."""
+        if mono_ms >= self._upkeep_read_again_mono_ms:
+            upkeep_ms = self._upkeep_earliest_ms = self._earliest_ms(self._upkeep, now_ms, mono_ms)
+            self._upkeep_read_again_mono_ms = mono_ms + UPKEEP_MS
+        else:  # Since the last reading, a turn of the loop may have made a deadline earlier.
+            upkeep_ms = min(self._upkeep_earliest_ms, self._upkeep_read_again_mono_ms)
+        return min(upkeep_ms, self._earliest_ms(self._duties, now_ms, mono_ms))
+
+    def _earliest_ms(self, duties: Sequence[_Duty], now_ms: int, mono_ms: int) -> int:
+        """Return the monotonic time of the earliest deadline of these duties."""
         earliest_ms, wall_to_mono_ms, check_ms = NEVER_MS, mono_ms - now_ms, mono_ms + WALL_SLEEP_MS_MAX
-        for duty in self._duties:
+        for duty in duties:
             try:
                 deadline_ms = duty.next_deadline_ms()
             except Exception as error:  # noqa: BLE001 - contained

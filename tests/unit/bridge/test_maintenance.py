@@ -20,7 +20,7 @@ from duolog.bridge.maintenance import (
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
 from duolog.bridge.state.topic_table import Topic
-from duolog.bridge.ticker import READS_IN_MS, RETRY_MS, WALL_SLEEP_MS_MAX, Ticker
+from duolog.bridge.ticker import READS_IN_MS, RETRY_MS, UPKEEP_MS, WALL_SLEEP_MS_MAX, Ticker
 from duolog.protocol.rocketmq.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duolog.store.errors import DiskFull
 from duolog.store.index.queue import Queue
@@ -247,6 +247,47 @@ def test_turns_of_one_millisecond_ask_for_deadlines_a_few_times_and_none_of_them
 
     run(main(), clock)
     assert [mono_ms - start_ms for _, mono_ms in alarm.ran] == [1]
+
+
+def test_deadlines_of_upkeep_are_read_now_and_then_and_none_of_them_is_missed() -> None:
+    clock = ManualClock()
+    start_ms = clock.mono_ms()
+    read: list[int] = []
+    sweep = Alarm(None, every_ms=0)  # Its deadline stays in the past, as that of a sweep that is done in slices.
+
+    def read_deadline() -> int | None:
+        read.append(clock.mono_ms() - start_ms)
+        return sweep.next_deadline_ms()
+
+    def run_slice(now_ms: int, mono_ms: int) -> None:
+        sweep.run(now_ms, mono_ms)
+        if len(sweep.ran) == 3:
+            sweep.at_ms = None
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        faults = Faults(clock.mono_ms, print)
+        ticker = Ticker(
+            loop,
+            clock,
+            lambda: loop.call_soon(lambda: ticker.arm(clock.mono_ms())),
+            faults,
+            Watchdog(),
+            lambda *_: None,
+        )
+        ticker.add("sweep", read_deadline, run_slice, is_upkeep=True)
+        for _ in range(UPKEEP_MS // 2):
+            ticker.arm(clock.mono_ms())
+            await asyncio.sleep(0.001)
+        assert read == [0]
+        sweep.at_ms = start_ms
+        ticker.arm(clock.mono_ms())  # The last turn for long.
+        await asyncio.sleep(10)
+        ticker.stop()
+
+    run(main(), clock)
+    assert [mono_ms - start_ms for _, mono_ms in sweep.ran] == [UPKEEP_MS] * 3
+    assert max(read) <= 2 * UPKEEP_MS, "an idle broker does not wake up to read deadlines"
 
 
 def test_a_timer_that_finds_no_duty_due_is_set_again_without_the_end_of_a_turn() -> None:
