@@ -9,7 +9,7 @@ from typing import Final
 
 M_TRIM_THRESHOLD: Final = -1  # The numbers of these parameters in glibc's malloc.h.
 M_MMAP_THRESHOLD: Final = -3
-KEPT_BYTES_MAX: Final = 4 << 20  # More free memory than this at the end of a heap is returned. Each thread has a heap.
+KEPT_BYTES_MAX: Final = 6 << 20  # More free memory than this at the end of a heap is returned. Each thread has a heap.
 SEPARATE_BYTES_MIN: Final = 4 << 20  # Buffers of this size and more are not in the heap, and are returned when freed.
 
 
