@@ -99,9 +99,6 @@ def stale_read_after_a_takeover() -> list[Replacement]:
     return always(OwnerLease, "is_valid", value=True)
 
 
-# Simulations of logs find the next three bugs, where all owners can be read all the time. In whole brokers they hardly
-# show themselves: a takeover leaves a long wait for the old owner's lease only if no client reaches the old owner,
-# and then no client reads from it, unless the network heals in the second before the old owner finds the fence.
 def lease_renewed_by_the_answer() -> list[Replacement]:
     right = OwnerLease.renew
     return [(OwnerLease, "renew", lambda self, begun_mono_ms: right(self, begun_mono_ms + 3_000))]
@@ -219,8 +216,6 @@ LOG_BUGS = by_name(
     object_that_exists_taken_for_ones_own,
     stale_read_after_a_takeover,
     lease_renewed_by_the_answer,
-    lease_released_while_the_owner_answers,
-    release_of_an_earlier_epoch_counts,
     fence_behind_a_slot_that_was_not_read,
     no_caution_behind_the_fence,
     what_was_not_uploaded_is_kept,
@@ -230,4 +225,12 @@ LOG_BUGS = by_name(
     deleted_slot_taken_for_the_end_of_the_log,
     fence_in_a_deleted_slot_followed,
     segment_without_its_last_unit,
+)
+# A lease is wrongly taken for released, so that a takeover does not wait for its end. Simulations of logs find these
+# bugs, because their owners are read all the time. In simulations of whole brokers, a takeover waits for the lease only
+# if no client reaches the old owner. Then no client reads from it, unless the network heals in the second before the
+# old owner finds the fence.
+RELEASE_BUGS = by_name(
+    lease_released_while_the_owner_answers,
+    release_of_an_earlier_epoch_counts,
 )
