@@ -24,7 +24,7 @@ from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.postgres import Cluster, programs
 from tests.wire.clients.rocketmq_clients import RocketmqJava
-from tests.wire.clients.spark import PROFILE, QUICK_START_OF_COMMANDS, Spark
+from tests.wire.clients.spark import PROFILE, Spark, quick_start_of_commands
 from tests.wire.clients.topics import create_topic
 
 pytestmark = pytest.mark.usefixtures("both_protocols")
@@ -162,7 +162,7 @@ def test_totals_in_a_database_survive_kills(
 
     process = subprocess.Popen(
         [sys.executable, "-P", str(script), broker.kafka, str(tmp_path), database.name],
-        env=os.environ | QUICK_START_OF_COMMANDS | {"DUOLOG_SPARK_JARS": str(jars(PROFILE))},
+        env=os.environ | quick_start_of_commands() | {"DUOLOG_SPARK_JARS": str(jars(PROFILE))},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,

@@ -33,7 +33,7 @@ from tests.wire.clients.jvm import Agents, jars
 from tests.wire.clients.kafka_clients import Confluent
 from tests.wire.clients.message import Message
 from tests.wire.clients.rocketmq_clients import RocketmqJava
-from tests.wire.clients.spark import PROFILE, QUICK_START_OF_COMMANDS, Spark
+from tests.wire.clients.spark import PROFILE, Spark, quick_start_of_commands
 from tests.wire.clients.spark_cluster import submit
 from tests.wire.clients.topics import create_topic, end_offsets
 
@@ -293,7 +293,7 @@ def terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int, Ca
     places = {"DUOLOG_SPARK_JARS": str(jars(PROFILE)), "TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen(
         command,
-        env=os.environ | QUICK_START_OF_COMMANDS | places,
+        env=os.environ | quick_start_of_commands() | places,
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -397,7 +397,7 @@ def pipeline(*arguments: str, profiles: Sequence[str] = (PROFILE,)) -> Iterator[
     """Run `duolog pipeline run ...` as a process group of its own; whatever of it is left at the end is killed."""
     command = [sys.executable, "-P", "-m", "duolog.bridge", "pipeline", "run", *arguments, "--master", "local[2]"]
     places = {"DUOLOG_SPARK_JARS": ":".join(str(jars(profile)) for profile in profiles)}
-    environment = os.environ | QUICK_START_OF_COMMANDS | places
+    environment = os.environ | quick_start_of_commands() | places
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -21,7 +21,7 @@ from tests.kit.environment import set_environment
 from tests.kit.lacking import skip_or_fail
 from tests.kit.object_servers import ObjectServer, moto
 from tests.wire.clients.jvm import jars
-from tests.wire.clients.spark import PROFILE, QUICK_START_OF_COMMANDS
+from tests.wire.clients.spark import PROFILE, quick_start_of_commands
 from tests.wire.clients.topics import create_topic
 from tests.wire.test_shared import wait_for_role
 
@@ -66,7 +66,7 @@ def job(*reads: Mapping[str, str]) -> list[dict[str, object]]:
         skip_or_fail(f"no pyspark: {error}")
     done = subprocess.run(
         [sys.executable, "-c", JOB, *map(json.dumps, reads)],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **QUICK_START_OF_COMMANDS},
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **quick_start_of_commands()},
         capture_output=True, text=True, check=False, timeout=JOB_WITHIN_S,
     )  # fmt: skip
     lines = [line.removeprefix("result ") for line in done.stdout.splitlines() if line.startswith("result ")]

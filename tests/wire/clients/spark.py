@@ -14,6 +14,7 @@ from tests.kit.lacking import skip_or_fail
 from tests.wire.clients.jvm import jars
 from tests.wire.clients.message import HEAD_BYTES, Message, Position, Seen, seen_by_fingerprint
 from tests.wire.clients.roles import Missing
+from tests.wire.clients.spark_classes import spark_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -23,10 +24,19 @@ PROFILE = "spark-4.0"
 REQUEST_BYTES_MAX = 8 << 20
 # As for the agents (jvm.py): with the second compiler, a session of a minute spends half of its time in compiling.
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-QUICK_START_OF_COMMANDS = {"SPARK_SUBMIT_OPTS": QUICK_START}  # For the environment of a command that starts Spark.
 SINK_SCHEMA = """
     topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>
 """
+
+
+def quick_start_of_driver() -> str:
+    """Return the JVM options of a driver, which also uses the archive of its classes."""
+    return f"{QUICK_START} {spark_classes(QUICK_START)}"
+
+
+def quick_start_of_commands() -> dict[str, str]:
+    """Return what the environment of a command that starts Spark has besides."""
+    return {"SPARK_SUBMIT_OPTS": quick_start_of_driver()}
 
 
 class Spark:
@@ -67,7 +77,7 @@ class Spark:
             .config("spark.driver.memory", "1g")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", QUICK_START)
+            .config("spark.driver.extraJavaOptions", quick_start_of_driver())
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.streaming.metricsEnabled", "false")
             .config("spark.local.dir", str(self._home / "local"))

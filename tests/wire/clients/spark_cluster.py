@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tests.kit.eventually import eventually
 from tests.wire.clients.jvm import jars
-from tests.wire.clients.spark import PROFILE, QUICK_START, QUICK_START_OF_COMMANDS
+from tests.wire.clients.spark import PROFILE, QUICK_START, quick_start_of_commands
 
 APPLICATION = Path(__file__).parents[3] / "spark" / "__main__.py"
 WITHIN_S = 90
@@ -33,7 +33,7 @@ def environment() -> dict[str, str]:
     """The environment in which the cluster runs this Python, and imports no module from the current directory."""
     mine = {"SPARK_HOME": str(home()), "PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"}
     daemons = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_START}
-    return os.environ | QUICK_START_OF_COMMANDS | mine | daemons
+    return os.environ | quick_start_of_commands() | mine | daemons
 
 
 def submit(master: str, *arguments: str, application: Path = APPLICATION) -> subprocess.CompletedProcess[str]:
