@@ -26,7 +26,7 @@ from tests.kit.eventually import eventually
 from tests.kit.signing import signature_of
 from tests.wire.clients.remoting import Reply, ask
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("duolog_only")]
+pytestmark = pytest.mark.usefixtures("duolog_only")
 
 WITHIN_S = 20.0
 SEND_MESSAGE, NO_PERMISSION = 10, 16

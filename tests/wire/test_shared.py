@@ -27,7 +27,7 @@ from tests.wire.clients.remoting import ask
 from tests.wire.clients.shared_pair import BUCKET, WITHIN_S, Pair, http, status, wait_for_role
 from tests.wire.clients.takeover_faults import TAKEOVER_WITHIN_S
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("duolog_only")]
+pytestmark = pytest.mark.usefixtures("duolog_only")
 
 HANDED_OVER_WITHIN_S = 5.0  # From an owner that stops in order to the next acknowledged send.
 # The same for a client of a paused owner that nobody wakes up. A client that nobody disconnects waits for 60 s.
@@ -168,6 +168,7 @@ def test_a_standby_names_the_owner_and_serves_nothing_else(pair: Pair) -> None:
     assert "producerGroup" in ask(pair.standby.rocketmq, SEND, {}, b"incomplete").remark  # By the owner, which read it.
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("is_disk_lost", [False, True], ids=["killed", "killed and its disk lost"])
 def test_clients_go_on_with_the_standby_and_nothing_acknowledged_is_lost(pair: Pair, is_disk_lost: bool) -> None:
     writer = Writer(pair.bootstrap, "orders")
@@ -187,6 +188,7 @@ def test_clients_go_on_with_the_standby_and_nothing_acknowledged_is_lost(pair: P
     assert waited_s < TAKEOVER_WITHIN_S
 
 
+@pytest.mark.alone
 def test_clients_of_a_paused_owner_go_on_in_time_and_it_follows_when_it_wakes_up(pair: Pair) -> None:
     """The external watchdog disconnects the clients, whose requests the paused owner would take and never answer."""
     old = Writer(pair.bootstrap, "orders")
@@ -237,6 +239,7 @@ def test_the_watchdog_ends_with_its_broker(pair: Pair) -> None:
     )
 
 
+@pytest.mark.alone
 def test_an_owner_that_is_cut_off_from_the_store_answers_nothing_and_follows_later(pair: Pair) -> None:
     writer = Writer(pair.bootstrap, "orders")
     writer.write("before")
@@ -312,6 +315,7 @@ def test_a_store_that_begins_to_lie_before_a_takeover_ends_the_new_owner_with_on
     assert "so two brokers could write at a time: use a store" in line
 
 
+@pytest.mark.alone
 def test_an_owner_that_stops_in_order_hands_over_at_once(pair: Pair) -> None:
     writer = Writer(pair.bootstrap, "orders")
     writer.write("before")
