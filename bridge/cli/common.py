@@ -15,13 +15,11 @@ from urllib.parse import urlencode
 
 import typer
 
+from duolog.bridge.cli import BAD_OPTION, REFUSED
 from duolog.bridge.config import units
 
 if TYPE_CHECKING:
     from duolog.bridge.cli.http_client import Api
-
-REFUSED = 1
-BAD_OPTION = 2
 
 HTTP_ADDRESS = "127.0.0.1:9644"
 HTTP_VARIABLE = "DUOLOG_HTTP"

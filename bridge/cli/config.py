@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from duolog.bridge.cli import BAD_OPTION
 from duolog.bridge.cli.common import (
-    BAD_OPTION,
     AsJson,
     BadOption,
     ConfigFile,

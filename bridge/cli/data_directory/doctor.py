@@ -15,8 +15,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from duolog.bridge.cli import REFUSED
 from duolog.bridge.cli.common import (
-    REFUSED,
     AsJson,
     BadOption,
     ConfigFile,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duolog.bridge.cli.common import REFUSED, AsJson, Refused, new_app, show_json, show_tree
+from duolog.bridge.cli import REFUSED
+from duolog.bridge.cli.common import AsJson, Refused, new_app, show_json, show_tree
 from duolog.bridge.cli.data_directory.opening import Data, changing_files, progress, reading_files
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,16 +144,6 @@ def test_port_that_closes_the_connection_is_said_to_be_another(capsys: pytest.Ca
         r"broker, or the broker is stopping, or requires TLS \(--http names its HTTP port, with https:// for TLS\)\n",
         err,
     )
-
-
-def test_serve_does_not_load_the_other_commands() -> None:
-    program = "from duolog.bridge.cli.main import main; main(['serve', '-h'])"
-    loaded = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", program], capture_output=True, text=True, check=True
-    )
-    assert "Usage: duolog serve" in loaded.stdout
-    assert "duolog.bridge.cli.main" in loaded.stderr
-    assert "duolog.bridge.cli.commands" not in loaded.stderr
 
 
 def test_jobs_named_without_pyspark_are_those_of_the_pipeline() -> None:
