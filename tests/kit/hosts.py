@@ -18,6 +18,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar
 
@@ -46,7 +47,9 @@ class Process:
     def kill(self) -> None:
         self.is_dead, self.is_running = True, False
         self._held.clear()
-        running_loop().network.drop(self)
+        loop = running_loop()
+        loop.killed |= asyncio.all_tasks(loop)
+        loop.network.drop(self)
 
     def pause(self, seconds: float) -> None:
         loop = running_loop()
@@ -105,6 +108,9 @@ class HostLoop(VirtualLoop):
     def __init__(self, clock: ManualClock, seed: int) -> None:
         self.network = Network(self, seed)
         self.errors: list[str] = []  # Exceptions that nobody caught, in any process.
+        # Tasks that were pending when a process was killed. They are kept until the end of the run, so that the garbage
+        # collector does not close their coroutines, which would run a part of the killed process.
+        self.killed: set[asyncio.Task[Any]] = set()
         self._clock = clock
         self._timers: list[_Due] = []  # A heap.
         self._ready: deque[Handle]
@@ -201,7 +207,13 @@ def run_hosts(main: Coroutine[Any, Any, T], clock: ManualClock, seed: int) -> T:
     try:
         return loop.run_until_complete(main)
     finally:
+        pending = loop.killed | asyncio.all_tasks(loop)
         loop.close()
+        for task in pending:
+            # What a coroutine does and raises at its end is no part of the run. One that waits for the next item of an
+            # asynchronous generator in `contextlib.aclosing` raises RuntimeError, because the generator still runs.
+            with suppress(Exception):
+                task.get_coro().close()
 
 
 def running_loop() -> HostLoop:

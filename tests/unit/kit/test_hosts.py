@@ -1,0 +1,43 @@
+"""A killed process says nothing, also when the garbage collector closes what it was doing."""
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from tests.kit.clock import HostClock, ManualClock
+from tests.kit.hosts import Process, run_hosts
+
+
+async def _parts() -> AsyncGenerator[int, None]:
+    while True:
+        await asyncio.sleep(1)
+        yield 1
+
+
+async def _download() -> None:
+    async with aclosing(_parts()) as parts:
+        async for _ in parts:
+            pass
+
+
+def test_what_a_killed_process_awaited_ends_without_a_word() -> None:
+    clock = ManualClock()
+
+    async def main() -> None:
+        process = Process("10.0.0.1", HostClock(clock))
+        process.start(_download())
+        await asyncio.sleep(1.5)
+        process.kill()
+        await asyncio.sleep(1)  # Until its timers are due, which know its tasks.
+        gc.collect()
+
+    said: list[Any] = []
+    before, sys.unraisablehook = sys.unraisablehook, said.append
+    try:
+        run_hosts(main(), clock, 1)
+    finally:
+        sys.unraisablehook = before
+    assert said == []
