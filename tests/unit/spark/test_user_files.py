@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 OWN_PACKAGES = ("bridge", "delay", "protocol", "store", "txn")
 OWN_MODULES = ("spark", "bridge_options", "log_source")
 
@@ -31,6 +33,7 @@ def write_user_files(folder: Path) -> None:
         (folder / f"{name}.py").write_text('OWNER = "the user"\n')
 
 
+@pytest.mark.slow
 def test_script_beside_files_with_the_names_of_duologs_folders_imports_both(tmp_path: Path) -> None:
     write_user_files(tmp_path)
     (tmp_path / "script.py").write_text(SCRIPT)

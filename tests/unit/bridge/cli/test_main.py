@@ -214,6 +214,7 @@ def test_every_command_can_print_json_and_names_its_broker() -> None:
     assert without == WITHOUT_JSON
 
 
+@pytest.mark.slow
 def test_shell_completion_names_commands_and_options() -> None:
     def completed(words: str) -> set[str]:
         variables = {

@@ -51,6 +51,7 @@ def test_all_else_is_left_to_typer(arguments: list[str]) -> None:
     assert plain_options(arguments) is None
 
 
+@pytest.mark.slow
 def test_a_broker_loads_no_command_and_no_typer() -> None:
     unwanted = ("duolog.bridge.cli.commands", "duolog.bridge.cli.common", "typer", "pydantic")
     code = (

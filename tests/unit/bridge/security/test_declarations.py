@@ -52,6 +52,7 @@ def test_port_with_an_http_route_without_a_declaration_does_not_start() -> None:
         asyncio.run(port.start())
 
 
+@pytest.mark.slow
 def test_check_of_http_routes_holds_without_assertions() -> None:
     done = subprocess.run(
         [sys.executable, "-O", "-c", UNDER_O], capture_output=True, text=True, check=False, timeout=60

@@ -1,5 +1,7 @@
 """Proves what the publisher takes, what it refuses, and that a refusal appends nothing, on a real store in memory."""
 
+from collections.abc import Callable
+
 import pytest
 
 from duolog.bridge.config import (
@@ -140,18 +142,19 @@ def test_lying_batch_that_asks_for_a_delay_is_refused() -> None:
         bench.kafka(bench.topic(), bytes(sent))
 
 
-SENT = {
-    "an empty record": batch([None]),
-    "10,000 empty records, zstd": batch([None] * 10_000, codec=Codec.ZSTD),
-    "10,000 empty records": batch([None] * 10_000),
-    "16 of 1 KiB": batch([bytes(1024)] * 16),
-    "as many records as there may be, half a byte each": batch([b"x" * 20] * RECORDS_MAX, codec=Codec.ZSTD),
-    "1 MiB of zeros": batch([bytes(1 << 20)], codec=Codec.LZ4),
+SENT: dict[str, Callable[[], bytes]] = {  # Made by the test, because each worker collects all of them.
+    "an empty record": lambda: batch([None]),
+    "10,000 empty records, zstd": lambda: batch([None] * 10_000, codec=Codec.ZSTD),
+    "10,000 empty records": lambda: batch([None] * 10_000),
+    "16 of 1 KiB": lambda: batch([bytes(1024)] * 16),
+    "as many records as there may be, half a byte each": lambda: batch([b"x" * 20] * RECORDS_MAX, codec=Codec.ZSTD),
+    "1 MiB of zeros": lambda: batch([bytes(1 << 20)], codec=Codec.LZ4),
 }
 
 
-@pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
-def test_what_is_written_stays_in_proportion_to_what_was_sent(sent: bytes) -> None:
+@pytest.mark.parametrize("make", SENT.values(), ids=SENT)
+def test_what_is_written_stays_in_proportion_to_what_was_sent(make: Callable[[], bytes]) -> None:
+    sent = make()
     bench = PublishBench()
     threads = bench.store.executors.readers = ManualThreads()
     topic = bench.topic()
