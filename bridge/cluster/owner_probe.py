@@ -64,12 +64,15 @@ class OwnerProbe(Probe):
         return self._connections.heard_mono_ms
 
     @property
+    def is_reached(self) -> bool:
+        """Whether this standby reaches the owner's ports, as far as is known."""
+        return self._failures < FAILURES or self._owner != self._owner_now()
+
+    @property
     def is_owner_cut_off(self) -> bool:
         """Whether clients reach this standby, and this standby does not reach the owner's ports."""
         reached_mono_ms = self._reached_mono_ms
-        if reached_mono_ms is None or self._failures < FAILURES or self._owner != self._owner_now():
-            return False
-        return self.heard_mono_ms > reached_mono_ms
+        return reached_mono_ms is not None and not self.is_reached and self.heard_mono_ms > reached_mono_ms
 
     def note(self, owner: ProbedOwner, mono_ms: int, *, is_reached: bool) -> None:
         """Note the outcome of a probe."""

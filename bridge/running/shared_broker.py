@@ -199,9 +199,9 @@ class SharedBroker(Broker):
         return lambda: self.factories[name]() if self._has_served else standby()
 
     def _serving_address(self) -> Address | None:
-        """Return the address of the owner's RocketMQ port; None: it is not known, or is not served yet."""
+        """Return the address of the owner's RocketMQ port; None: it is not known, not served yet, or not reached."""
         owner = self.nodes.owner
-        if owner is None or (self.nodes.is_owner and not self._is_serving):
+        if owner is None or (self.nodes.is_owner and not self._is_serving) or not self._probe.is_reached:
             return None
         return owner.endpoints.rocketmq
 

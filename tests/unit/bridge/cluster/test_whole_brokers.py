@@ -216,6 +216,30 @@ def test_a_standby_sends_messages_on_to_the_owner_and_over_a_takeover_to_itself(
     run_machines(main)
 
 
+def test_standby_of_an_unplugged_owner_gives_up_what_it_has_sent_on_and_lets_further_sends_wait() -> None:
+    """The connection between the two stays open, and nothing comes over it. A client waits for 3 s in all."""
+
+    async def main(first: Machine, second: Machine) -> None:
+        for machine in (first, second):
+            machine.start()
+            await asyncio.sleep(2)
+        producer = await Producer.of(second)
+        producer.send()
+        assert await producer.answer() == (1, ResponseCode.SUCCESS, 0)
+        asyncio.get_running_loop().network.cut(first.host)  # type: ignore[attr-defined]
+        first.faults.is_cut = True
+        producer.send()
+        async with asyncio.timeout(2):
+            assert await producer.answer() == (2, ResponseCode.SYSTEM_ERROR, -1)
+        await asyncio.sleep(0.5)
+        assert not second.is_owner
+        producer.send()
+        assert await producer.answer() == (3, ResponseCode.SUCCESS, 1)
+        assert second.is_owner
+
+    run_machines(main)
+
+
 def test_standby_that_has_not_read_the_log_does_not_say_that_a_topic_does_not_exist() -> None:
     """A producer of librdkafka, which knew the topic, failed its messages when a standby began on an empty disk."""
 
