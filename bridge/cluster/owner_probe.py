@@ -27,7 +27,7 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.connections import Connections
 from duolog.bridge.net.nodes import Endpoints
-from duolog.bridge.net.probe import Probe
+from duolog.bridge.net.ports.probe import Probe
 
 PROBES: Final = 6  # In the time of a takeover. A probe that takes longer than the time between two of them has failed.
 FAILURES: Final = 2  # In a row, one at each port, after which the owner is not reached.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from duolog.bridge.net.nodes import Node, Nodes
-from duolog.bridge.net.probe import Probe
+from duolog.bridge.net.ports.probe import Probe
 
 PROBE_S: Final = 1.0  # A probe that takes longer has failed.
 FAILURES: Final = 2

@@ -23,7 +23,6 @@ The limits, and what happens at each (settings `limits.*`, and `kafka.*` or `roc
 """
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -34,15 +33,13 @@ from duolog.bridge.clock import Clock
 from duolog.bridge.config import LimitsOptions
 from duolog.bridge.monitoring.faults import Faults
 from duolog.bridge.monitoring.watchdog import Watchdog
-from duolog.bridge.net.addresses import StartError, endpoint
 from duolog.bridge.net.before_login import BeforeLogin
 from duolog.bridge.net.connections import Bounds, Connections
+from duolog.bridge.net.ports.listening_port import ListeningPort
 from duolog.bridge.net.timed_calls import TimedCalls
 from duolog.bridge.net.tls.counts import TlsCounts
 
 log = logging.getLogger("net")
-
-BACKLOG = 1024  # Connections that the kernel keeps until they are accepted; Apache RocketMQ: 1024 (NettyServerConfig).
 
 
 class Flushable(Protocol):
@@ -83,30 +80,33 @@ class Server:
         self._is_touched = False  # Whether the end of this turn is scheduled.
         self.turn_mono_ms = 0  # When this turn was touched first. It is the time of all that the turn receives.
         self._answering: list[Flushable] = []  # The connections with ready answers.
-        self._listeners: dict[str, asyncio.AbstractServer] = {}  # By the name of the port.
-        self._bound: dict[str, socket.socket] = {}  # The sockets of `_listeners`.
+        self._ports: dict[str, ListeningPort] = {}  # By their names.
         self._is_empty = asyncio.Event()  # Set when the last connection has closed.
         # Set if the broker shares its log. It returns whether answers may leave now; None: they always may.
         self.may_answer: Callable[[], bool] | None = None
 
     async def listen(self, name: str, bound: socket.socket, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         """Accept connections on a socket from `addresses.bind`, which is the port of this name. Raises StartError."""
-        try:
-            bound.listen(BACKLOG)  # uvloop does not report that another process listens since the socket was bound.
-        except OSError as error:
-            raise StartError(
-                f"{name}: cannot listen on {endpoint(*bound.getsockname()[:2])}: {error.strerror}"
-            ) from error
-        self._listeners[name] = await self.loop.create_server(factory, sock=bound, backlog=BACKLOG)
-        self._bound[name] = bound
+        port = self._ports[name] = ListeningPort(self.loop, name, bound, factory)
+        await port.open()
 
     def listen_again(self) -> None:
         """Open the ports again whose sockets were shut down from outside; the others stay as they are."""
-        for name in self._listeners:
+        for name, port in self._ports.items():
             try:
-                _listen_again(self._bound[name])
+                port.listen_again()
             except OSError as error:
                 log.error("port cannot be opened again port=%s reason=%r", name, str(error))
+
+    def refuse(self, but: str) -> None:
+        """Refuse connections on all ports, except on the one of the name `but`, until `accept`."""
+        for name in [name for name in self._ports if name != but]:
+            self._ports[name].refuse()
+
+    async def accept(self) -> None:
+        """Accept connections on all ports again. Raises StartError."""
+        for port in [*self._ports.values()]:
+            await port.open()
 
     # -- The end of the loop's turn
 
@@ -168,8 +168,8 @@ class Server:
 
     def stop_listening(self, but: str = "") -> None:
         """Accept no connections any more, except on the port of the name `but`."""
-        for name in [name for name in self._listeners if name != but]:
-            self._listeners.pop(name).close()
+        for name in [name for name in self._ports if name != but]:
+            self._ports.pop(name).close()
 
     def abort_all(self) -> None:
         """Close every connection at once, without the answers that are ready."""
@@ -193,15 +193,3 @@ class Server:
                 await asyncio.wait_for(self._is_empty.wait(), wait_ms / 1000)
         for connection in list(self.connections):
             connection.abort()
-
-
-def _listen_again(bound: socket.socket) -> None:
-    """Let a socket listen that was shut down. It has kept its port, unless the system had chosen it (port 0)."""
-    if bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return
-    try:
-        bound.bind(bound.getsockname())
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # EINVAL: the socket has a port.
-            raise
-    bound.listen(BACKLOG)

@@ -51,7 +51,7 @@ log = logging.getLogger("bridge")
 TABLES_MS = 1_000  # The log reports a takeover that waits for longer for tables of delayed messages.
 RELEASE_S = 0.5  # The time for which a deposed broker tries to tell the new owner that its lease has ended.
 LOCAL_ERRORS = (DataDirectoryInUse, UnknownFormat, WritingEnded)  # Errors of the data directory, not of the store.
-ABORT_MS = 200  # The time between two aborts of connections while another broker may be the owner.
+LEASE_CHECK_MS = 200  # The time between two checks of the lease while another broker may be the owner.
 
 
 class SharedBroker(Broker):
@@ -70,7 +70,9 @@ class SharedBroker(Broker):
     _following: asyncio.Task[None]
     _releasing: asyncio.Task[None] | None = None  # Set when this broker was deposed: it gives up its lease.
     _has_served = False  # The broker serves as the owner, or did so before it was deposed.
-    _aborted_mono_ms = 0  # The time of the last check of the lease. Connections are not aborted before this time.
+    _checked_mono_ms = 0  # The time of the last check of the lease. There is none before this time.
+    _is_refusing = False  # Clients are refused, because the lease has ended.
+    _accepting: asyncio.Task[None] | None = None  # Opens the ports again.
 
     # -- Starting
 
@@ -208,7 +210,7 @@ class SharedBroker(Broker):
     def _start_standby_time(self) -> None:
         replica, connections = self.membership.replica, self.server.connections
         add = self.ticker.add
-        add("lease", self._next_abort_mono_ms, lambda now_ms, mono_ms: self._abort_without_lease(mono_ms))
+        add("lease", self._next_lease_check_mono_ms, lambda now_ms, mono_ms: self._check_lease(mono_ms))
         add("shared log", replica.next_deadline_ms, lambda now_ms, mono_ms: replica.advance(mono_ms))
         super()._add_flusher()
         add(
@@ -258,7 +260,7 @@ class SharedBroker(Broker):
         self._probe.stop()
         begun_mono_ms = self.clock.mono_ms()
         # While the store is slow, the lease may end once before the first upload counts.
-        self._aborted_mono_ms = begun_mono_ms + self.options.cluster.takeover_ms
+        self._checked_mono_ms = begun_mono_ms + self.options.cluster.takeover_ms
         check_users(self.security)
         replica = self.membership.replica
         try:
@@ -321,22 +323,49 @@ class SharedBroker(Broker):
         uploader = self.membership.replica.uploader
         return uploader.lease.until_mono_ms if self._is_serving and uploader is not None else None
 
-    def _next_abort_mono_ms(self) -> int | None:
-        """Return the time at which the lease ends, and after that every ABORT_MS."""
-        until_mono_ms = self._lease_until_mono_ms()
-        return None if until_mono_ms is None else max(until_mono_ms, self._aborted_mono_ms + ABORT_MS)
+    def _next_lease_check_mono_ms(self) -> int | None:
+        """Return the time at which the lease ends, and after that every LEASE_CHECK_MS until there is one again."""
+        until_mono_ms, next_mono_ms = self._lease_until_mono_ms(), self._checked_mono_ms + LEASE_CHECK_MS
+        if until_mono_ms is None or self._is_refusing:
+            return None if until_mono_ms is None else next_mono_ms
+        return max(until_mono_ms, next_mono_ms)
 
-    def _abort_without_lease(self, mono_ms: int) -> None:
-        """Abort all connections, because their clients would wait for answers that may not leave."""
-        self._aborted_mono_ms = mono_ms
-        if not self.may_answer():
-            self.server.abort_all()
+    def _check_lease(self, mono_ms: int) -> None:
+        """Refuse clients without a lease, because they would wait for answers that may not leave."""
+        self._checked_mono_ms = mono_ms
+        has_lease = self.may_answer()
+        if has_lease and not self._is_refusing:
+            return
+        self.server.connections.heard_mono_ms = mono_ms  # Clients that are refused are not silent.
+        if has_lease:
+            self._is_refusing = False
+            self._accepting = self.loop.create_task(self._accept_clients())
+        else:
+            self._refuse_clients()
+
+    def _refuse_clients(self) -> None:
+        """Disconnect all clients, and refuse connections, so that clients turn to other brokers at once.
+
+        Ports that accept connections would be asked again and again, because RocketMQ's Java client sends a heartbeat
+        over each new connection. If two of its threads connect anew at the same time, one of them may not notice that
+        its connection is closed, and waits for the time-out of its request (`NettyRemotingClient.closeChannel`).
+        """
+        self._is_refusing = True
+        self.server.refuse(but="http")
+        self.server.abort_all()
+
+    async def _accept_clients(self) -> None:
+        """Open the ports again."""
+        try:
+            await self.server.accept()
+        except StartError as error:
+            self._refuse(error)
 
     def _deposed(self, lost: OwnershipLost) -> None:
         if self._releasing is not None:
             return
         self.server.may_answer = _never
-        self.server.abort_all()
+        self._refuse_clients()
         has_answered, self._is_serving = self._is_serving, False
         log.warning("another broker owns the stream, this one begins again as a standby reason=%r", str(lost))
         self._releasing = self.loop.create_task(self._begin_again(lost, has_answered=has_answered))
@@ -377,6 +406,8 @@ class SharedBroker(Broker):
     async def stop(self) -> None:
         """Stop in order. An owner first uploads the rest of its log, so that a standby takes over at once."""
         self._following.cancel()
+        if self._accepting is not None:
+            self._accepting.cancel()
         self._probe.stop()
         self._standby_probe.stop()
         self._forwarding.stop()

@@ -231,8 +231,18 @@ class Port:
     def __init__(self, host: str, number: int) -> None:
         self._address = (host, number)
 
-    def listen(self, backlog: int) -> None:
-        """Do nothing: `Network.listen` opens the port."""
+    def getsockopt(self, level: int, name: int) -> bool:
+        """Say that the port accepts connections: `Network.listen` opens it."""
+        return True
+
+    def dup(self) -> "Port":
+        return self
+
+    def shutdown(self, how: int) -> None:
+        """Do nothing: `Listener.close` closes the port."""
+
+    def close(self) -> None:
+        pass
 
     def getsockname(self) -> tuple[str, int]:
         return self._address

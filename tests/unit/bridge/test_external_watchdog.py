@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from duolog.bridge.net.server import BACKLOG, _listen_again
+from duolog.bridge.net.ports.listening_port import BACKLOG, listen
 from duolog.bridge.running.external_watchdog import PROGRAM, ExternalWatchdog
 
 WITHIN_S = 30
@@ -93,7 +93,7 @@ def test_ports_that_were_shut_down_are_opened_again_and_others_stay_as_they_are(
     address = of_the_system.listening.getsockname()
     of_the_system.listening.shutdown(socket.SHUT_RDWR)
     for each in connected:
-        _listen_again(each.listening)
+        listen(each.listening)
     assert of_the_system.listening.getsockname() == address
     assert [each.error_of_connecting for each in connected] == [0, 0]
     of_the_system.listening.close()
@@ -102,7 +102,7 @@ def test_ports_that_were_shut_down_are_opened_again_and_others_stay_as_they_are(
         given.bind(address)
         given.listen(BACKLOG)
         given.shutdown(socket.SHUT_RDWR)
-        _listen_again(given)
+        listen(given)
         assert client.connect_ex(address) == 0
 
 

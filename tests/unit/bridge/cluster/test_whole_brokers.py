@@ -216,6 +216,55 @@ def test_a_standby_sends_messages_on_to_the_owner_and_over_a_takeover_to_itself(
     run_machines(main)
 
 
+async def accepts(machine: Machine, name: str) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(machine.host, PORTS[name])
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
+def test_an_owner_that_is_cut_off_from_the_store_refuses_clients_and_its_standby_lets_sends_wait() -> None:
+    async def main(first: Machine, second: Machine) -> None:
+        for machine in (first, second):
+            machine.start()
+            await asyncio.sleep(2)
+        producer, late = await Producer.of(second), await Producer.of(first)
+        producer.send()
+        assert await producer.answer() == (1, ResponseCode.SUCCESS, 0)
+        first.faults.is_cut = True
+        await asyncio.sleep(2.75)
+        assert (first.is_owner, second.is_owner) == (False, False)
+        assert [name for name in PORTS if await accepts(first, name)] == ["http"]
+        with pytest.raises(asyncio.IncompleteReadError):
+            await late.answer()
+        producer.send()
+        assert await producer.answer() == (2, ResponseCode.SUCCESS, 1)
+        assert second.is_owner
+
+    run_machines(main)
+
+
+def test_an_owner_that_reaches_the_store_again_accepts_clients_and_stays_the_owner() -> None:
+    """Its clients could not ask it meanwhile, and its standby has found its ports closed: neither is a reason."""
+
+    async def main(first: Machine, second: Machine) -> None:
+        for machine in (first, second):
+            machine.start()
+            await asyncio.sleep(2)
+        producer = await Producer.of(second)
+        for is_cut in (False, True, False):
+            first.faults.is_cut = second.faults.is_cut = is_cut
+            for _ in range(40):
+                producer.send()
+                await asyncio.sleep(0.25)
+            assert await accepts(first, "rocketmq") is not is_cut
+        assert (first.is_owner, first.deposed, second.is_owner) == (True, 0, False)
+
+    run_machines(main)
+
+
 def test_standby_of_an_unplugged_owner_gives_up_what_it_has_sent_on_and_lets_further_sends_wait() -> None:
     """The connection between the two stays open, and nothing comes over it. A client waits for 3 s in all."""
 
