@@ -1,7 +1,8 @@
 """Sends requests of a standby's RocketMQ clients on to the owner, and returns its answers.
 
     forward ──> waits for the owner ──> sent ──> answered
-                     │                   └── the connection was lost, or the owner is another one: SYSTEM_ERROR
+                     │                   └── the connection was lost, or the owner is another one, or is not reached
+                     │                       any more: SYSTEM_ERROR
                      └── WAIT_MS without an owner: SERVICE_NOT_AVAILABLE
 
 A request gets a number of its own (`opaque`) and FLAG_FORWARDED; all else stays as it is, so the owner checks the
