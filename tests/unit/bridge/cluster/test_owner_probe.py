@@ -43,6 +43,18 @@ def owner_of(epoch: int) -> ProbedOwner:
     ],
 )
 def test_cases(history: str, is_cut_off: bool) -> None:
+    assert probe_after(history).is_owner_cut_off is is_cut_off
+
+
+@pytest.mark.parametrize(
+    ("history", "is_reached"),
+    [("", True), ("+-", True), ("--", False), ("+--c", False), ("+--+", True), ("+-+-", True), ("+--e", True)],
+)
+def test_owner_is_not_reached_after_two_failures_until_a_probe_succeeds(history: str, is_reached: bool) -> None:
+    assert probe_after(history).is_reached is is_reached
+
+
+def probe_after(history: str) -> OwnerProbe:
     clock, epoch = ManualClock(), 1
     connections = Connections(LimitsOptions(), clock)
     probe = OwnerProbe(connections, clock, TAKEOVER_MS, lambda: owner_of(epoch))
@@ -54,7 +66,7 @@ def test_cases(history: str, is_cut_off: bool) -> None:
             epoch += 1
         else:
             probe.note(owner_of(epoch), clock.mono_ms(), is_reached=event == "+")
-    assert probe.is_owner_cut_off is is_cut_off
+    return probe
 
 
 @pytest.mark.parametrize("fault", ["packets vanish", "refused", "one port is refused"])
