@@ -68,7 +68,7 @@ class BrokerSockets:
                 if os.readlink(f"/proc/{self._pid}/fd/{name}").startswith("socket:"):
                     count += self._shut_down_one(int(name))
             except OSError:
-                continue  # The broker goes on, and has closed it.
+                continue  # The broker goes on, and has closed it; or it is neither connected nor listening.
             if self._poll.poll(0):
                 break
         return count
@@ -76,12 +76,16 @@ class BrokerSockets:
     def _shut_down_one(self, file: int) -> bool:
         """Shut down a socket that is bound to one of the ports, and return whether it was.
 
+        Raises OSError if the socket is neither connected nor listening, as that of a port that refuses connections. A
+        shutdown of such a socket would also apply to the connections that it accepts later.
         A broker that begins again executes its program anew, with the same process id. The end of the old program is
         seen on `heartbeats` before the new one opens its first socket, so no socket of the new one is shut down.
         """
         with socket.socket(fileno=copy_file(self._pidfd, file)) as copied:
             if copied.family not in FAMILIES or copied.getsockname()[1] not in self._ports or self._poll.poll(0):
                 return False
+            if not copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                copied.getpeername()
             copied.shutdown(socket.SHUT_RDWR)
             return True
 

@@ -3,8 +3,9 @@
     state       open()                  refuse()                     shut down from outside      close()
     ---------   ---------------------   --------------------------   -------------------------   -------
     refuses     accepts                 -                            -                           closed
-    accepts     -                       refuses; its clients keep    `listen_again`: accepts     closed
-                                        their connections
+    accepts     -                       refuses; its clients keep    refuses until               closed
+                                        their connections            `listen_again` or `open`
+                                                                     after `refuse`
 
 A port that refuses stays bound, so that no other process gets it.
 """
@@ -51,7 +52,9 @@ class ListeningPort:
         bound = self._bound.dup()
         self._listener.close()
         self._bound, self._listener = bound, None
-        bound.shutdown(socket.SHUT_RDWR)
+        # After a second shutdown, Linux would accept connections that are shut down, too.
+        if is_listening(bound):
+            bound.shutdown(socket.SHUT_RDWR)
 
     def listen_again(self) -> None:
         """Accept connections again if the socket was shut down from outside. Raises OSError."""
@@ -66,9 +69,14 @@ class ListeningPort:
             self._listener.close()
 
 
+def is_listening(bound: socket.socket) -> bool:
+    """Whether the kernel accepts connections on a socket."""
+    return bool(bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
 def listen(bound: socket.socket) -> None:
     """Let a socket listen, also after a shutdown, which takes away a port that the system has chosen (port 0)."""
-    if bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    if is_listening(bound):
         return
     try:
         bound.bind(bound.getsockname())

@@ -88,6 +88,17 @@ def test_a_process_without_a_beat_loses_the_sockets_of_its_ports_and_no_others(
     assert others.error_of_connecting == 0
 
 
+def test_a_port_that_refuses_connections_accepts_usable_ones_after_a_stall() -> None:
+    with socket.socket() as refusing, socket.socket() as client:
+        refusing.bind((HOST, 0))
+        asyncio.run(stall([refusing.getsockname()[1]], Opened()))
+        listen(refusing)
+        client.connect(refusing.getsockname())
+        with refusing.accept()[0] as accepted:
+            accepted.send(b"x")
+            assert client.recv(1) == b"x"
+
+
 def test_ports_that_were_shut_down_are_opened_again_and_others_stay_as_they_are(connected: list[Connected]) -> None:
     of_the_system, _ = connected
     address = of_the_system.listening.getsockname()
