@@ -326,9 +326,9 @@ class SharedBroker(Broker):
     def _next_lease_check_mono_ms(self) -> int | None:
         """Return the time at which the lease ends, and after that every LEASE_CHECK_MS until there is one again."""
         until_mono_ms, next_mono_ms = self._lease_until_mono_ms(), self._checked_mono_ms + LEASE_CHECK_MS
-        if until_mono_ms is None or self._is_refusing:
-            return None if until_mono_ms is None else next_mono_ms
-        return max(until_mono_ms, next_mono_ms)
+        if until_mono_ms is None:
+            return None
+        return next_mono_ms if self._is_refusing else max(until_mono_ms, next_mono_ms)
 
     def _check_lease(self, mono_ms: int) -> None:
         """Refuse clients without a lease, because they would wait for answers that may not leave."""

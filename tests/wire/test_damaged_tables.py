@@ -39,7 +39,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Broker(tmp_path_factory.mktemp("tables") / "data", SETTINGS) as broker:
         create_topic(broker.kafka, "later", 1)
         for wanted in (1, 2):
-            producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "log_level": 0, "linger.ms": 50})
+            producer = confluent_kafka.Producer(
+                {"bootstrap.servers": broker.kafka, "log_level": 0, "linger.ms": 60_000}
+            )
             for _ in range(COUNT):
                 producer.produce("later", bytes(1024), headers=[("TIMER_DELAY_MS", str(wanted * HOUR_MS).encode())])
             assert producer.flush(WITHIN_S) == 0

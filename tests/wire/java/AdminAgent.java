@@ -25,6 +25,11 @@ final class AdminAgent {
             initCommand();
             return SUB_COMMANDS;
         }
+
+        /** Some subcommands keep the client of their first run, which may be that of another broker. */
+        static void forgetClients() {
+            SUB_COMMANDS.clear();
+        }
     }
 
     public static void main(String[] unused) throws Exception {
@@ -92,6 +97,7 @@ final class AdminAgent {
         System.setOut(capture);
         System.setErr(capture);
         try {
+            Startup.forgetClients();
             MQAdminStartup.main0(words.toArray(new String[0]), signing(args));
         } finally {
             System.setOut(out);
