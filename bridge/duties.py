@@ -32,10 +32,10 @@ class Add(Protocol):
 
 
 def register(core: Core, check_backs: CheckBackLoop, add: Add) -> None:
-    """Add all duties. Duties that are due at the same time run in this order."""
+    """Add all duties. Duties that are due at the same time run in this order, those of upkeep last."""
     _add_requests(core, add)
     _add_messages(core, check_backs, add)
-    _add_upkeep(core, add)
+    _add_upkeep(core, partial(add, is_upkeep=True))
 
 
 def _add_requests(core: Core, add: Add) -> None:
@@ -84,7 +84,6 @@ def _unmarked(run: Callable[[int, int], object]) -> Callable[[int, int], object]
 
 def _add_upkeep(core: Core, add: Add) -> None:
     """Add the duties of figures, of state that nothing needs any more, and of maintenance."""
-    add = partial(add, is_upkeep=True)
     rates, counts, deleted_topics = core.rates, core.rocketmq_context.groups.consume_counts, core.deleted_topics
     maintenance, connections, after = core.maintenance, core.server.connections, core.clock_set_back
     history, topic_rates, careful_ms = core.history, core.topic_rates, core.wall_time.careful_ms

@@ -1,10 +1,10 @@
 """The ticker: one timer of the event loop, set to the earliest deadline of all duties.
 
 A duty is a function and a `next_deadline_ms()` that says when to call it. After every turn of the loop in which
-something happened, `arm` calls `next_deadline_ms` of all duties; so a duty need not announce that its deadline became
+something happened, `arm` calls `next_deadline_ms` of the duties; so a duty need not announce that its deadline became
 earlier. A busy loop has dozens of turns in a millisecond, which is the unit of all deadlines: `arm` reads the deadlines
-after the first READS_IN_MS of these turns, and again when the next millisecond has begun. Half of all duties are
-upkeep, which may run UPKEEP_MS late: their deadlines are read once in that time.
+after the first READS_IN_MS of these turns, and again when the next millisecond has begun. Duties of upkeep may run
+UPKEEP_MS late, so their deadlines are read once in that time.
 
 If a duty raises an exception, the other duties run, and the timer is set again:
 
@@ -31,7 +31,7 @@ NEVER_MS = sys.maxsize
 # Deadlines are read after so many turns of a millisecond, at some 4 us each. A further turn sets a timer to the next
 # millisecond, which costs a loop of few turns a turn of its own.
 READS_IN_MS = 3
-UPKEEP_MS = 100
+UPKEEP_MS = 100  # The deadlines of upkeep are read once in this time.
 RETRY_MS = 1000
 RETRY_MS_MAX = 32_000
 SLEEP_MS_MAX = 3_600_000  # An upper bound for `call_later`: uvloop counts the milliseconds in 64 bits.
@@ -74,7 +74,7 @@ class Ticker:
         self._duties: list[_Duty] = []
         self._upkeep: list[_Duty] = []
         self._upkeep_earliest_ms = NEVER_MS  # The earliest deadline of upkeep when it was last read.
-        self._upkeep_read_again_mono_ms = 0  # From this time on, it is read again.
+        self._upkeep_read_again_mono_ms = 0  # From this time on, the deadlines of upkeep are read again.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono_ms = NEVER_MS  # The monotonic time at which `_timer` fires.
         self._armed_mono_ms = -1  # The monotonic time at which the deadlines were last read.

@@ -100,8 +100,9 @@ class Server:
 
     def refuse(self, but: str) -> None:
         """Refuse connections on all ports, except on the one of the name `but`, until `accept`."""
-        for name in [name for name in self._ports if name != but]:
-            self._ports[name].refuse()
+        for name, port in self._ports.items():
+            if name != but:
+                port.refuse()
 
     async def accept(self) -> None:
         """Accept connections on all ports again. Raises StartError."""

@@ -81,8 +81,6 @@ def main() -> int:
     parser.add_argument("--bug", choices=ALL_BUGS)
     asked = parser.parse_args()
     logging.disable()
-    # Coroutines of killed processes end at their garbage collection, where some raise what nobody can catch.
-    sys.unraisablehook = lambda _: None
     gc.freeze()  # Modules are not searched for garbage again and again.
     seeds = range(asked.first, asked.first + asked.seeds)
     if asked.bug or asked.bugs:

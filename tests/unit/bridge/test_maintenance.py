@@ -187,25 +187,27 @@ class Alarm:
         self.at_ms = None if self.every_ms is None or self.at_ms is None else self.at_ms + self.every_ms
 
 
+def new_ticker(clock: ManualClock) -> Ticker:
+    """Return a ticker of the running loop, which is armed after each of its turns."""
+    loop = asyncio.get_running_loop()
+
+    def touch() -> None:
+        loop.call_soon(lambda: ticker.arm(clock.mono_ms()))
+
+    ticker = Ticker(loop, clock, touch, Faults(clock.mono_ms, print), Watchdog(), lambda *_: None)
+    return ticker
+
+
 def tick(clock: ManualClock, for_ms: int, *alarms: Alarm, is_wall: bool = False, step_at_ms: int = 0) -> None:
     """Let a ticker run the alarms for so long; at `step_at_ms` the wall clock is set ten seconds forward."""
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        faults = Faults(clock.mono_ms, print)
-        ticker = Ticker(
-            loop,
-            clock,
-            lambda: loop.call_soon(lambda: ticker.arm(clock.mono_ms())),
-            faults,
-            Watchdog(),
-            lambda *_: None,
-        )
+        ticker = new_ticker(clock)
         for number, alarm in enumerate(alarms):
             ticker.add(str(number), alarm.next_deadline_ms, alarm.run, is_wall=is_wall)
         ticker.arm(clock.mono_ms())
         if step_at_ms:
-            loop.call_later(step_at_ms / 1000, lambda: clock.set_now_ms(clock.now_ms() + 10_000))
+            asyncio.get_running_loop().call_later(step_at_ms / 1000, lambda: clock.set_now_ms(clock.now_ms() + 10_000))
         await asyncio.sleep(for_ms / 1000)
         ticker.stop()
 
@@ -265,16 +267,7 @@ def test_deadlines_of_upkeep_are_read_now_and_then_and_none_of_them_is_missed() 
             sweep.at_ms = None
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        faults = Faults(clock.mono_ms, print)
-        ticker = Ticker(
-            loop,
-            clock,
-            lambda: loop.call_soon(lambda: ticker.arm(clock.mono_ms())),
-            faults,
-            Watchdog(),
-            lambda *_: None,
-        )
+        ticker = new_ticker(clock)
         ticker.add("sweep", read_deadline, run_slice, is_upkeep=True)
         for _ in range(UPKEEP_MS // 2):
             ticker.arm(clock.mono_ms())

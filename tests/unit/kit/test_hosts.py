@@ -1,4 +1,4 @@
-"""A killed process says nothing, also when the garbage collector closes what it was doing."""
+"""A killed process reports no error, even when the garbage collector runs before the end of the simulation."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ async def _download() -> None:
             pass
 
 
-def test_what_a_killed_process_awaited_ends_without_a_word() -> None:
+def test_closing_the_coroutines_of_a_killed_process_reports_no_error() -> None:
     clock = ManualClock()
 
     async def main() -> None:
@@ -34,10 +34,10 @@ def test_what_a_killed_process_awaited_ends_without_a_word() -> None:
         await asyncio.sleep(1)  # Until its timers are due, which know its tasks.
         gc.collect()
 
-    said: list[Any] = []
-    before, sys.unraisablehook = sys.unraisablehook, said.append
+    reported: list[Any] = []
+    before, sys.unraisablehook = sys.unraisablehook, reported.append
     try:
         run_hosts(main(), clock, 1)
     finally:
         sys.unraisablehook = before
-    assert said == []
+    assert reported == []

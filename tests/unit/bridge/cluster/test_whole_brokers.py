@@ -140,6 +140,13 @@ def test_fetch_from_a_standby_has_the_error_in_each_partition() -> None:
     run_machines(main)
 
 
+async def start(owner: Machine, standby: Machine) -> None:
+    """Start an owner, and then its standby, which follows it soon."""
+    for machine in (owner, standby):
+        machine.start()
+        await asyncio.sleep(2)
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 @pytest.mark.parametrize("asks", [True, False])
 def test_standby_takes_over_from_an_owner_that_is_cut_off_if_clients_ask_it(is_on: bool, asks: bool) -> None:
@@ -147,9 +154,7 @@ def test_standby_takes_over_from_an_owner_that_is_cut_off_if_clients_ask_it(is_o
     cluster = ClusterSection(takeover_if_cut_off=is_on)
 
     async def main(first: Machine, second: Machine) -> None:
-        for machine in (first, second):
-            machine.start()
-            await asyncio.sleep(2)
+        await start(first, second)
         network = asyncio.get_running_loop().network  # type: ignore[attr-defined]
         network.cut(first.host)
         for _ in range(6):
@@ -197,9 +202,7 @@ class Producer:
 
 def test_a_standby_sends_messages_on_to_the_owner_and_over_a_takeover_to_itself() -> None:
     async def main(first: Machine, second: Machine) -> None:
-        for machine in (first, second):
-            machine.start()
-            await asyncio.sleep(2)
+        await start(first, second)
         producer = await Producer.of(second)
         for offset in range(3):
             producer.send()
@@ -227,9 +230,7 @@ async def accepts(machine: Machine, name: str) -> bool:
 
 def test_an_owner_that_is_cut_off_from_the_store_refuses_clients_and_its_standby_lets_sends_wait() -> None:
     async def main(first: Machine, second: Machine) -> None:
-        for machine in (first, second):
-            machine.start()
-            await asyncio.sleep(2)
+        await start(first, second)
         producer, late = await Producer.of(second), await Producer.of(first)
         producer.send()
         assert await producer.answer() == (1, ResponseCode.SUCCESS, 0)
@@ -250,9 +251,7 @@ def test_an_owner_that_reaches_the_store_again_accepts_clients_and_stays_the_own
     """Its clients could not ask it meanwhile, and its standby has found its ports closed: neither is a reason."""
 
     async def main(first: Machine, second: Machine) -> None:
-        for machine in (first, second):
-            machine.start()
-            await asyncio.sleep(2)
+        await start(first, second)
         producer = await Producer.of(second)
         for is_cut in (False, True, False):
             first.faults.is_cut = second.faults.is_cut = is_cut
@@ -269,9 +268,7 @@ def test_standby_of_an_unplugged_owner_gives_up_what_it_has_sent_on_and_lets_fur
     """The connection between the two stays open, and nothing comes over it. A client waits for 3 s in all."""
 
     async def main(first: Machine, second: Machine) -> None:
-        for machine in (first, second):
-            machine.start()
-            await asyncio.sleep(2)
+        await start(first, second)
         producer = await Producer.of(second)
         producer.send()
         assert await producer.answer() == (1, ResponseCode.SUCCESS, 0)
