@@ -24,7 +24,7 @@ BACKGROUND_WAITING_MAX = 64  # Tasks of checkpoints and removals that may wait; 
 
 
 class Flusher:
-    """Owns the threads of one store: for syncs, for checkpoints, for cold reads, and for searches by key."""
+    """Owns the threads of one store: for syncs, checkpoints, cold reads, uploads and searches by key."""
 
     def __init__(self, store: Store, post: Post, seconds: Callable[[], float], took_s: Callable[[float], None]) -> None:
         """Start the threads. `seconds` is a monotonic clock; `took_s` gets the time that each sync took."""
@@ -39,13 +39,15 @@ class Flusher:
         self._background = Workers("checkpoints", 1, post, BACKGROUND_WAITING_MAX, too_many)
         too_many = StoreError(f"{options.cold_reads_max} reads wait for the disk already (store.cold_reads_max)")
         self._readers = Workers("reader", options.reader_threads, post, options.cold_reads_max, too_many)
+        self._uploads = Workers("upload", 1, post, 1, StoreError("units are being prepared for an upload already"))
         self._searches = Workers(
             "search", 1, post, SEARCHES_WAITING_MAX, StoreError(f"{SEARCHES_WAITING_MAX} searches by key wait already")
         )
         self._is_ending = Event()
         store.keys.pause = partial(self._is_ending.wait, SEARCH_PAUSE_S)
         executors = store.executors
-        executors.readers, executors.background, executors.searches = self._readers, self._background, self._searches
+        executors.readers, executors.background = self._readers, self._background
+        executors.uploads, executors.searches = self._uploads, self._searches
 
     def wake(self) -> None:
         """Start a sync if a promise or a queue waits for one. To be called after each `Store.write`."""
@@ -72,6 +74,7 @@ class Flusher:
         self._searches.stop()
         self._syncs.stop()
         self._readers.stop()
+        self._uploads.stop()
         self._background.stop()
 
     def _start(self, task: SyncTask) -> None:

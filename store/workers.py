@@ -64,6 +64,7 @@ class Executors:
     """
 
     readers: Executor = field(default_factory=Inline)  # Cold reads, index lookups for retention, opening of files.
+    uploads: Executor = field(default_factory=Inline)  # Reads and checksums of units for uploads, one at a time.
     background: Executor = field(default_factory=Inline)  # Checkpoints, index flushes, removal of files.
     searches: Executor = field(default_factory=Inline)  # Searches by key, one at a time.
 

@@ -68,7 +68,7 @@ class Uploader:
         self._window = UploadWindow(options.in_flight_bytes, options.takeover_ms, took_ms)
         self.slots.bytes_max = self._window.bytes
         self._cut_mono_ms = -options.takeover_ms  # The time at which the last upload began.
-        self._is_reading = False  # A thread reads units from segment files.
+        self._is_cutting = False  # A thread prepares the units of the next upload.
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_ended = False  # The upload with ENDED_FLAG has begun.
 
@@ -85,7 +85,7 @@ class Uploader:
 
     @property
     def _may_begin(self) -> bool:
-        return self.slots.has_room and not self._is_reading and not self._is_ended
+        return self.slots.has_room and not self._is_cutting and not self._is_ended
 
     @property
     def _object_bytes(self) -> int:
@@ -110,17 +110,16 @@ class Uploader:
             self._begin_next(mono_ms)
 
     def _begin_next(self, mono_ms: int) -> None:
-        """Begin the next upload. Units that are no longer in memory are read from the local log first."""
+        """Begin the next upload, now or when a thread has prepared its units."""
         first, end = self.slots.end, self._durability.written
-        cut = Cut(end, []) if first == end else self._source.in_memory(first, end, self._object_bytes)
-        if cut is None:
-            self._is_reading = True
-            self._source.read(first, end, self._object_bytes, self._read)
-        else:
+        self._is_cutting = first < end
+        cut = self._source.cut(first, end, self._object_bytes, self._cut) if self._is_cutting else Cut.of(end, [])
+        if cut is not None:
+            self._is_cutting = False
             self._begin(cut, mono_ms)
 
-    def _read(self, outcome: Cut | Failure) -> None:
-        self._is_reading = False
+    def _cut(self, outcome: Cut | Failure) -> None:
+        self._is_cutting = False
         if isinstance(outcome, Exception):
             self._depose(f"the local log cannot be read for the upload: {outcome}")
         elif self.slots.has_room:
@@ -131,7 +130,7 @@ class Uploader:
         self._cut_mono_ms = mono_ms
         if mono_ms - self._clients.heard_mono_ms > self._options.takeover_ms // UNASKED_SHARE:
             flags |= UNASKED_FLAG
-        upload = self.slots.begin(cut.end, cut.payload, flags)
+        upload = self.slots.begin(cut, flags)
         self._durability.cut()
         task = asyncio.create_task(self._upload(upload))
         self._tasks.add(task)
@@ -209,5 +208,5 @@ class Uploader:
                 self._begin_next(mono_ms)
             elif not self.slots:
                 self._is_ended = True
-                self._begin(Cut(self.slots.end, []), mono_ms, ENDED_FLAG)
+                self._begin(Cut.of(self.slots.end, []), mono_ms, ENDED_FLAG)
         return False

@@ -9,6 +9,7 @@ from tests.kit.shared_nodes import Node, World, stop_all, until
 async def chaos(world: World, seconds: int = 12) -> None:
     """Three nodes with faults by chance; then all faults end, and one node serves."""
     world.trims = world.random.random() < 0.5
+    world.has_threads = True
     chance = random.Random(world.random.randrange(1 << 32))
     for name in "abc":
         world.start(name)

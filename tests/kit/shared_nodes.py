@@ -36,7 +36,7 @@ from duolog.store.shared.wal.stream import KEY, decode_stream
 from duolog.store.shared.wal.wal_object import key_of
 from duolog.store.store import Store, lock_directory
 from duolog.store.unit import Frame, StateRecord
-from duolog.store.workers import Inline
+from duolog.store.workers import Failure, Inline
 from tests.kit.clock import ManualClock
 from tests.kit.disk import CrashDisk
 from tests.kit.object_store import SimulatedBucket, SimulatedObjects, StoreFaults
@@ -122,6 +122,7 @@ class World:
         self.violations: list[str] = []
         self.numbers = 0
         self.trims = False  # Whether owners remove old records, by chance.
+        self.has_threads = False  # Whether it takes time to prepare units for an upload.
         self.trimmed: dict[int, int] = {}  # Queue key -> an offset below which records may be gone.
         self.make_replica: Callable[[Replica], None] = lambda replica: None  # Plants a bug, in tests of the test.
 
@@ -285,6 +286,8 @@ class Node:
             self.lost_units += replica.joined.lost.units
             self.world.make_replica(replica)
             store = self.store = replica.open(STORE, self.replayer)
+            if self.world.has_threads:
+                store.executors.uploads = _UploadThread(self, store)
             duties = asyncio.create_task(self._duties(replica, store))
             try:
                 await replica.follow()
@@ -400,6 +403,27 @@ class Node:
             self.deposed.append(event.reason)
             if CANNOT_BE in event.reason:
                 self.world.violations.append(f"{self.name} is deposed: {event.reason}")
+
+
+class _UploadThread:
+    """An executor whose tasks take up to 20 ms, do not run while the process is paused, and end with the process."""
+
+    def __init__(self, node: Node, store: Store) -> None:
+        self._node, self._store = node, store
+
+    def submit(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
+        wait_s = self._node.world.random.random() * 0.02
+        asyncio.get_running_loop().call_later(wait_s, self._run, run, done)
+
+    def _run(self, run: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
+        node = self._node
+        if node.replica is None or node.store is not self._store or self._store.write_state.is_closed:
+            return
+        paused_ms = node.paused_until_mono_ms - node.world.clock.mono_ms()
+        if paused_ms > 0:
+            asyncio.get_running_loop().call_later(paused_ms / 1000, self._run, run, done)
+        else:
+            Inline().submit(run, done)
 
 
 class _Gated:

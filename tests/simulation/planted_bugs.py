@@ -6,6 +6,7 @@ The name says what is wrong. A bug that many seeds do not find shows what the ch
 from contextlib import suppress
 from typing import Any
 
+from duolog.store.log.unit_source import checksum
 from duolog.store.objects.errors import ObjectStoreError, StoreUnknown
 from duolog.store.objects.interface import Content, Creation
 from duolog.store.shared import replica
@@ -83,7 +84,7 @@ def time_out_taken_for_a_failure() -> list[Replacement]:
         if step is UploadStep.DONE and len(self) == 1:
             _, *payload = upload.parts
             moved = upload.header._replace(sequence=self._next_sequence)
-            upload.parts, upload.header = encode_parts(moved, payload)
+            upload.parts, upload.header = encode_parts(moved, payload, checksum(payload))
             self._next_sequence, self._previous = self._next_sequence + 1, upload.header.crc
             return UploadStep.CREATE
         return step

@@ -20,11 +20,11 @@ This module reads no clock and sends no request; `store/shared/uploader.py` does
 """
 
 from collections import deque
-from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
 from duolog.store.entry import Buffer
+from duolog.store.log.unit_source import Cut
 from duolog.store.shared.wal.wal_object import DamagedObject, Identity, WalHeader, WalKind, decode, encode_parts, key_of
 
 WINDOW: Final = 16  # Uploads in flight. It is a part of the format: all brokers of a stream must have the same value.
@@ -92,21 +92,21 @@ class Slots:
             return True
         return len(self._in_flight) < WINDOW and self.in_flight_bytes < self.bytes_max
 
-    def begin(self, end: int, payload: Sequence[Buffer], flags: int = 0) -> Upload:
-        """Give the units from `self.end` up to `end` to the next slot, and return its upload.
+    def begin(self, cut: Cut, flags: int = 0) -> Upload:
+        """Give the units from `self.end` up to the end of `cut` to the next slot, and return its upload.
 
         The upload keeps the payload, which must not change.
         """
         assert self.has_room, "no further upload may begin"
         stream, writer, epoch = self._identity
         header = WalHeader(
-            WalKind.UNITS, flags, epoch, self._next_sequence, self.end, end, self._previous, stream, writer
+            WalKind.UNITS, flags, epoch, self._next_sequence, self.end, cut.end, self._previous, stream, writer
         )
-        upload = Upload(*encode_parts(header, payload))
+        upload = Upload(*encode_parts(header, cut.payload, cut.crc))
         self._in_flight.append(upload)
         self.in_flight_bytes += upload.size
         self._next_sequence += 1
-        self._previous, self.end = upload.header.crc, end
+        self._previous, self.end = upload.header.crc, cut.end
         return upload
 
     # -- Outcomes

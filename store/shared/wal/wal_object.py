@@ -37,6 +37,7 @@ from crc32c import crc32c
 from duolog.store.entry import Buffer
 from duolog.store.errors import Corruption
 from duolog.store.log.format import ALIGNMENT, POSITION_MAX
+from duolog.store.log.unit_source import checksum
 
 MAGIC: Final = b"DLW1"
 ENDED_FLAG: Final = 1
@@ -117,19 +118,18 @@ def sequence_of(key: str) -> int | None:
 
 def encode(header: WalHeader, payload: Sequence[Buffer]) -> tuple[bytes, WalHeader]:
     """Return the object, and the header with its CRC."""
-    parts, header = encode_parts(header, payload)
+    parts, header = encode_parts(header, payload, checksum(payload))
     return b"".join(parts), header
 
 
-def encode_parts(header: WalHeader, payload: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], WalHeader]:
+def encode_parts(
+    header: WalHeader, payload: Sequence[Buffer], payload_crc: int
+) -> tuple[tuple[Buffer, ...], WalHeader]:
     """Return the parts of the object, and the header with its CRC.
 
     The payload is not copied, because new memory for it costs more than the whole upload. It must not change.
     """
-    payload_crc = payload_size = 0
-    for part in payload:
-        payload_crc = crc32c(part, payload_crc)
-        payload_size += len(part)
+    payload_size = sum(map(len, payload))
     packed = bytearray(
         _HEADER.pack(
             MAGIC,

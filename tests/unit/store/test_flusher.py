@@ -174,7 +174,7 @@ def test_workers_hand_errors_over_refuse_what_is_too_much_and_raise_bugs_in_the_
 
 @pytest.mark.parametrize(
     ("name", "waiting_max"),
-    [("readers", 3), ("searches", SEARCHES_WAITING_MAX), ("background", BACKGROUND_WAITING_MAX)],
+    [("readers", 3), ("uploads", 1), ("searches", SEARCHES_WAITING_MAX), ("background", BACKGROUND_WAITING_MAX)],
 )
 def test_each_kind_of_work_of_the_threads_has_its_limit(
     tmp_path: Path, loop: Loop, name: str, waiting_max: int

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from duolog.store.log import unit_source
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.polling import AHEAD_MAX
 from duolog.store.shared.replica import Replica
@@ -14,6 +15,7 @@ from tests.kit.object_store import StoreFaults
 from tests.kit.rows import first_in_unit
 from tests.kit.shared_chaos import chaos
 from tests.kit.shared_nodes import World, stop_all, until
+from tests.kit.threads import ManualThreads
 
 SEEDS = range(8)
 OPTIONS = SharedOptions(object_bytes=1 << 13, in_flight_bytes=1 << 15, behind_bytes_max=1 << 18)
@@ -218,6 +220,36 @@ def test_idle_brokers_send_few_requests() -> None:
         sent = Counter(each.client for each in world.bucket.history[before:] if each.kind == "effect")
         assert {name: 30 * count <= 4_000 for name, count in sent.items()} == {"a": True, "b": True}, sent
         await stop_all(world)
+
+    run(main(), world.clock)
+
+
+def test_thread_prepares_a_large_upload_and_cold_reads_of_clients_neither_delay_nor_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unit_source, "LOOP_CHECKSUM_BYTES", 1000)
+    world = World(8, OPTIONS)
+
+    async def main() -> None:
+        owner = world.start("a")
+        await until(lambda: owner.is_serving, world)
+        store, threads, reads = owner.store, ManualThreads(), ManualThreads()
+        assert store is not None
+        store.executors.uploads, store.executors.readers = threads, reads
+        durability = store.durability
+        owner.append_ms, owner.filler_bytes = 100, (2000,)
+        await until(lambda: bool(threads.waiting), world)
+        begun, count = durability.shared, len(world.acknowledged)
+        await world.pass_s(0.3)
+        assert durability.written > begun + 4000
+        assert (durability.shared, len(world.acknowledged), len(threads.waiting)) == (begun, count, 1)
+        owner.append_ms, owner.filler_bytes = 10_000_000, (0,)
+        while durability.shared < durability.written:
+            threads.run()
+            await world.pass_s(0.05)
+        assert (len(world.acknowledged) > count, len(reads.waiting), owner.deposed) == (True, 0, [])
+        await stop_all(world)
+        world.check()
 
     run(main(), world.clock)
 

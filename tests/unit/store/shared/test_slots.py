@@ -2,6 +2,7 @@
 
 import pytest
 
+from duolog.store.log.unit_source import Cut
 from duolog.store.shared.lease import OwnerLease
 from duolog.store.shared.wal.log_cursor import Fence, Ignored, LogCursor, Units
 from duolog.store.shared.wal.slots import WINDOW, Slots, Tail, Upload, UploadStep
@@ -21,7 +22,7 @@ def fence(identity: Identity, after: Tail) -> tuple[bytes, Tail]:
 
 
 def begin(slots: Slots) -> Upload:
-    return slots.begin(slots.end + len(UNIT), [UNIT])
+    return slots.begin(Cut.of(slots.end + len(UNIT), [UNIT]))
 
 
 def content(upload: Upload) -> bytes:
@@ -59,7 +60,7 @@ def test_uploads_in_flight_are_bounded_in_number_and_bytes() -> None:
         begin(slots)
     assert not slots.has_room
     _, slots = pipelined()
-    slots.begin(slots.end + (1 << 20), [bytes(1 << 20)])
+    slots.begin(Cut.of(slots.end + (1 << 20), [bytes(1 << 20)]))
     assert not slots.has_room
 
 
