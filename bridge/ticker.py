@@ -110,7 +110,7 @@ class Ticker:
                 self._set_timer(mono_ms + 1)
             return
         self._reads += 1
-        earliest_ms = self._next_ms(self._clock.now_ms(), mono_ms)
+        earliest_ms, _ = self._next(self._clock.now_ms(), mono_ms)
         if earliest_ms < self._timer_mono_ms and not self._is_stopped:
             self._set_timer(earliest_ms)
 
@@ -139,14 +139,14 @@ class Ticker:
         """Run what is due; if nothing is due, set the timer again, which needs no end of a turn."""
         self._timer, self._timer_mono_ms = None, NEVER_MS
         now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
-        earliest_ms = self._next_ms(now_ms, mono_ms)
+        earliest_ms, first_due = self._next(now_ms, mono_ms)
         if earliest_ms > mono_ms:
             self._armed_mono_ms, self._reads = mono_ms, 1
             self._set_timer(earliest_ms)
             return
         try:
             self._observe(now_ms, mono_ms)
-            for duty in self._duties:
+            for duty in self._duties[first_due:]:
                 self._run_if_due(duty, now_ms, mono_ms)
             if self._upkeep_earliest_ms <= mono_ms:
                 self._upkeep_read_again_mono_ms = mono_ms  # Their next deadlines are not known yet.
@@ -155,19 +155,26 @@ class Ticker:
         finally:
             self._touch()
 
-    def _next_ms(self, now_ms: int, mono_ms: int) -> int:
-        """Return the monotonic time of the earliest deadline, or that at which those of upkeep are read again."""
+    def _next(self, now_ms: int, mono_ms: int) -> tuple[int, int]:
+        """Return the monotonic time of the earliest deadline, or that at which those of upkeep are read again.
+
+        Return as well how many duties come before one that is due, upkeep apart.
+        """
         if mono_ms >= self._upkeep_read_again_mono_ms:
-            upkeep_ms = self._upkeep_earliest_ms = self._earliest_ms(self._upkeep, now_ms, mono_ms)
-            self._upkeep_read_again_mono_ms = mono_ms + UPKEEP_MS
+            upkeep_ms, _ = self._earliest(self._upkeep, now_ms, mono_ms)
+            self._upkeep_earliest_ms, self._upkeep_read_again_mono_ms = upkeep_ms, mono_ms + UPKEEP_MS
         else:  # Since the last reading, a turn of the loop may have made a deadline earlier.
             upkeep_ms = min(self._upkeep_earliest_ms, self._upkeep_read_again_mono_ms)
-        return min(upkeep_ms, self._earliest_ms(self._duties, now_ms, mono_ms))
+        earliest_ms, first_due = self._earliest(self._duties, now_ms, mono_ms)
+        return min(upkeep_ms, earliest_ms), first_due
 
-    def _earliest_ms(self, duties: Sequence[_Duty], now_ms: int, mono_ms: int) -> int:
-        """Return the monotonic time of the earliest deadline of these duties."""
+    def _earliest(self, duties: Sequence[_Duty], now_ms: int, mono_ms: int) -> tuple[int, int]:
+        """Return the monotonic time of the earliest deadline, and how many of these duties come before one that is due.
+
+        The deadlines after that of a duty that is due are not read.
+        """
         earliest_ms, wall_to_mono_ms, check_ms = NEVER_MS, mono_ms - now_ms, mono_ms + WALL_SLEEP_MS_MAX
-        for duty in duties:
+        for number, duty in enumerate(duties):
             try:
                 deadline_ms = duty.next_deadline_ms()
             except Exception as error:  # noqa: BLE001 - contained
@@ -180,7 +187,9 @@ class Ticker:
                     deadline_ms = check_ms
             if deadline_ms < earliest_ms:
                 earliest_ms = min(earliest_ms, max(deadline_ms, duty.not_before_mono_ms))
-        return earliest_ms
+                if earliest_ms <= mono_ms:
+                    return earliest_ms, number
+        return earliest_ms, len(duties)
 
     def _run_if_due(self, duty: _Duty, now_ms: int, mono_ms: int) -> None:
         if mono_ms < duty.not_before_mono_ms:

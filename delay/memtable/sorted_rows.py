@@ -107,15 +107,17 @@ class SortedRows:
     def add(self, rows: bytes) -> None:
         """Add rows, which must be sorted. No row may have the key of another."""
         blocks = self._blocks
-        if blocks and _ends_before(blocks[-1], rows) and len(blocks[-1]) + len(rows) <= _BLOCK_BYTES:
+        if not blocks:
+            self._replace(0, 0, rows)
+            return
+        if _ends_before(blocks[-1], rows) and len(blocks[-1]) + len(rows) <= _BLOCK_BYTES:
             blocks[-1] += rows  # Most rows are added after all others.
             return
         while rows:
             number = self._number_of(rows[:KEY_SIZE])
             is_last = number + 1 >= len(self._firsts)
             end = len(rows) if is_last else lower(rows, self._firsts[number + 1])
-            merged = _merged(self._blocks[number], rows[:end]) if self._blocks else rows
-            self._replace(number, number + 1, merged)
+            self._replace(number, number + 1, _merged(blocks[number], rows[:end]))
             rows = rows[end:]
 
     def pop(self, key: bytes) -> bytes | None:
@@ -151,7 +153,10 @@ class SortedRows:
 
     def _replace(self, first: int, end: int, rows: bytes) -> None:
         """Replace the blocks [first, end) by blocks that have these rows."""
-        if 0 < len(rows) <= _BLOCK_BYTES and first + 1 == end <= len(self._blocks):
+        if not rows:
+            del self._blocks[first:end], self._firsts[first:end]
+            return
+        if first + 1 == end and len(rows) <= _BLOCK_BYTES:
             self._blocks[first], self._firsts[first] = rows, rows[:KEY_SIZE]
             return
         # The blocks at the end are filled, because most rows are added there.
