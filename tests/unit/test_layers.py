@@ -124,7 +124,6 @@ IN_MEMORY = {"BytesIO"}  # The names of `io` that touch no file.
 IMPORTED_AS = {"pyjwt": "jwt"}
 DATA_ALONE = {"tzdata"}  # `zoneinfo` reads it where the system has no time zones
 ASKS_THE_TIME = "bridge/clock.py"
-LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute)
 CLOCKS = {"monotonic", "monotonic_ns", "now", "time", "time_ns", "today", "utcnow"}
 
 
@@ -155,10 +154,10 @@ def test_only_the_publisher_appends_frames_that_have_limits() -> None:
     found = {
         f"{path}"
         for path in product()
-        for call in ast.walk(parsed(path))
+        for call in parsed(path).nodes
         if isinstance(call, ast.Call)
-        and re.search(r"state_log\.commit$", ast.unparse(call.func))
         and len(call.args) + len(call.keywords) > 2
+        and re.search(r"state_log\.commit$", ast.unparse(call.func))
     }
     assert {name.partition("bridge/")[2] for name in found} == COMMITS_WITH_FRAMES
 
@@ -189,11 +188,11 @@ def large_classes_without_a_reason() -> Iterator[str]:
         methods, fields = members_of(class_, by_name)
         if len(methods) <= CLASS_METHODS_MAX and len(fields) <= CLASS_FIELDS_MAX:
             continue
-        reasons = " ".join(f"{comment_before(path, class_)} {ast.get_docstring(class_)}".split())
+        reasons = " ".join(f"{comment_before(path, class_)} {class_.docstring}".split())
         if len(methods) > CLASS_METHODS_MAX and not REASON_FOR_METHODS.search(reasons):
-            yield f"{path}:{class_.lineno} {class_.name} has {len(methods)} methods, and says no reason for that"
+            yield f"{path}:{class_.line} {class_.name} has {len(methods)} methods, and says no reason for that"
         if len(fields) > CLASS_FIELDS_MAX and not REASON_FOR_FIELDS.search(reasons):
-            yield f"{path}:{class_.lineno} {class_.name} has {len(fields)} fields, and says no reason for that"
+            yield f"{path}:{class_.line} {class_.name} has {len(fields)} fields, and says no reason for that"
 
 
 def names_of_several_classes() -> Iterator[str]:
@@ -251,20 +250,46 @@ def modules(package: str) -> list[tuple[str, list[tuple[str, str]], list[tuple[i
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
-        nodes = nodes_of(path)
+        nodes = parsed(path).nodes
         found.append((name, list(imports_of(name, nodes)), list(clocks_of(nodes))))
     return found
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_bytes())
+class Class(NamedTuple):
+    """A class at the top of a module, without what it inherits; `bases` are names without their modules."""
+
+    name: str
+    line: int
+    bases: list[str]
+    methods: set[str]
+    fields: set[str]
+    docstring: str | None
+
+
+class Parsed(NamedTuple):
+    """What the tests need of a module: its classes, its imports, and its nodes that name a clock or `commit`."""
+
+    nodes: list[ast.AST]
+    classes: list[Class]
 
 
 @cache
-def nodes_of(path: Path) -> list[ast.AST]:
-    """Return the nodes of a module that the tests of imports and clocks look at."""
-    return [each for each in ast.walk(parsed(path)) if isinstance(each, LOOKED_AT)]
+def parsed(path: Path) -> Parsed:
+    """Parse a module. The syntax tree itself is not kept: the garbage collector would go through all trees."""
+    tree = ast.parse(path.read_bytes())
+    return Parsed(
+        [each for each in ast.walk(tree) if is_looked_at(each)],
+        [class_of(each) for each in tree.body if isinstance(each, ast.ClassDef)],
+    )
+
+
+def is_looked_at(node: ast.AST) -> bool:
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Call(func=ast.Attribute(attr=name)) | ast.Attribute(attr=name):
+            return name in CLOCKS or name == "commit"
+    return False
 
 
 @cache
@@ -273,25 +298,32 @@ def product() -> list[Path]:
     return sorted(path for package in LAYERS for path in (ROOT / package).rglob("*.py"))
 
 
-def classes() -> Iterator[tuple[Path, ast.ClassDef]]:
+def classes() -> Iterator[tuple[Path, Class]]:
     """Yield the classes at the top of each module."""
-    return ((path, node) for path in product() for node in parsed(path).body if isinstance(node, ast.ClassDef))
+    return ((path, class_) for path in product() for class_ in parsed(path).classes)
 
 
-def members_of(class_: ast.ClassDef, by_name: dict[str, ast.ClassDef]) -> tuple[set[str], set[str]]:
-    """Return the names of the methods and fields of a class, with those of its base classes in the product.
+def class_of(node: ast.ClassDef) -> Class:
+    """Return the names of the methods and fields of a class.
 
     A field is an attribute that a method assigns to `self`, or a declaration in the class, as dataclasses have them.
     """
-    methods = {each.name for each in class_.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
-    targets = (each for each in ast.walk(class_) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
+    methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    targets = (each for each in ast.walk(node) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
     fields = {each.attr for each in targets if isinstance(each.value, ast.Name) and each.value.id == "self"}
-    for each in class_.body:
+    for each in node.body:
         match each:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if "ClassVar" not in ast.unparse(kind):
                 fields.add(name)
-    for base in map(ast.unparse, class_.bases):
-        found = by_name.get(base.partition("[")[0].rpartition(".")[2])
+    bases = [base.partition("[")[0].rpartition(".")[2] for base in map(ast.unparse, node.bases)]
+    return Class(node.name, node.lineno, bases, methods, fields, ast.get_docstring(node))
+
+
+def members_of(class_: Class, by_name: dict[str, Class]) -> tuple[set[str], set[str]]:
+    """Return the names of the methods and fields of a class, with those of its base classes in the product."""
+    methods, fields = set(class_.methods), set(class_.fields)
+    for base in class_.bases:
+        found = by_name.get(base)
         if found is not None and found is not class_:
             inherited_methods, inherited_fields = members_of(found, by_name)
             methods |= inherited_methods
@@ -299,9 +331,9 @@ def members_of(class_: ast.ClassDef, by_name: dict[str, ast.ClassDef]) -> tuple[
     return methods, fields
 
 
-def comment_before(path: Path, class_: ast.ClassDef) -> str:
+def comment_before(path: Path, class_: Class) -> str:
     """Return the comment in the line before a class; empty if there is none."""
-    line = path.read_text().splitlines()[class_.lineno - 2] if class_.lineno > 1 else ""
+    line = path.read_text().splitlines()[class_.line - 2] if class_.line > 1 else ""
     return line if line.startswith("#") else ""
 
 
@@ -314,7 +346,7 @@ def product_imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, path in names.items():
         imports: set[str] = set()
-        for node in nodes_of(path):
+        for node in parsed(path).nodes:
             if isinstance(node, ast.Import):
                 imports |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module is not None:
