@@ -98,7 +98,9 @@ class LocalCopy:
             self._files.remove(CHECKPOINT_PATH)
             self._files.sync_directory(".")
         for segment in reversed(self._chain):
-            if segment.start >= position and segment.start:
+            # If all segments below the position were removed, one that begins there stays: a snapshot needs a segment.
+            is_first = segment is self._chain[0]
+            if segment.start > position or (segment.start == position and not is_first):
                 self._files.remove(segment.path)
                 self._files.sync_directory(LOG_DIRECTORY)
             else:

@@ -6,9 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from duolog.store.errors import StoreError
+from duolog.store.files import read_whole, write_new
+from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.options import StoreOptions
+from duolog.store.recovery.checkpoint import snapshot_path
 from duolog.store.shared.copy_state import read_copy_state
 from duolog.store.shared.joining import AHEAD
+from duolog.store.shared.local_copy import LocalCopy
 from duolog.store.shared.options import SharedOptions
 from duolog.store.shared.own_log import PATH
 from duolog.store.shared.wal.stream import KEY, encode_stream
@@ -82,6 +86,18 @@ def test_start_that_finds_a_slot_removed_in_the_middle_writes_nothing_into_it(na
         await stop_all(world)
 
     run(main(), world.clock)
+
+
+def test_segment_that_begins_where_the_log_is_cut_stays_if_all_segments_before_it_were_removed() -> None:
+    # A start with an empty disk failed: it has a snapshot, and an empty segment at its position.
+    disk, first = CrashDisk(), Segment(4096)
+    disk.make_directory(LOG_DIRECTORY)
+    write_new(disk, snapshot_path(first.start), b"")
+    write_new(disk, first.path, bytes(64))
+    write_new(disk, Segment(8192).path, b"")
+    LocalCopy(disk).cut(first.start)
+    assert disk.list(LOG_DIRECTORY) == [path.removeprefix("log/") for path in (first.path, snapshot_path(first.start))]
+    assert read_whole(disk, first.path) == b""
 
 
 def test_log_that_is_no_copy_is_refused() -> None:
