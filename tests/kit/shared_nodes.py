@@ -115,6 +115,7 @@ class World:
             kept_slots=self.random.choice((16, 26)),
             state_interval_ms=self.random.choice((100, 500)),
             cleanup_interval_ms=5_000,
+            flush_interval_ms=self.random.choice((50, 100)),
         )
         self.nodes: dict[str, Node] = {}
         self.acknowledged: list[Acknowledged] = []
@@ -238,6 +239,7 @@ class Node:
     deposed: list[str] = field(default_factory=list)
     lost_units: int = 0
     paused_until_mono_ms: int = 0
+    create_pause_s: float = 0  # The length of the pause that begins when this node sends its next create; 0 for none.
     clients: NodeClients = field(default_factory=NodeClients)
 
     @property
@@ -433,6 +435,10 @@ class _Gated:
         self._objects, self._node = objects, node
 
     async def create(self, key: str, content: Content) -> Creation:
+        node = self._node
+        if node.create_pause_s:
+            node.pause(node.create_pause_s)
+            node.create_pause_s = 0
         return await self._run(lambda: self._objects.create(key, content))
 
     async def get(self, key: str, bytes_max: int) -> bytes | None:

@@ -156,6 +156,30 @@ def test_standby_that_was_away_neither_takes_a_deleted_slot_nor_misses_it() -> N
     run_in(world, main)
 
 
+def test_standby_does_not_follow_the_fence_that_it_has_created_in_a_deleted_slot() -> None:
+    # It would ignore what the owner writes after this fence, and take over without it.
+    world = World(1, replace(OPTIONS, flush_interval_ms=50))
+
+    async def main() -> None:
+        owner, standby = await serving(world), world.start("b")
+        await world.pass_s(3)
+        # During this pause, the owner deletes the slot of the fence, but not the slots from the 16th after it on.
+        standby.create_pause_s = 0.8
+        standby.clients.is_owner_cut_off = True
+        await until(lambda: not standby.create_pause_s, world)
+        standby.clients.is_owner_cut_off = False
+        await world.pass_s(3)
+        left = wal(world)
+        fence = max(sequence for sequence, kind in left.items() if kind == WalKind.FENCE)
+        assert fence > 0
+        assert fence - 1 not in left, "the slot before the fence was deleted, and so was the slot of the fence"
+        assert world.owners == [owner]
+        owner.kill()
+        await until(lambda: standby.is_serving, world)
+
+    run_in(world, main)
+
+
 def test_standby_that_met_a_damaged_slot_follows_again_once_the_owner_has_compacted_it() -> None:
     """The segment object is made from the owner's disk, which has what the slot had."""
     world = World(7, replace(OPTIONS, compact_slots=50))
