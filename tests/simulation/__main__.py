@@ -20,7 +20,7 @@ from typing import Final
 from tests.kit.loop import run
 from tests.kit.shared_chaos import chaos
 from tests.kit.shared_nodes import World
-from tests.simulation.planted_bugs import LOG_BUGS, RELEASE_BUGS
+from tests.simulation.planted_bugs import FENCE_BUGS, LOG_BUGS, RELEASE_BUGS
 from tests.simulation.planted_client_bugs import CLIENT_BUGS
 from tests.simulation.planted_file_bugs import ORPHAN_BUGS, TABLE_BUGS
 from tests.simulation.replacing import replaced
@@ -36,7 +36,7 @@ SIMULATIONS: Final[dict[str, Callable[[int], None]]] = {"logs": simulate_logs, "
 
 # The bugs that each simulation must find; `--bug` looks for any other one, too.
 BUGS: Final = {
-    "logs": LOG_BUGS | RELEASE_BUGS | ORPHAN_BUGS,
+    "logs": LOG_BUGS | FENCE_BUGS | RELEASE_BUGS | ORPHAN_BUGS,
     "brokers": LOG_BUGS | ORPHAN_BUGS | TABLE_BUGS | CLIENT_BUGS,
 }
 ALL_BUGS: Final = BUGS["logs"] | BUGS["brokers"]

@@ -224,7 +224,6 @@ LOG_BUGS = by_name(
     units_not_replayed_at_the_end_of_a_slice,
     wal_objects_deleted_before_a_manifest_names_their_segments,
     deleted_slot_taken_for_the_end_of_the_log,
-    fence_in_a_deleted_slot_followed,
     segment_without_its_last_unit,
 )
 # A lease is wrongly taken for released, so that a takeover does not wait for its end. Simulations of logs find these
@@ -235,3 +234,6 @@ RELEASE_BUGS = by_name(
     lease_released_while_the_owner_answers,
     release_of_an_earlier_epoch_counts,
 )
+# This bug was a real one, which 6 of 1,700 simulations of whole brokers found. A standby seldom creates a fence in a
+# deleted slot there.
+FENCE_BUGS = by_name(fence_in_a_deleted_slot_followed)
