@@ -9,7 +9,8 @@
     sequence     the local log has the same units as the store up to this slot; 2^64 - 1 stands for none
     position     the end of the log at this slot
     own_from     units from this position on were appended by this broker; POSITION_MAX while it follows another one
-    writer       the id of the process that wrote this file
+    writer       the id of the process that wrote this file, if it owns the stream and no earlier owner has a lease any
+                 more; zeros otherwise
 
 The file is written to a temporary file, synced and renamed. It may be older than the log: a start reads the slots that
 follow `sequence` and compares them with the local log (`store/shared/joining.py`).
@@ -28,12 +29,14 @@ from duolog.store.errors import Corruption
 from duolog.store.files import Files, read_whole, replace
 from duolog.store.shared.own_log import PATH
 from duolog.store.shared.wal.slots import Tail
-from duolog.store.shared.wal.wal_object import Identity
+from duolog.store.shared.wal.wal_object import ID_BYTES, Identity
 from duolog.store.workers import Executors, Failure
 
 _MAGIC: Final = 0x444C4331  # "DLC1"
 _STATE: Final = Struct(">IIIIQQQ16s16s16s")
 _NO_SEQUENCE: Final = (1 << 64) - 1
+
+NO_WRITER: Final = bytes(ID_BYTES)
 
 
 log = logging.getLogger("store")
@@ -141,8 +144,15 @@ class CopyStateFile:
 
     async def begin_ownership(self, identity: Identity, fence: Tail) -> None:
         """Write durably that units from the fence on are this broker's own. Blocks; raises OSError."""
-        # A later write of the background thread would replace this state by that of a follower.
         await self._idle.wait()
-        self._state = CopyState(identity, fence, fence.position, identity.writer)
-        self._newest = None
-        write_copy_state(self._files, self._state)
+        self._write_at_once(CopyState(identity, fence, fence.position, NO_WRITER))
+
+    async def end_wait(self, writer: bytes) -> None:
+        """Write durably that no earlier owner has a lease, so a restart need not wait. Blocks; raises OSError."""
+        await self._idle.wait()
+        self._write_at_once(self._state._replace(writer=writer))
+
+    def _write_at_once(self, state: CopyState) -> None:
+        """Write a state. No write of the background thread may be under way, because it would replace this one."""
+        self._state, self._newest = state, None
+        write_copy_state(self._files, state)

@@ -16,7 +16,8 @@ A local log that cannot be cut, or that ends where the shared log has gaps, is r
 (`store/shared/segments/log_download.py`).
 
 If the last object of the shared log is this broker's own, no other broker has taken over since it stopped. Then it
-fences the stream at once, keeps the rest of its log, and uploads it.
+fences the stream at once, keeps the rest of its log, and uploads it. A broker that stopped while it waited for the end
+of an earlier owner's lease starts as a standby, because it does not know any more when that lease ends.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from typing import Final
 from duolog.store.files import Files
 from duolog.store.log.format import POSITION_MAX
 from duolog.store.log.segment import LOG_DIRECTORY
-from duolog.store.shared.copy_state import CopyState, read_copy_state, write_copy_state
+from duolog.store.shared.copy_state import NO_WRITER, CopyState, read_copy_state, write_copy_state
 from duolog.store.shared.local_copy import CannotCut, LocalCopy, Surplus, remove_log
 from duolog.store.shared.requests import Requests
 from duolog.store.shared.segments.log_download import FellBehind, download_log
@@ -73,15 +74,16 @@ async def join(
             "data directory, or make this log a stream of its own by `duolog move --data DIR --to URL`"
         )
     stream = await find_stream(requests, known.owner.stream if known else None, new_stream)
-    state = known or _nothing(stream, writer)
+    state = known or _nothing(stream)
     manifests = SegmentManifests(requests)
     await manifests.refresh()
     if state.tail.position < manifests.first_whole:
-        state, known = await _download(requests, files, manifests, stream, writer), None
+        state, known = await _download(requests, files, manifests, stream), None
         local = LocalCopy(files)
     cursor, is_end = await _compare(requests, local, manifests, LogCursor(state.owner, state.tail))
     joined = Joined(cursor, manifests, state, state.own_from, Surplus(0, 0, 0))
-    if is_end and known is not None and cursor.owner.writer == known.writer:
+    is_own = known is not None and known.writer != NO_WRITER and known.writer == cursor.owner.writer
+    if is_end and is_own:
         joined.won = await take_over(requests, cursor, manifests, writer, claim, mono_ms)
     if joined.won is None:
         joined.lost = _surplus(local, cursor.position)
@@ -89,32 +91,30 @@ async def join(
             local.cut(cursor.position)
         except CannotCut as reason:
             log.warning("the local log is downloaded again: %s", reason)
-            state = await _download(requests, files, manifests, stream, writer)
+            state = await _download(requests, files, manifests, stream)
             cursor = joined.cursor = LogCursor(state.owner, state.tail)
         joined.own_from = POSITION_MAX
-    joined.state = CopyState(cursor.owner, cursor.tail, joined.own_from, writer)
+    joined.state = CopyState(cursor.owner, cursor.tail, joined.own_from, NO_WRITER if joined.won is None else writer)
     write_copy_state(files, joined.state)
     return joined
 
 
-def _nothing(stream: bytes, writer: bytes) -> CopyState:
+def _nothing(stream: bytes) -> CopyState:
     """Return the state of a data directory without a log."""
-    return CopyState(Identity(stream, bytes(16), 0), Tail(-1, 0, 0), POSITION_MAX, writer)
+    return CopyState(Identity(stream, bytes(16), 0), Tail(-1, 0, 0), POSITION_MAX, NO_WRITER)
 
 
-async def _download(
-    requests: Requests, files: Files, manifests: SegmentManifests, stream: bytes, writer: bytes
-) -> CopyState:
+async def _download(requests: Requests, files: Files, manifests: SegmentManifests, stream: bytes) -> CopyState:
     """Remove the local log. If the shared log has gaps, download its segment objects instead. Return its state."""
     # The file comes first: a start that is interrupted after it begins again here.
-    write_copy_state(files, _nothing(stream, writer))
+    write_copy_state(files, _nothing(stream))
     while manifests.first_whole:
         with suppress(FellBehind):
             await download_log(requests, files, manifests)
             assert manifests.floor is not None, "a manifest has a floor"
-            return CopyState(manifests.floor.owner, manifests.floor.tail, POSITION_MAX, writer)
+            return CopyState(manifests.floor.owner, manifests.floor.tail, POSITION_MAX, NO_WRITER)
     remove_log(files)
-    return _nothing(stream, writer)
+    return _nothing(stream)
 
 
 def _surplus(local: LocalCopy, position: int) -> Surplus:

@@ -239,6 +239,9 @@ class Replica:
             store.write_state.raise_if_ended()
             self.uploader.begin_due_uploads(self._mono_ms())
         await self._wait_for_lease(won)
+        self._won = won._replace(safe_mono_ms=0)
+        if self.joined.won is None:
+            await self._copy_state_file.end_wait(won.identity.writer)
 
     async def _wait_for_lease(self, won: Won) -> None:
         """Return once the previous owner has no lease: its time is over, or it has given it up."""
@@ -375,8 +378,13 @@ class Replica:
     # -- The end
 
     async def end(self) -> None:
-        """Upload what is written, and say that this owner has ended. The caller limits the time; then `stop`."""
-        uploader = self.uploader
+        """Upload what is written, and say that this owner has ended. The caller limits the time; then `stop`.
+
+        An owner that waits for the end of an earlier lease says nothing, because the next owner would not wait for it.
+        """
+        won, uploader = self._won, self.uploader
+        if won is None or won.safe_mono_ms > self._mono_ms():
+            return
         while uploader is not None and not uploader.end(self._mono_ms()):
             await self._next_progress()
 

@@ -137,6 +137,33 @@ def test_standby_takes_over_from_an_owner_that_writes_and_that_no_client_reaches
     run(main(), world.clock)
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_new_owner_that_ends_while_an_earlier_one_may_answer_does_not_end_the_wait(ends: bool) -> None:
+    world = World(1, OPTIONS)
+
+    async def main() -> None:
+        old = world.start("a")
+        await until(lambda: old.is_serving, world)
+        new = world.start("b")
+        await world.pass_s(2)
+        old.pause(20)
+        await world.pass_s(0.2)
+        new.clients.is_owner_cut_off = True
+        await until(lambda: new.replica is not None and new.replica.uploader is not None, world)
+        assert world.owners == [old]
+        if ends and new.replica is not None:
+            await new.replica.end()
+        new.kill()
+        await world.pass_s(0.1)
+        new = world.start("b")
+        await until(lambda: new.is_serving, world)
+        assert world.owners == [new]
+        await stop_all(world)
+        world.check()
+
+    run(main(), world.clock)
+
+
 def test_standby_leaves_the_stream_to_an_owner_that_clients_ask() -> None:
     world = World(8, OPTIONS)
 
