@@ -38,7 +38,6 @@ _NO_SEQUENCE: Final = (1 << 64) - 1
 
 NO_WRITER: Final = bytes(ID_BYTES)
 
-
 log = logging.getLogger("store")
 
 

@@ -111,9 +111,9 @@ class Uploader:
 
     def _begin_next(self, mono_ms: int) -> None:
         """Begin the next upload, now or when a thread has prepared its units."""
-        first, end = self.slots.end, self._durability.written
-        self._is_cutting = first < end
-        cut = self._source.cut(first, end, self._object_bytes, self._cut) if self._is_cutting else Cut.of(end, [])
+        self._durability.cut()
+        self._is_cutting = True
+        cut = self._source.cut(self.slots.end, self._durability.written, self._object_bytes, self._cut)
         if cut is not None:
             self._is_cutting = False
             self._begin(cut, mono_ms)
@@ -131,7 +131,6 @@ class Uploader:
         if mono_ms - self._clients.heard_mono_ms > self._options.takeover_ms // UNASKED_SHARE:
             flags |= UNASKED_FLAG
         upload = self.slots.begin(cut, flags)
-        self._durability.cut()
         task = asyncio.create_task(self._upload(upload))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -14,7 +14,7 @@ from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
 from tests.kit.rows import first_in_unit
 from tests.kit.shared_chaos import chaos
-from tests.kit.shared_nodes import World, stop_all, until
+from tests.kit.shared_nodes import SHARED_QUEUE, World, stop_all, until
 from tests.kit.threads import ManualThreads
 
 SEEDS = range(8)
@@ -270,6 +270,11 @@ def test_thread_prepares_a_large_upload_and_cold_reads_of_clients_neither_delay_
         await world.pass_s(0.3)
         assert durability.written > begun + 4000
         assert (durability.shared, len(world.acknowledged), len(threads.waiting)) == (begun, count, 1)
+        threads.run()
+        await until(lambda: durability.shared > begun, world)
+        assert durability.shared < durability.written
+        ends = [done.offset + 1 for done in world.acknowledged[count:] if done.key == SHARED_QUEUE]
+        assert store.queue(SHARED_QUEUE).visible_end == max(ends)
         owner.append_ms, owner.filler_bytes = 10_000_000, (0,)
         while durability.shared < durability.written:
             threads.run()
