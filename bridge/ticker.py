@@ -110,7 +110,7 @@ class Ticker:
                 self._set_timer(mono_ms + 1)
             return
         self._reads += 1
-        earliest_ms, _ = self._next(self._clock.now_ms(), mono_ms)
+        earliest_ms, _ = self._next_deadline(self._clock.now_ms(), mono_ms)
         if earliest_ms < self._timer_mono_ms and not self._is_stopped:
             self._set_timer(earliest_ms)
 
@@ -139,7 +139,7 @@ class Ticker:
         """Run what is due; if nothing is due, set the timer again, which needs no end of a turn."""
         self._timer, self._timer_mono_ms = None, NEVER_MS
         now_ms, mono_ms = self._clock.now_ms(), self._clock.mono_ms()
-        earliest_ms, first_due = self._next(now_ms, mono_ms)
+        earliest_ms, first_due = self._next_deadline(now_ms, mono_ms)
         if earliest_ms > mono_ms:
             self._armed_mono_ms, self._reads = mono_ms, 1
             self._set_timer(earliest_ms)
@@ -155,21 +155,21 @@ class Ticker:
         finally:
             self._touch()
 
-    def _next(self, now_ms: int, mono_ms: int) -> tuple[int, int]:
+    def _next_deadline(self, now_ms: int, mono_ms: int) -> tuple[int, int]:
         """Return the monotonic time of the earliest deadline, or that at which those of upkeep are read again.
 
-        Return as well how many duties come before one that is due, upkeep apart.
+        The second result is how many duties, upkeep apart, come before the first one that is due.
         """
         if mono_ms >= self._upkeep_read_again_mono_ms:
-            upkeep_ms, _ = self._earliest(self._upkeep, now_ms, mono_ms)
+            upkeep_ms, _ = self._earliest_deadline(self._upkeep, now_ms, mono_ms)
             self._upkeep_earliest_ms, self._upkeep_read_again_mono_ms = upkeep_ms, mono_ms + UPKEEP_MS
         else:  # Since the last reading, a turn of the loop may have made a deadline earlier.
             upkeep_ms = min(self._upkeep_earliest_ms, self._upkeep_read_again_mono_ms)
-        earliest_ms, first_due = self._earliest(self._duties, now_ms, mono_ms)
+        earliest_ms, first_due = self._earliest_deadline(self._duties, now_ms, mono_ms)
         return min(upkeep_ms, earliest_ms), first_due
 
-    def _earliest(self, duties: Sequence[_Duty], now_ms: int, mono_ms: int) -> tuple[int, int]:
-        """Return the monotonic time of the earliest deadline, and how many of these duties come before one that is due.
+    def _earliest_deadline(self, duties: Sequence[_Duty], now_ms: int, mono_ms: int) -> tuple[int, int]:
+        """Return the monotonic time of the earliest deadline, and how many duties come before the first that is due.
 
         The deadlines after that of a duty that is due are not read.
         """

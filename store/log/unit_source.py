@@ -13,8 +13,8 @@ from duolog.store.log.segment import Segment
 from duolog.store.log.unit_walk import units_of_file
 from duolog.store.workers import Executors, Failure
 
-# A larger payload gets its checksum in a thread: the loop would take more than 0.1 ms for it. It is 0.1 s for 1 GB of
-# memory that no cache holds, and the extension module does not hold Python's lock meanwhile.
+# A thread computes the checksum of a larger payload, because the loop would need more than 0.1 ms for it. The checksum
+# of 1 GB that is in no cache of the processor takes 0.1 s, and the extension module releases Python's lock meanwhile.
 LOOP_CHECKSUM_BYTES: Final = 1 << 20
 
 

@@ -68,7 +68,7 @@ class Uploader:
         self._window = UploadWindow(options.in_flight_bytes, options.takeover_ms, took_ms)
         self.slots.bytes_max = self._window.bytes
         self._cut_mono_ms = -options.takeover_ms  # The time at which the last upload began.
-        self._is_cutting = False  # A thread prepares the units of the next upload.
+        self._is_preparing = False  # A thread prepares the units of the next upload.
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_ended = False  # The upload with ENDED_FLAG has begun.
 
@@ -85,7 +85,7 @@ class Uploader:
 
     @property
     def _may_begin(self) -> bool:
-        return self.slots.has_room and not self._is_cutting and not self._is_ended
+        return self.slots.has_room and not self._is_preparing and not self._is_ended
 
     @property
     def _object_bytes(self) -> int:
@@ -112,14 +112,14 @@ class Uploader:
     def _begin_next(self, mono_ms: int) -> None:
         """Begin the next upload, now or when a thread has prepared its units."""
         self._durability.cut()
-        self._is_cutting = True
-        cut = self._source.cut(self.slots.end, self._durability.written, self._object_bytes, self._cut)
+        self._is_preparing = True
+        cut = self._source.cut(self.slots.end, self._durability.written, self._object_bytes, self._prepared)
         if cut is not None:
-            self._is_cutting = False
+            self._is_preparing = False
             self._begin(cut, mono_ms)
 
-    def _cut(self, outcome: Cut | Failure) -> None:
-        self._is_cutting = False
+    def _prepared(self, outcome: Cut | Failure) -> None:
+        self._is_preparing = False
         if isinstance(outcome, Exception):
             self._depose(f"the local log cannot be read for the upload: {outcome}")
         elif self.slots.has_room:

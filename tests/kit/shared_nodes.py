@@ -469,6 +469,13 @@ async def until(condition: Callable[[], bool], world: World, seconds: float = 60
         await world.pass_s(0.05)
 
 
+async def serving(world: World, faults: StoreFaults | None = None) -> Node:
+    """Start the broker a, and return it when it serves."""
+    owner = world.start("a", faults)
+    await until(lambda: owner.is_serving, world)
+    return owner
+
+
 async def stop_all(world: World) -> None:
     """End all nodes."""
     for node in world.nodes.values():

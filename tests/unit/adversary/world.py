@@ -138,8 +138,7 @@ class World(ManualCore):
         self.requests = 0
         self._numbers = 0
         executors = self.store.executors
-        executors.readers = executors.background = budget.OffTheLoop()
-        executors.uploads = executors.searches = executors.readers
+        executors.readers = executors.background = executors.searches = budget.OffTheLoop()
         self.delays.timers.tree.context.executor = budget.OffTheLoop()
         self._fill()
         self.kafka_client: Attacker

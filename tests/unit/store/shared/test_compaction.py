@@ -30,7 +30,7 @@ from duolog.store.shared.wal.wal_object import (
 )
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
-from tests.kit.shared_nodes import Node, World, stop_all, until
+from tests.kit.shared_nodes import World, serving, stop_all, until
 
 OPTIONS = SharedOptions(
     object_bytes=1 << 13, segment_bytes=1 << 14, compact_slots=10, kept_slots=16, state_interval_ms=200
@@ -55,13 +55,6 @@ def test_manifest_reads_back_and_every_changed_byte_is_noticed() -> None:
 def wal(world: World) -> dict[int, WalKind]:
     found = ((sequence_of(key), data) for key, data in world.bucket.objects.items())
     return {sequence: decode(data, sequence).header.kind for sequence, data in found if sequence is not None}
-
-
-async def serving(world: World, faults: StoreFaults | None = None) -> Node:
-    """Start the broker a, and return it when it serves."""
-    owner = world.start("a", faults)
-    await until(lambda: owner.is_serving, world)
-    return owner
 
 
 def run_in(world: World, main: Callable[[], Awaitable[None]]) -> None:

@@ -20,7 +20,7 @@ from duolog.store.shared.wal.wal_object import key_of
 from duolog.store.store import Store
 from tests.kit.disk import CrashDisk
 from tests.kit.loop import run
-from tests.kit.shared_nodes import Node, Sums, World, stop_all, until
+from tests.kit.shared_nodes import Node, Sums, World, serving, stop_all, until
 
 
 async def served(world: World, name: str = "a") -> Node:
@@ -73,8 +73,7 @@ def test_start_that_finds_a_slot_removed_in_the_middle_writes_nothing_into_it(na
     world = World(1, SharedOptions(state_interval_ms=1_000_000))
 
     async def main() -> None:
-        node = world.start("a")
-        await until(lambda: node.is_serving, world)
+        node = await serving(world)
         await world.pass_s(4)
         node.kill()
         del world.bucket.objects[key_of(5)]
@@ -121,8 +120,7 @@ def test_restarted_owner_keeps_what_it_had_not_uploaded_if_nobody_took_over() ->
     world = World(1)
 
     async def main() -> None:
-        node = world.start("a")
-        await until(lambda: node.is_serving, world)
+        node = await serving(world)
         node.faults.is_cut = True
         await world.pass_s(1)
         assert node.store is not None
@@ -131,8 +129,7 @@ def test_restarted_owner_keeps_what_it_had_not_uploaded_if_nobody_took_over() ->
         node.kill()
         node.faults.is_cut = False
         begun_mono_ms = world.clock.mono_ms()
-        again = world.start("a")
-        await until(lambda: again.is_serving, world)
+        again = await serving(world)
         assert world.clock.mono_ms() - begun_mono_ms < 500, "it does not wait for a takeover"
         assert again.lost_units == 0
         assert again.store is not None
@@ -152,16 +149,14 @@ def test_restarted_owner_compares_its_log_with_many_slots_at_a_time() -> None:
     world = World(1, SharedOptions())
 
     async def main() -> None:
-        node = world.start("a")
-        await until(lambda: node.is_serving, world)
+        node = await serving(world)
         await world.pass_s(9)
         node.kill()
         slots = sum(key.startswith("wal/") for key in world.bucket.objects)
         assert slots > 60
         node.faults.latency_ms = (200, 200)
         begun_mono_ms = world.clock.mono_ms()
-        again = world.start("a")
-        await until(lambda: again.is_serving, world)
+        await serving(world)
         assert world.clock.mono_ms() - begun_mono_ms < 200 * (slots // AHEAD + 15)
         await stop_all(world)
         world.check()

@@ -20,7 +20,7 @@ from duolog.store.store import Store
 from tests.kit.disk import CrashDisk
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
-from tests.kit.shared_nodes import SHARED_QUEUE, STORE, SYNC_QUEUE, Node, World, stop_all, until
+from tests.kit.shared_nodes import SHARED_QUEUE, STORE, SYNC_QUEUE, Node, World, serving, stop_all, until
 
 CACHE_BYTES = 1 << 15
 OPTIONS = SharedOptions(
@@ -148,8 +148,7 @@ def test_restarted_broker_and_a_standby_that_takes_over_read_what_they_have_drop
     world = World(3, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a", fast())
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world, fast())
         standby = world.start("b", fast())
         await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
         owner.append_ms = 10_000_000
@@ -160,8 +159,7 @@ def test_restarted_broker_and_a_standby_that_takes_over_read_what_they_have_drop
         else:
             standby.kill()
             owner.kill()
-            standby = world.start("a")
-            await until(lambda: standby.is_serving, world)
+            standby = await serving(world)
         standby.append_ms = 10_000_000
         await world.pass_s(1)
         assert local_bytes(standby.disk) < CACHE_BYTES + 2 * STORE.segment_bytes
@@ -287,16 +285,14 @@ def test_damaged_local_segment_is_not_dropped_and_later_ones_are(caplog: pytest.
     world = World(8, replace(OPTIONS, cache_bytes=0))
 
     async def main() -> None:
-        owner = world.start("a", fast())
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world, fast())
         await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
         assert not dropped(owner.disk), "no bound, so nothing is dropped"
         first = f"{LOG_DIRECTORY}/{0:020}.log"
         owner.disk.flip(first, 4000)
         world.options = OPTIONS
         owner.kill()
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         owner.append_ms = 10_000_000
         await until(lambda: is_within(owner), world, 300)
         assert first in owner.disk.paths()

@@ -23,7 +23,7 @@ from duolog.store.shared.cache.remote_segment import RemoteChunk, RemoteSegment,
 from tests.kit.disk import CrashDisk, PowerCut
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
-from tests.kit.shared_nodes import SHARED_QUEUE, World, stop_all, until
+from tests.kit.shared_nodes import SHARED_QUEUE, World, serving, stop_all, until
 from tests.unit.store.shared.test_local_cache import (
     CACHE_BYTES,
     OPTIONS,
@@ -41,8 +41,7 @@ def test_segment_that_no_objects_have_stays_and_later_ones_are_dropped(caplog: p
     world = World(3, replace(OPTIONS, cache_bytes=0))
 
     async def main() -> None:
-        owner = world.start("a", fast())
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world, fast())
         await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
         owner.append_ms = 10_000_000
         await world.pass_s(30)
@@ -137,8 +136,7 @@ def test_segment_that_a_lease_holds_is_not_dropped() -> None:
     world = World(3, replace(OPTIONS, cache_bytes=0))
 
     async def main() -> None:
-        owner = world.start("a", fast())
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world, fast())
         await until(lambda: store_of(owner).next_position > 6 * CACHE_BYTES, world, 600)
         owner.append_ms = 10_000_000
         await world.pass_s(30)

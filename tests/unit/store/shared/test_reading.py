@@ -15,7 +15,7 @@ from duolog.store.shared.reading import Positions, SharedLogReader, find_ranges
 from duolog.store.shared.wal.stream import KEY, decode_stream
 from tests.kit.loop import run
 from tests.kit.object_store import SimulatedBucket, StoreFaults
-from tests.kit.shared_nodes import Node, World, stop_all, until
+from tests.kit.shared_nodes import Node, World, serving, stop_all, until
 
 OPTIONS = SharedOptions(
     object_bytes=1 << 13, segment_bytes=1 << 14, compact_slots=10, kept_slots=16, state_interval_ms=200
@@ -53,8 +53,7 @@ def test_each_unit_is_read_once_from_segment_objects_and_wal_objects(seed: int) 
     world, choose = World(seed, OPTIONS), random.Random(seed)
 
     async def main() -> tuple[list[LogRange], bytes]:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         standby = world.start("b")
         await world.pass_s(3)
         owner.pause(10)
@@ -86,8 +85,7 @@ def test_a_wal_object_that_was_compacted_meanwhile_is_read_from_its_segment_obje
     world = World(5, OPTIONS)
 
     async def main() -> tuple[list[LogRange], bytes]:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         await world.pass_s(3)
         assert owner.store is not None
         end = owner.store.written
@@ -109,8 +107,7 @@ def test_what_the_owner_cannot_upload_is_not_waited_for_without_end() -> None:
     world = World(6, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         await world.pass_s(1)
         assert owner.store is not None
         with pytest.raises(StoreError, match=r"the object store has the log up to position \d+, and the broker has"):
@@ -124,8 +121,7 @@ def test_another_stream_or_none_is_refused() -> None:
     world = World(7, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        await serving(world)
         with pytest.raises(StoreError, match=r"has stream .*, and the broker's is .*: give the URL of the broker's"):
             await ranges_of(world, [Positions(0, 8)], b"x" * 16)
         stream = decode_stream(world.bucket.objects.pop(KEY))

@@ -14,7 +14,7 @@ from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
 from tests.kit.rows import first_in_unit
 from tests.kit.shared_chaos import chaos
-from tests.kit.shared_nodes import SHARED_QUEUE, World, stop_all, until
+from tests.kit.shared_nodes import SHARED_QUEUE, World, serving, stop_all, until
 from tests.kit.threads import ManualThreads
 
 SEEDS = range(8)
@@ -25,8 +25,7 @@ def test_first_broker_owns_the_stream_and_a_standby_has_its_state() -> None:
     world = World(1, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         standby = world.start("b")
         await world.pass_s(5)
         assert world.owners == [owner]
@@ -48,8 +47,7 @@ def test_standby_takes_over_within_seconds_and_the_old_owner_follows_without_wha
     world = World(2, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         standby = world.start("b")
         await world.pass_s(5)
         owner.faults.is_cut = True  # What it appends from now on is lost.
@@ -88,8 +86,7 @@ def test_lease_counts_from_the_first_create_of_an_object() -> None:
     world.make_replica = note_creates
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         await world.pass_s(1)
         owner.faults.lost_request, owner.faults.timeout_ms = 1.0, 300
         await world.pass_s(2)
@@ -116,8 +113,7 @@ def test_standby_takes_over_from_an_owner_that_writes_and_that_no_client_reaches
 
     async def main() -> None:
         faults = StoreFaults(latency_ms=(latency_ms, latency_ms))
-        owner = world.start("a", faults)
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world, faults)
         owner.append_ms = append_ms
         standby = world.start("b", faults)
         await world.pass_s(10.4)
@@ -142,8 +138,7 @@ def test_new_owner_that_ends_while_an_earlier_one_may_answer_does_not_end_the_wa
     world = World(1, OPTIONS)
 
     async def main() -> None:
-        old = world.start("a")
-        await until(lambda: old.is_serving, world)
+        old = await serving(world)
         new = world.start("b")
         await world.pass_s(2)
         old.pause(20)
@@ -168,8 +163,7 @@ def test_standby_leaves_the_stream_to_an_owner_that_clients_ask() -> None:
     world = World(8, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         owner.clients.heard_mono_ms = 1 << 40
         await world.pass_s(2)
         standby = world.start("b")
@@ -186,8 +180,7 @@ def test_standby_that_was_away_reads_what_an_idle_owner_wrote_at_once() -> None:
     world = World(6, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         owner.append_ms = 10_000_000
         standby = world.start("b")
         await world.pass_s(2)
@@ -211,8 +204,7 @@ def test_standby_that_is_far_behind_keeps_few_slots_in_memory() -> None:
     world = World(4, SharedOptions(flush_interval_ms=20))
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         await world.pass_s(20)
         owner.append_ms = 10_000_000
         written = sum(key.startswith("wal/") for key in world.bucket.objects)
@@ -237,8 +229,7 @@ def test_idle_brokers_send_few_requests() -> None:
     world = World(3, SharedOptions())
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         owner.append_ms = 10_000_000
         world.start("b")
         await world.pass_s(10)
@@ -258,8 +249,7 @@ def test_thread_prepares_a_large_upload_and_cold_reads_of_clients_neither_delay_
     world = World(8, OPTIONS)
 
     async def main() -> None:
-        owner = world.start("a")
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world)
         store, threads, reads = owner.store, ManualThreads(), ManualThreads()
         assert store is not None
         store.executors.uploads, store.executors.readers = threads, reads

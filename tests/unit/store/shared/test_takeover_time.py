@@ -15,7 +15,7 @@ from duolog.store.shared.options import SharedOptions
 from tests.kit.loop import run
 from tests.kit.object_store import StoreFaults
 from tests.kit.rows import first_in_unit
-from tests.kit.shared_nodes import World, stop_all, until
+from tests.kit.shared_nodes import World, serving, stop_all, until
 
 OPTIONS = SharedOptions(object_bytes=1 << 13, in_flight_bytes=1 << 20)
 TURNS_MS = 100  # The append, the end of its turn, and the time between two looks of this test.
@@ -46,8 +46,7 @@ def test_takeover_takes_the_silence_and_four_round_trips(
 
     async def main() -> None:
         faults = StoreFaults(latency_ms=(latency_ms, latency_ms))
-        owner = world.start("a", faults)
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world, faults)
         owner.append_ms = append_ms
         standby = world.start("b", faults)
         await world.pass_s((phase_ms + 40 * latency_ms) / 1000 + 10)
@@ -71,8 +70,7 @@ def test_takeover_takes_no_longer_if_the_store_has_just_become_slow(slow_s: floa
 
     async def main() -> None:
         faults = StoreFaults(latency_ms=(5, 5))
-        owner = world.start("a", faults)
-        await until(lambda: owner.is_serving, world)
+        owner = await serving(world, faults)
         owner.append_ms = 20
         world.start("b", faults)
         await world.pass_s(phase_ms / 1000 + 10)
