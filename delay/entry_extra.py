@@ -72,6 +72,8 @@ def _entity_at(extra: bytes, at: int) -> int:
 def decode_pending(extra: bytes) -> tuple[int, int, int, int]:
     """Return (queue key of the destination, due time, hash of topic and the sender's key or 0, entity or 0)."""
     _, queue_key, due_ms = _PENDING.unpack_from(extra)
+    if len(extra) == HASH_AT:
+        return queue_key, due_ms, 0, 0
     if len(extra) < HASH_AT + NAME_SIZE:
         return queue_key, due_ms, 0, _entity_at(extra, HASH_AT)
     return queue_key, due_ms, _HASH.unpack_from(extra, HASH_AT)[0], _entity_at(extra, HASH_AT + NAME_SIZE)

@@ -135,9 +135,10 @@ class Timers:
         self, address: int, queue_key: int, due_ms: int, size: int, form: int, hashed: int, entity: int = 0
     ) -> None:
         """Add the timer of a pending entry; `hashed` is the hash of topic and the sender's key, 0 without a key."""
+        marks = NAME_SIZE if hashed else 0
         if entity:
             self.quota_entities.add(queue_key >> TOPIC_SHIFT, entity)
-        marks = marks_of(entity, NAME_SIZE if hashed else 0)
+            marks = marks_of(entity, marks)
         self._add(new_tuple(Timer, (due_ms, address, queue_key, size, marks, form)), hashed)
 
     def _add(self, timer: Timer, hashed: int) -> None:

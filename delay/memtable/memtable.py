@@ -30,9 +30,9 @@ from duolog.delay.rows import (
     ROW,
     TOPIC_AT,
     TOPIC_END,
+    TOPIC_SHIFT,
     Timer,
     TimerKey,
-    pack_row,
     rows_of,
 )
 from duolog.store.entry import new_tuple
@@ -75,12 +75,12 @@ class Memtable:
     # -- Single timers
 
     def add(self, timer: Timer) -> None:
-        row = pack_row(timer)
-        self.counts.add([row])
+        row, topic = ROW.pack(*timer), timer.queue_key >> TOPIC_SHIFT
+        self.counts.add_row(row, topic)
         if timer.due_ms > self._hand_ms:
             self.waiting.add(row)
         else:
-            self._release(timer.topic, row, timer.due_ms)
+            self._release(topic, row, timer.due_ms)
 
     def find(self, key: TimerKey, topic: int | None = None) -> Timer | None:
         """Return the timer of this key; the search is quicker if its topic is known."""

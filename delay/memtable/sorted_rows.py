@@ -15,7 +15,7 @@ from typing import Final
 from duolog.delay.rows import KEY, KEY_SIZE, ROW, ROW_SIZE, TOPIC_AT, TOPIC_END, Timer, TimerKey, lower, rows_of
 from duolog.store.entry import new_tuple
 
-BLOCK_ROWS: Final = 512
+BLOCK_ROWS: Final = 128
 BEGINNING: Final = b""  # Less than every packed key.
 END: Final = b"\xff" * (KEY_SIZE + 1)  # Greater than every packed key.
 
@@ -113,12 +113,27 @@ class SortedRows:
         if _ends_before(blocks[-1], rows) and len(blocks[-1]) + len(rows) <= _BLOCK_BYTES:
             blocks[-1] += rows  # Most rows are added after all others.
             return
+        if len(rows) == ROW_SIZE:
+            self._add_row(rows)
+            return
         while rows:
             number = self._number_of(rows[:KEY_SIZE])
             is_last = number + 1 >= len(self._firsts)
             end = len(rows) if is_last else lower(rows, self._firsts[number + 1])
             self._replace(number, number + 1, _merged(blocks[number], rows[:end]))
             rows = rows[end:]
+
+    def _add_row(self, row: bytes) -> None:
+        """Add a row to the block to which it belongs; there is one."""
+        key = row[:KEY_SIZE]
+        number = max(0, bisect_right(self._firsts, key) - 1)
+        block = self._blocks[number]
+        at = lower(block, key)
+        block = b"".join((block[:at], row, block[at:]))
+        if at and len(block) <= _BLOCK_BYTES:
+            self._blocks[number] = block
+        else:
+            self._replace(number, number + 1, block)
 
     def pop(self, key: bytes) -> bytes | None:
         """Remove and return the row with this key."""
@@ -179,7 +194,4 @@ def _ends_before(block: bytes, rows: bytes) -> bool:
 def _merged(block: bytes, rows: bytes) -> bytes:
     if _ends_before(block, rows):
         return block + rows
-    if len(rows) == ROW_SIZE:
-        at = lower(block, rows[:KEY_SIZE])
-        return b"".join((block[:at], rows, block[at:]))
     return b"".join(sorted(rows_of(block) + rows_of(rows)))

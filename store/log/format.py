@@ -38,7 +38,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from duolog.store.entry import Buffer
+from duolog.store.entry import Buffer, new_tuple
 
 MAGIC: Final = 0x444C4731  # "DLG1". The digit is the version of this format.
 MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
@@ -183,8 +183,11 @@ def entries_of(unit: memoryview, position: int, entry_count: int) -> Iterator[En
             raise BadUnit(f"the entry of {size} bytes at byte {at} exceeds the unit of {end} bytes")
         frame_at = at + ENTRY_HEADER_SIZE
         extra_at = frame_at + frame_size
-        yield Entry(
-            position + at, form, kind, key, base, count, tags, timestamp_ms,
-            unit[frame_at:extra_at], unit[extra_at : extra_at + extra_size],
+        yield new_tuple(
+            Entry,
+            (
+                position + at, form, kind, key, base, count, tags, timestamp_ms,
+                unit[frame_at:extra_at], unit[extra_at : extra_at + extra_size],
+            ),
         )  # fmt: skip
         at += size

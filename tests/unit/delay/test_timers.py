@@ -306,7 +306,7 @@ def test_look_costs_what_it_finds_however_much_else_there_is(moment: str) -> Non
     for topic, start in ((2, (start_ms, 0)), (2, last[:2]), (9, (start_ms, 0))):
         assert len(page(topic, start)) == (1 if topic == 9 else 100)
         assert work_of(lambda: page(topic, start)) < 1_500  # noqa: B023
-    assert work_of(lambda: timers.histogram(2, [start_ms, start_ms + 40_000, until_ms])) < 1_000
+    assert work_of(lambda: timers.histogram(2, [start_ms, start_ms + 40_000, until_ms])) < 4_000
     assert timers.histogram(2, [start_ms, until_ms]) == [per_topic]
     timers.memtable.add(Timer(until_ms - 1, address + 2, 2 << 16, 10, 0, 3))
     assert timers.histogram(2, [start_ms, until_ms]) == [per_topic + 1]
