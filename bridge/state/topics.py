@@ -96,25 +96,26 @@ class Topics(TopicTable):
 
         If the broker did not stop in order (`clean` is False), records that queues with `flush.mode=async` had shown
         may be lost. These queues get a higher leader epoch, which tells Kafka clients that the log may have changed.
-        After a takeover from another broker (`is_takeover`), and at the first start after `duolog move --from`, all
-        queues get one.
+        After a takeover from another broker (`is_takeover`), and at the first start after `duolog move --from` or
+        `duolog restore`, all queues get one.
         """
         self.attach_store(store)
         numbers = {queue.topic for queue in store.queues()}
-        for number in sorted(number for number in numbers if number not in self):
-            if has_lost:
-                self._recover(number, store, now_ms)
-            else:
-                logger.warning("dropped queues of a deleted topic number=%d", number)
-                store.drop_topic(number, now_ms)
+        without_topic = sorted(number for number in numbers if number not in self)
+        for number in without_topic if has_lost else ():
+            self._recover(number, store, now_ms)
+        if is_takeover or not clean:
+            # Before all other records of the run: if a power failure loses them, the next start finds the run empty.
+            self._begin_epochs(now_ms, SHARED if is_takeover else WRITTEN)
+        for number in without_topic if not has_lost else ():
+            logger.warning("dropped queues of a deleted topic number=%d", number)
+            store.drop_topic(number, now_ms)
         for system in self.system.values():
             if (topic := self.by_rocketmq_name(system.name)) is None:
                 # The limits do not apply to system topics.
                 self._create(system.name, system.queue_count, {}, now_ms, system.perm)
             elif topic.queue_count < system.queue_count:
                 self._state_log.commit([TopicChanged(topic.number, queue_count=system.queue_count)], now_ms)
-        if is_takeover or not clean:
-            self._begin_epochs(now_ms, SHARED if is_takeover else WRITTEN)
 
     def _recover(self, number: int, store: TopicStore, now_ms: int) -> None:
         """Create a topic for queues whose own topic was lost, so that their messages can be read or deleted."""

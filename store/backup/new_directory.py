@@ -12,6 +12,7 @@ from duolog.store.backup.manifest import DIRECTORIES, BackupFailed
 from duolog.store.backup.sources import verify_log
 from duolog.store.files import ReadOnlyFiles, RealFiles
 from duolog.store.recovery.format_version import write_format
+from duolog.store.recovery.new_run import append_run
 
 _NEW_SUFFIX: Final = ".restoring"
 
@@ -90,12 +91,15 @@ class NewDataDirectory:
         shutil.rmtree(self._new, ignore_errors=True)  # A command that was killed has left it.
         self.files = make_directories(self._new)  # Below which the files must be written.
 
-    def finish(self, position: int, data_format: int) -> None:
+    def finish(self, position: int, data_format: int, *, skipped_epochs: int = 0) -> None:
         """Verify the log, which must end at this position, and give the directory its name.
 
-        Raises BackupFailed and OSError.
+        With `skipped_epochs`, a run is appended whose epoch is that of the last unit plus so many. Raises BackupFailed
+        and OSError.
         """
-        verify_log(ReadOnlyFiles(self._new), position)
+        report = verify_log(ReadOnlyFiles(self._new), position)
+        if skipped_epochs:
+            append_run(self.files, position, report.epoch + skipped_epochs, report.stored_ms)
         write_format(self.files, data_format)
         sync_directories(self.files)
         os.replace(self._new, self._data)  # Linux replaces an empty directory.

@@ -9,7 +9,7 @@ from duolog.store.errors import StoreError
 from duolog.store.files import ReadableFiles, ReadOnlyFiles
 from duolog.store.objects.interface import ObjectStore
 from duolog.store.recovery.checkpoint import snapshot_path, snapshot_positions
-from duolog.store.recovery.damage import Verification
+from duolog.store.recovery.damage import LogReport, Verification
 from duolog.store.recovery.format_version import FORMAT_VERSION, format_of
 from duolog.store.shared.cache.remote_files import RemoteFiles
 
@@ -129,7 +129,7 @@ def blocks_of(files: ReadableFiles, copied: CopiedFile) -> Iterator[bytes]:
         files.close(file)
 
 
-def verify_log(files: ReadableFiles, position: int) -> None:
+def verify_log(files: ReadableFiles, position: int) -> LogReport:
     """Verify every unit of a log that must end at a position. Raises BackupFailed and OSError."""
     report = Verification(files, is_served=False, expected_end=position).run()
     if not report.is_intact:
@@ -137,3 +137,4 @@ def verify_log(files: ReadableFiles, position: int) -> None:
         raise BackupFailed(f"the log is damaged: {what}; `duolog log verify` lists all places")
     if report.end != position:
         raise BackupFailed(f"the copied log ends at position {report.end}, and {position} was expected")
+    return report

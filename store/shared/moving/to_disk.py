@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from duolog.store.entry import Buffer
 from duolog.store.files import Files
-from duolog.store.log.format import OPENED_FLAG, UNIT_HEADER_SIZE, seal_unit
 from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.objects.interface import ObjectStore
+from duolog.store.recovery.new_run import append_run
 from duolog.store.shared.events import Event
 from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.moving.to_store import MoveFailed
@@ -81,21 +81,10 @@ async def move_to_disk(
         missing = await named_files.download(path, size)
         if missing is not None:
             raise damaged(missing.key, "it does not exist, or is too short")
-    end = cursor.position if is_ended else _begin_run(files, cursor, log.stored_ms)
+    end = cursor.position
+    if not is_ended:
+        end = append_run(files, end, cursor.owner.epoch + 1, log.stored_ms)
     return MovedLog(end, is_ended)
-
-
-def _begin_run(files: Files, cursor: LogCursor, stored_ms: int) -> int:
-    """Append the first unit of a run that follows all owners; return the end of the log. Blocks; raises OSError."""
-    unit = bytearray(UNIT_HEADER_SIZE)
-    epoch, position = cursor.owner.epoch + 1, cursor.position
-    seal_unit(memoryview(unit), epoch, position, position, stored_ms, 0, OPENED_FLAG)
-    tail = TailWriter(files, position)
-    try:
-        tail.write(unit)
-    finally:
-        tail.close()
-    return position + len(unit)
 
 
 async def _download_log(requests: Requests, files: Files, manifests: SegmentManifests) -> None:

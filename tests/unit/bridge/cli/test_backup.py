@@ -66,6 +66,26 @@ def test_a_restored_copy_has_what_was_there_when_the_backup_began(
     assert readable(core)[40] == b"40"
 
 
+def test_clients_that_read_records_after_the_backup_notice_that_they_are_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Offsets that have other records than before have another leader epoch, however often the broker was started."""
+    core = core_on(tmp_path / "data")
+    publish(core, 0, 40)
+    copied(core, tmp_path / "data", tmp_path / "backup")
+    for _ in range(3):
+        core.store.close(core.clock.now_ms())
+        core = core_on(tmp_path / "data")
+    end, epoch = core.topic("orders").queues[0].end_offset, core.store.epoch
+    assert end > 40
+    assert run(f"restore {tmp_path / 'backup'} --data {tmp_path / 'new'}", capsys)[0] == 0
+    restored = core_on(tmp_path / "new")
+    publish(restored, 40, end)
+    topic = restored.topic("orders")
+    assert topic.epoch_end(0, epoch) == (0, 40)
+    assert topic.leader_epoch(0) > epoch
+
+
 def test_segments_that_were_removed_stay_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     core = core_on(tmp_path / "data")
     publish(core, 0, 60)

@@ -3,6 +3,7 @@
 import pytest
 
 from duolog.bridge.config import Options, RetentionOptions, TopicsOptions
+from duolog.bridge.records import codec
 from duolog.bridge.state import topic_configs
 from duolog.bridge.state.topic_configs import InvalidConfig
 from duolog.bridge.state.topic_table import EPOCHS_MAX, Topic
@@ -228,6 +229,27 @@ def test_empty_queue_begins_an_epoch_too() -> None:
     topic = state.topics.create("orders", 2, {"flush.mode": "async"}, NOW)[0]
     state.topics._begin_epochs(NOW, WRITTEN)
     assert [topic.leader_epoch(queue_id) for queue_id in range(2)] == [1, 1]
+
+
+def test_leader_epochs_begin_before_any_other_record_of_a_run() -> None:
+    """If a power failure loses them, the run is empty. By that the next start knows that it must begin them."""
+    log = MemoryLog()
+    state = open_state(log)
+    orders, deleted = (state.topics.create(name, 1, {"flush.mode": "async"}, NOW)[0] for name in ("orders", "deleted"))
+    log.drop_topic = lambda *_: None  # type: ignore[method-assign]  # As if the broker was killed in between.
+    state.topics.delete(deleted, NOW)
+    log.kept = [each for each in log.kept if b"TBW102" not in each.body]  # An older version had no such topic.
+    began = len(log.kept)
+    dropped_after: set[int] = set()  # How many records were before the drop of queues without a topic.
+    log.drop_topic = lambda *_: dropped_after.add(len(log.kept))  # type: ignore[method-assign]
+    again = open_state(log, clean=False).topics
+    decoded = [type(codec.decode(each.body)).__name__ for each in log.kept[began:]]
+    assert decoded[0] == "LeaderEpochsStarted"
+    assert "TopicCreated" in decoded
+    assert dropped_after == {began + 1}
+    topic = again.get("orders")
+    assert topic is not None
+    assert topic.leader_epoch(0) > orders.leader_epoch(0)
 
 
 def test_epoch_history_is_bounded() -> None:
