@@ -9,7 +9,8 @@ versitygw, a real S3 server, with its files on this machine's disk. One run, one
 - the store alone: what one client without a broker gets out of it;
 - producing under `flush.mode=shared`: MB/s of librdkafka, and the time to the answer of one record at a time;
 - producing under `flush.mode=sync`, with and without a shared log, in turns; the median of the ratios counts; with the
-  SHA-256 of the content that requests over plain HTTP need, and without, as over https;
+  SHA-256 of the content that requests over plain HTTP need, and without, as over https; and the time to the answer of
+  one record at a time, for which the cores are not busy;
 - takeovers: from the kill of the owner to the next acknowledged record of a producer that knows both brokers; and in
   virtual time with as many segment objects as 1 GiB and 100 GiB have (`simulated_history.py`);
 - a start on an empty disk, which reads the whole log from the store, and then reading its oldest records;
@@ -236,7 +237,7 @@ def new_topic(broker: Broker, flush: str, scale: Scale) -> str:
 
 def answer_times_ms(broker: Broker, flush: str, count: int) -> list[float]:
     """Return the time to the answer of each of `count` records, one in flight at a time."""
-    topic = f"latency-{flush}"
+    topic = f"latency-{flush}-{next(TOPIC_NUMBERS)}"
     create_topic(broker, topic, flush)
     producer = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0})
     times = []
@@ -299,6 +300,14 @@ def compared(plain: Broker, shared: Broker, scale: Scale, how: str) -> Iterator[
     yield Figure(f"produce, sync: with of without a shared log ({how})", ratio, "", ">= 0.9", ratio >= 0.9)
     cpu = statistics.median(shared.cpu_s_per_gb / plain.cpu_s_per_gb for plain, shared in loads)
     yield Figure("  the same of the broker's CPU for 1 GB", cpu, "")
+    times_ms: list[list[float]] = [[], []]  # To the answer of one record at a time: the cores are not busy.
+    for _ in range(scale.rounds):
+        for found, broker in zip(times_ms, (plain, shared), strict=True):
+            found += answer_times_ms(broker, "sync", scale.sends)
+    p50_ms, shared_p50_ms = map(statistics.median, times_ms)
+    yield Figure(f"answer under sync, p50, without a shared log ({how})", p50_ms, "ms")
+    ratio = shared_p50_ms / p50_ms
+    yield Figure(f"answer under sync, p50: with of without a shared log ({how})", ratio, "", "<= 1.1", ratio <= 1.1)
 
 
 def a_real_store(folder: Path, endpoint: str, scale: Scale) -> Iterator[Figure]:

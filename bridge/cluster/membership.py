@@ -65,6 +65,7 @@ def shared_options(options: Options) -> SharedOptions:
         flush_interval_ms=shared.flush_interval_ms,
         object_bytes=shared.object_bytes,
         in_flight_bytes=shared.in_flight_bytes,
+        tail_bytes=shared.tail_bytes,
         behind_bytes_max=shared.behind_bytes_max,
         cache_bytes=shared.cache_bytes,
         takeover_ms=options.cluster.takeover_ms,

@@ -124,6 +124,9 @@ class SharedSection(Section, frozen=True):
         int, setting("size at which the end of the log is uploaded earlier", ge=64 * KIB, le=64 * MIB)
     ] = 8 * MIB
     in_flight_bytes: Annotated[int, setting("bytes that are uploaded at a time", ge=64 * KIB)] = 64 * MIB
+    tail_bytes: Annotated[
+        int, setting("bytes that wait for their upload in memory beyond store.tail_bytes, not on the disk", ge=0)
+    ] = 64 * MIB
     behind_bytes_max: Annotated[
         int,
         setting(

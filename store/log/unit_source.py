@@ -70,6 +70,10 @@ class UnitSource:
         self._executors.uploads.submit(partial(Cut.of, first + size, payload), done)
         return None
 
+    def keep_from(self, position: int, bytes_max: int) -> None:
+        """Keep the units from a written position on in memory, in up to `bytes_max` bytes beyond the write buffer's."""
+        self._log.write_buffer.keep_from(position, bytes_max)
+
     def read_range(self, first: int, end: int) -> bytes:
         """Return the written bytes between two positions from the segment files. Blocks; raises OSError.
 

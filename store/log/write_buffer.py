@@ -15,6 +15,8 @@ keeps its whole chunk in memory, CHUNK_BYTES even for a small frame, so readers 
 from bisect import bisect_right
 from typing import Final
 
+from duolog.store.log.format import POSITION_MAX
+
 CHUNK_BYTES: Final = 1 << 20
 
 
@@ -40,11 +42,11 @@ class Chunk:
 class WriteBuffer:
     """Chunks in the order of their positions; the last one is open.
 
-    While the chunks have more than `bytes_max` bytes, the oldest written chunks are dropped. Unwritten chunks are never
-    dropped, so the appender must write before they exceed the limit.
+    While the chunks have more than `bytes_max` bytes, the oldest written chunks are dropped, except those that
+    `keep_from` keeps. Unwritten chunks are never dropped, so the appender must write before they exceed the limit.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_chunks", "_starts", "open")
+    __slots__ = ("_bytes", "_bytes_max", "_chunks", "_kept_bytes", "_kept_from", "_starts", "open")
 
     def __init__(self, start: int, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -52,6 +54,7 @@ class WriteBuffer:
         self._chunks = [self.open]
         self._starts = [start]
         self._bytes = 0
+        self._kept_from, self._kept_bytes = POSITION_MAX, 0
 
     @property
     def floor(self) -> int:
@@ -68,10 +71,22 @@ class WriteBuffer:
         self._chunks.append(chunk)
         self._starts.append(chunk.start)
         self._bytes += chunk.size
-        while self._bytes > self._bytes_max and len(self._chunks) > 1 and self._chunks[0].end <= written:
-            self._bytes -= self._chunks.pop(0).size
-            del self._starts[0]
+        self._drop(written)
         return chunk
+
+    def keep_from(self, position: int, bytes_max: int) -> None:
+        """Keep the units from `position` on, below which all is written, in up to `bytes_max` more bytes."""
+        self._kept_from, self._kept_bytes = position, bytes_max
+        self._drop(position)
+
+    def _drop(self, written: int) -> None:
+        """Drop the oldest chunks beyond the limit, all of whose units are below `written`."""
+        chunks = self._chunks
+        while self._bytes > self._bytes_max and len(chunks) > 1 and chunks[0].end <= written:
+            if chunks[0].end > self._kept_from and self._bytes <= self._bytes_max + self._kept_bytes:
+                break
+            self._bytes -= chunks.pop(0).size
+            del self._starts[0]
 
     def chunk_of(self, position: int) -> Chunk | None:
         """Return the chunk that holds this position; None if it was dropped."""

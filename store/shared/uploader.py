@@ -131,6 +131,7 @@ class Uploader:
         if mono_ms - self._clients.heard_mono_ms > self._options.takeover_ms // UNASKED_SHARE:
             flags |= UNASKED_FLAG
         upload = self.slots.begin(cut, flags)
+        self._source.keep_from(self.slots.end, self._options.tail_bytes)
         task = asyncio.create_task(self._upload(upload))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -109,6 +109,7 @@ class World:
         self.options = options or SharedOptions(
             object_bytes=1 << 13,
             in_flight_bytes=1 << 15,
+            tail_bytes=(0, 1 << 14, 1 << 16)[seed % 3],
             behind_bytes_max=1 << 18,
             segment_bytes=1 << self.random.randrange(12, 18),
             compact_slots=self.random.choice((1, 10, 10_000)),

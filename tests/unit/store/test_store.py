@@ -23,9 +23,11 @@ from duolog.store.index.queue import Queue, queue_key
 from duolog.store.index.queue_index import ROW_SIZE
 from duolog.store.log.cold_read import ColdRead
 from duolog.store.log.format import COUNT_MAX, POSITION_MAX
+from duolog.store.log.unit_source import Cut
 from duolog.store.options import StoreOptions
 from duolog.store.store import Store
 from duolog.store.unit import Frame, FrameRun, Part, StateRecord
+from duolog.store.workers import Failure
 from tests.kit.disk import CrashDisk, FailingDisk
 from tests.kit.slices import finished
 from tests.unit.store.model import Deferred, Notes, read_all
@@ -368,6 +370,44 @@ def test_a_slice_of_the_tail_stays_valid_when_the_tail_has_moved_on() -> None:
         append(store, bytes(100))
         store.write()
     assert bodies(found) == [b"first" * 20]
+
+
+def test_units_that_wait_for_their_upload_stay_in_memory_up_to_a_limit() -> None:
+    """They are read from the disk only if the upload is behind by more than `shared.tail_bytes`."""
+    store, tail_bytes = opened(options=replace(OPTIONS, tail_bytes=1000)), 4000
+    source = store.unit_source()
+    store.executors.uploads = uploads = Deferred()
+    async_queue(store)
+
+    def fill(count: int) -> None:
+        for _ in range(count):
+            append(store, bytes(100))
+            store.write()
+
+    def is_read_from_disk(first: int) -> bool:
+        found: list[Cut | Failure] = []
+        cut = source.cut(first, store.written, 1 << 20, found.append)
+        if cut is None:
+            uploads.run_one()
+            (outcome,) = found
+            assert isinstance(outcome, Cut)
+        assert (cut or outcome).end > first
+        return cut is None
+
+    first = store.written
+    fill(20)
+    assert is_read_from_disk(first), "no upload has asked for these units"
+    first = store.written
+    source.keep_from(first, tail_bytes)
+    fill(20)
+    assert not is_read_from_disk(first)
+    fill(40)
+    assert is_read_from_disk(first)
+    first = store.written
+    source.keep_from(first, tail_bytes)
+    fill(20)
+    source.keep_from(store.written, tail_bytes)
+    assert is_read_from_disk(first), "what was uploaded is dropped at once"
 
 
 def test_a_cold_read_that_retention_overtakes_is_out_of_range() -> None:
