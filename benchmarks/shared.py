@@ -287,6 +287,7 @@ def not_signed(folder: Path, endpoint: str, plain: Broker, scale: Scale) -> Iter
 
 def compared(plain: Broker, shared: Broker, scale: Scale, how: str) -> Iterator[Figure]:
     """Compare synchronous topics of a broker without a shared log with those of one with it, in turns."""
+    yield from answers_compared(plain, shared, scale, how)
     topics = new_topic(plain, "sync", scale), new_topic(shared, "sync", scale)
     both = [*zip((plain, shared), topics, strict=True)]
     loads = []
@@ -300,7 +301,12 @@ def compared(plain: Broker, shared: Broker, scale: Scale, how: str) -> Iterator[
     yield Figure(f"produce, sync: with of without a shared log ({how})", ratio, "", ">= 0.9", ratio >= 0.9)
     cpu = statistics.median(shared.cpu_s_per_gb / plain.cpu_s_per_gb for plain, shared in loads)
     yield Figure("  the same of the broker's CPU for 1 GB", cpu, "")
-    times_ms: list[list[float]] = [[], []]  # To the answer of one record at a time: the cores are not busy.
+
+
+def answers_compared(plain: Broker, shared: Broker, scale: Scale, how: str) -> Iterator[Figure]:
+    """Compare the times to the answers of synchronous topics, for one record at a time."""
+    time.sleep(scale.idle_s / 3)  # What followed the last load is over, such as a compaction.
+    times_ms: list[list[float]] = [[], []]
     for _ in range(scale.rounds):
         for found, broker in zip(times_ms, (plain, shared), strict=True):
             found += answer_times_ms(broker, "sync", scale.sends)
