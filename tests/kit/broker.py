@@ -134,7 +134,7 @@ class Broker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | WITHOUT_PUBLIC_AUTHORITIES,
+                env={**WITHOUT_PUBLIC_AUTHORITIES, **os.environ},
             )
 
     def stop(self) -> None:
