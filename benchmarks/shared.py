@@ -298,7 +298,7 @@ def compared(plain: Broker, shared: Broker, scale: Scale, how: str) -> Iterator[
         parts = zip(*(each[column] for each in loads), strict=True)
         yield from Load(*map(statistics.median, parts)).figures(f"produce, sync, {what} a shared log ({how})")
     ratio = statistics.median(shared.mb_s / plain.mb_s for plain, shared in loads)
-    yield Figure(f"produce, sync: with of without a shared log ({how})", ratio, "", ">= 0.9", ratio >= 0.9)
+    yield Figure(f"produce, sync: with / without a shared log ({how})", ratio, "", ">= 0.9", ratio >= 0.9)
     cpu = statistics.median(shared.cpu_s_per_gb / plain.cpu_s_per_gb for plain, shared in loads)
     yield Figure("  the same of the broker's CPU for 1 GB", cpu, "")
 
@@ -313,7 +313,7 @@ def answers_compared(plain: Broker, shared: Broker, scale: Scale, how: str) -> I
     p50_ms, shared_p50_ms = map(statistics.median, times_ms)
     yield Figure(f"answer under sync, p50, without a shared log ({how})", p50_ms, "ms")
     ratio = shared_p50_ms / p50_ms
-    yield Figure(f"answer under sync, p50: with of without a shared log ({how})", ratio, "", "<= 1.1", ratio <= 1.1)
+    yield Figure(f"answer under sync, p50: with / without a shared log ({how})", ratio, "", "<= 1.1", ratio <= 1.1)
 
 
 def a_real_store(folder: Path, endpoint: str, scale: Scale) -> Iterator[Figure]:

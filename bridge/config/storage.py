@@ -125,7 +125,12 @@ class SharedSection(Section, frozen=True):
     ] = 8 * MIB
     in_flight_bytes: Annotated[int, setting("bytes that are uploaded at a time", ge=64 * KIB)] = 64 * MIB
     tail_bytes: Annotated[
-        int, setting("bytes that wait for their upload in memory beyond store.tail_bytes, not on the disk", ge=0)
+        int,
+        setting(
+            "bytes of memory beyond `store.tail_bytes` for the end of the log that waits for its upload; what is "
+            "further behind is read from the disk",
+            ge=0,
+        ),
     ] = 64 * MIB
     behind_bytes_max: Annotated[
         int,

@@ -102,14 +102,16 @@ class Topics(TopicTable):
         self.attach_store(store)
         numbers = {queue.topic for queue in store.queues()}
         without_topic = sorted(number for number in numbers if number not in self)
-        for number in without_topic if has_lost else ():
-            self._recover(number, store, now_ms)
+        if has_lost:
+            for number in without_topic:
+                self._recover(number, store, now_ms)
         if is_takeover or not clean:
-            # Before all other records of the run: if a power failure loses them, the next start finds the run empty.
+            # The following records come later: if a power failure loses the epochs, the next start finds an empty run.
             self._begin_epochs(now_ms, SHARED if is_takeover else WRITTEN)
-        for number in without_topic if not has_lost else ():
-            logger.warning("dropped queues of a deleted topic number=%d", number)
-            store.drop_topic(number, now_ms)
+        if not has_lost:
+            for number in without_topic:
+                logger.warning("dropped queues of a deleted topic number=%d", number)
+                store.drop_topic(number, now_ms)
         for system in self.system.values():
             if (topic := self.by_rocketmq_name(system.name)) is None:
                 # The limits do not apply to system topics.

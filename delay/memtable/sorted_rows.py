@@ -124,7 +124,7 @@ class SortedRows:
             rows = rows[end:]
 
     def _add_row(self, row: bytes) -> None:
-        """Add a row to the block to which it belongs; there is one."""
+        """Add a row to the block to which it belongs; there is one. A replay calls this for most pending messages."""
         key = row[:KEY_SIZE]
         number = max(0, bisect_right(self._firsts, key) - 1)
         block = self._blocks[number]

@@ -12,7 +12,6 @@ from duolog.store.backup.directory import noted
 from duolog.store.backup.manifest import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
-    SKIPPED_EPOCHS,
     BackupFailed,
     BackupManifest,
     CopiedFile,
@@ -119,7 +118,7 @@ class BucketBackup:
                 if each.size and not file.size:
                     raise BackupFailed(f"{self._url}/{each.path} is missing, or empty: restore another backup")
                 check_copy(manifest, self._url, each, file.size, file.crc)
-            new.finish(manifest.position, manifest.data_format, skipped_epochs=SKIPPED_EPOCHS)
+            new.finish_restore(manifest)
 
 
 async def checksum(objects: ObjectStore, file: CopiedFile) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from duolog.store.backup.manifest import (
     MANIFEST,
-    SKIPPED_EPOCHS,
     BackupFailed,
     check_copy,
     decode_manifest,
@@ -75,4 +74,4 @@ class DirectoryBackup:
             for each in self.manifest.files:
                 written = write_file(new.files, each.path, noted(blocks_of(source, each), note_bytes))
                 check_copy(self.manifest, self._directory, each, written.size, written.crc)
-            new.finish(self.manifest.position, self.manifest.data_format, skipped_epochs=SKIPPED_EPOCHS)
+            new.finish_restore(self.manifest)

@@ -17,9 +17,6 @@ MANIFEST: Final = "backup.json"
 FORMAT: Final = 1  # The version of the manifest.
 MANIFEST_BYTES_MAX: Final = 256 << 20
 DIRECTORIES: Final = (LOG_DIRECTORY, "timers")
-# A restore skips so many epochs, because the broker may have been started so often since the backup. Clients know these
-# epochs, so a restored log must not give them to other records.
-SKIPPED_EPOCHS: Final = 10_000
 
 
 class BackupFailed(StoreError):

@@ -8,11 +8,15 @@ from typing import Final, Self
 
 from crc32c import crc32c
 
-from duolog.store.backup.manifest import DIRECTORIES, BackupFailed
+from duolog.store.backup.manifest import DIRECTORIES, BackupFailed, BackupManifest
 from duolog.store.backup.sources import verify_log
 from duolog.store.files import ReadOnlyFiles, RealFiles
 from duolog.store.recovery.format_version import write_format
-from duolog.store.recovery.new_run import append_run
+from duolog.store.recovery.tail_writer import append_run
+
+# A restore skips so many epochs, because the broker may have been started so often since the backup. Clients know these
+# epochs, so a restored log must not give them to other records.
+SKIPPED_EPOCHS: Final = 10_000
 
 _NEW_SUFFIX: Final = ".restoring"
 
@@ -91,15 +95,24 @@ class NewDataDirectory:
         shutil.rmtree(self._new, ignore_errors=True)  # A command that was killed has left it.
         self.files = make_directories(self._new)  # Below which the files must be written.
 
-    def finish(self, position: int, data_format: int, *, skipped_epochs: int = 0) -> None:
+    def finish(self, position: int, data_format: int) -> None:
         """Verify the log, which must end at this position, and give the directory its name.
 
-        With `skipped_epochs`, a run is appended whose epoch is that of the last unit plus so many. Raises BackupFailed
-        and OSError.
+        Raises BackupFailed and OSError.
         """
-        report = verify_log(ReadOnlyFiles(self._new), position)
-        if skipped_epochs:
-            append_run(self.files, position, report.epoch + skipped_epochs, report.stored_ms)
+        verify_log(ReadOnlyFiles(self._new), position)
+        self._finish(data_format)
+
+    def finish_restore(self, manifest: BackupManifest) -> None:
+        """Verify the log of a backup, append a run to it, and give the directory its name.
+
+        Raises BackupFailed and OSError.
+        """
+        report = verify_log(ReadOnlyFiles(self._new), manifest.position)
+        append_run(self.files, manifest.position, report.epoch + SKIPPED_EPOCHS, report.stored_ms)
+        self._finish(manifest.data_format)
+
+    def _finish(self, data_format: int) -> None:
         write_format(self.files, data_format)
         sync_directories(self.files)
         os.replace(self._new, self._data)  # Linux replaces an empty directory.

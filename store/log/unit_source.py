@@ -71,7 +71,7 @@ class UnitSource:
         return None
 
     def keep_from(self, position: int, bytes_max: int) -> None:
-        """Keep the units from a written position on in memory, in up to `bytes_max` bytes beyond the write buffer's."""
+        """Keep the units from `position` on, which is written, in memory (`WriteBuffer.keep_from`)."""
         self._log.write_buffer.keep_from(position, bytes_max)
 
     def read_range(self, first: int, end: int) -> bytes:

@@ -75,7 +75,10 @@ class WriteBuffer:
         return chunk
 
     def keep_from(self, position: int, bytes_max: int) -> None:
-        """Keep the units from `position` on, below which all is written, in up to `bytes_max` more bytes."""
+        """Keep the chunks with units from `position` on in up to `bytes_max` bytes beyond the limit.
+
+        The log must be written up to `position`.
+        """
         self._kept_from, self._kept_bytes = position, bytes_max
         self._drop(position)
 

@@ -12,7 +12,8 @@ class SharedOptions:
     flush_interval_ms: int = 100  # The longest time for which written units wait for their upload.
     object_bytes: int = 8 * MIB  # Units of this size are uploaded before the interval is over.
     in_flight_bytes: int = 64 * MIB  # The greatest size of all objects that are uploaded at a time.
-    # Units that wait for their upload are in memory in so many bytes beyond `store.tail_bytes`; others are on the disk.
+    # The write buffer keeps units that wait for their upload in so many bytes beyond `store.tail_bytes`. Uploads read
+    # other units from the disk.
     tail_bytes: int = 64 * MIB
     # The greatest number of bytes of the log that the store may lack; appends beyond it are refused. It is also the
     # most that topics with `flush.mode=sync` can lose at a takeover.

@@ -5,8 +5,8 @@
         broker.kill()       # SIGKILL: connections are not closed in order
         broker.start()      # with the same data and ports, so that clients find the broker again
 
-The child runs isolated (`python -I`), so that it imports nothing from the current directory. Its
-standard error goes to `<data>.log`, and every BrokerError contains the end of that log.
+The child runs isolated (`python -I`), so that it imports nothing from the current directory. Its standard error goes to
+`<data>.log`, and every BrokerError contains the end of that log.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-# A start takes a sixth less of the processor without what a user's broker has not, or does not use: the package kio
-# imports hypothesis where it is installed, and aiohttp reads the certificates of all public authorities twice.
+# A broker of a test starts with a sixth less CPU time than `DUOLOG`. The package kio imports hypothesis if it is
+# installed, which it is not where users run brokers. aiohttp reads the certificates of all public authorities twice.
 DUOLOG_WITHOUT_HYPOTHESIS = (
     *(sys.executable, "-I", "-c"),
     "import sys; sys.modules['hypothesis'] = None; from duolog.bridge.cli.main import main; main()",

@@ -11,13 +11,11 @@ perhaps nothing. So the move ends the log with the first unit of a run of its ow
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from duolog.store.entry import Buffer
 from duolog.store.files import Files
-from duolog.store.log.segment import LOG_DIRECTORY, Segment
 from duolog.store.objects.interface import ObjectStore
-from duolog.store.recovery.new_run import append_run
+from duolog.store.recovery.tail_writer import TailWriter, append_run
 from duolog.store.shared.events import Event
 from duolog.store.shared.files.named_files import NamedFiles
 from duolog.store.shared.moving.to_store import MoveFailed
@@ -28,8 +26,6 @@ from duolog.store.shared.wal.log_cursor import Ignored, LogCursor, Units
 from duolog.store.shared.wal.slots import WINDOW
 from duolog.store.shared.wal.stream import KEY, decode_stream
 from duolog.store.shared.wal.wal_object import ENDED_FLAG, FOLDER, damaged, decode, key_of, sequence_of
-
-SEGMENT_BYTES: Final = 256 << 20  # The size of a segment file after which units are written to the next one.
 
 
 class WrittenLog(NamedTuple):
@@ -116,34 +112,3 @@ async def _check_end(objects: ObjectStore, requests: Requests, cursor: LogCursor
         sequence, data = sequence_of(key), await requests.get(key)
         if sequence is not None and data and decode(data, sequence).header.epoch >= cursor.owner.epoch:
             raise damaged(key_of(cursor.sequence), f"it is missing, and {key} follows it")
-
-
-class TailWriter:
-    """Appends units to the log of a data directory, durably."""
-
-    def __init__(self, files: Files, position: int) -> None:
-        self._files, self._start, self._position = files, position, position
-        self._handle: int | None = None
-
-    def write(self, units: Buffer) -> None:
-        """Append the units of one slot. Blocks; raises OSError."""
-        if not len(units):
-            return
-        if self._handle is not None and self._position - self._start >= SEGMENT_BYTES:
-            self.close()
-            self._start = self._position
-        if self._handle is None:
-            path = Segment(self._start).path
-            is_there = path.rpartition("/")[2] in self._files.list(LOG_DIRECTORY)
-            self._handle = self._files.open(path, create=not is_there)
-        self._files.write(self._handle, [units], self._position - self._start)
-        self._position += len(units)
-
-    def close(self) -> None:
-        """Sync and close the file. Blocks; raises OSError."""
-        if self._handle is not None:
-            handle, self._handle = self._handle, None
-            try:
-                self._files.sync(handle)
-            finally:
-                self._files.close(handle)

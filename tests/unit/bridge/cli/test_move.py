@@ -161,7 +161,7 @@ def test_a_stream_becomes_a_data_directory(
         path = tmp_path / "later" / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    monkeypatch.setattr("duolog.store.shared.moving.to_disk.SEGMENT_BYTES", 4096)
+    monkeypatch.setattr("duolog.store.recovery.tail_writer.SEGMENT_BYTES", 4096)
     status, out, err = run(f"move --data {tmp_path / 'new'} --from file://{tmp_path / 'later'}", capsys)
     assert (status, bool(err)) == (0, not is_ended)
     assert "start the broker with --data" in out
