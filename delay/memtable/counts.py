@@ -20,13 +20,6 @@ class Counts:
         self.by_topic: dict[int, int] = {}
         self._by_part: dict[bytes, int] = {}
 
-    def add_row(self, row: bytes, topic: int) -> None:
-        """Count a row, which is of this topic."""
-        self.total += 1
-        self.by_topic[topic] = self.by_topic.get(topic, 0) + 1
-        part = row[_PART_AT:_PART_END]
-        self._by_part[part] = self._by_part.get(part, 0) + 1
-
     def add(self, rows: Sequence[bytes]) -> None:
         by_topic, by_part = self.by_topic, self._by_part
         self.total += len(rows)

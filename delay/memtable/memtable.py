@@ -9,7 +9,8 @@
                                        |
                                        `--> written to a sorted table, then removed; after a failure put back
 
-All rows are in the order of their keys (`sorted_rows.py`). The *hand* is the time up to which rows are ready. A ready
+All rows are in the order of their keys (`sorted_rows.py`). A new row that waits is sorted in when the memtable is read
+next, because a recovery adds most rows before it reads one. The *hand* is the time up to which rows are ready. A ready
 row stays until it is delivered or deleted. If the clock is set back, no row moves, and ready rows wait until they are
 due again. A *far* row is one that a flush may take (`delay/tree/flush_job.py`); ready rows may be far after the clock
 was set back.
@@ -30,7 +31,6 @@ from duolog.delay.rows import (
     ROW,
     TOPIC_AT,
     TOPIC_END,
-    TOPIC_SHIFT,
     Timer,
     TimerKey,
     rows_of,
@@ -38,6 +38,7 @@ from duolog.delay.rows import (
 from duolog.store.entry import new_tuple
 
 ROWS_IN_PART: Final = 1 << 13  # Rows in one part of a snapshot, which has 256 KiB.
+ADDED_MAX: Final = 1 << 17  # Rows that are sorted in together; they take 10 MiB until then.
 
 
 class Frozen:
@@ -61,8 +62,9 @@ class Memtable:
     """
 
     def __init__(self, start_ms: int = 0, on_ready: Callable[[int, int], None] = lambda topic, due_ms: None) -> None:
-        self.counts = Counts()
-        self.waiting = SortedRows()
+        self._counts = Counts()
+        self._waiting = SortedRows()
+        self._added: list[bytes] = []  # Rows that are not in `_waiting` and `_counts` yet.
         self.frozen = Frozen()
         self._ready: dict[int, SortedRows] = {}  # By topic.
         self._on_ready = on_ready
@@ -72,15 +74,38 @@ class Memtable:
     def __len__(self) -> int:
         return self.counts.total
 
+    @property
+    def waiting(self) -> SortedRows:
+        """The rows that wait, sorted."""
+        if self._added:
+            self._sort_added()
+        return self._waiting
+
+    @property
+    def counts(self) -> Counts:
+        """The numbers of all rows."""
+        if self._added:
+            self._sort_added()
+        return self._counts
+
+    def _sort_added(self) -> None:
+        """Add the rows that were added since the last reading to those that wait, and count them."""
+        rows, self._added = self._added, []
+        rows.sort()
+        self._counts.add(rows)
+        self._waiting.add(b"".join(rows))
+
     # -- Single timers
 
     def add(self, timer: Timer) -> None:
-        row, topic = ROW.pack(*timer), timer.queue_key >> TOPIC_SHIFT
-        self.counts.add_row(row, topic)
+        row = ROW.pack(*timer)
         if timer.due_ms > self._hand_ms:
-            self.waiting.add(row)
+            self._added.append(row)
+            if len(self._added) >= ADDED_MAX:
+                self._sort_added()
         else:
-            self._release(topic, row, timer.due_ms)
+            self._counts.add([row])
+            self._release(timer.topic, row, timer.due_ms)
 
     def find(self, key: TimerKey, topic: int | None = None) -> Timer | None:
         """Return the timer of this key; the search is quicker if its topic is known."""

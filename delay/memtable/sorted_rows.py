@@ -20,6 +20,7 @@ BEGINNING: Final = b""  # Less than every packed key.
 END: Final = b"\xff" * (KEY_SIZE + 1)  # Greater than every packed key.
 
 _BLOCK_BYTES: Final = BLOCK_ROWS * ROW_SIZE
+_SORT_BYTES: Final = 8 * ROW_SIZE  # So many rows take less time to be sorted in together than one by one.
 _TOPIC_SIZE: Final = TOPIC_END - TOPIC_AT
 
 
@@ -113,27 +114,30 @@ class SortedRows:
         if _ends_before(blocks[-1], rows) and len(blocks[-1]) + len(rows) <= _BLOCK_BYTES:
             blocks[-1] += rows  # Most rows are added after all others.
             return
-        if len(rows) == ROW_SIZE:
-            self._add_row(rows)
-            return
-        while rows:
-            number = self._number_of(rows[:KEY_SIZE])
-            is_last = number + 1 >= len(self._firsts)
-            end = len(rows) if is_last else lower(rows, self._firsts[number + 1])
-            self._replace(number, number + 1, _merged(blocks[number], rows[:end]))
-            rows = rows[end:]
+        for at in range(0, len(rows), _BLOCK_BYTES):
+            self._merge(rows[at : at + _BLOCK_BYTES])
 
-    def _add_row(self, row: bytes) -> None:
-        """Add a row to the block to which it belongs; there is one. A replay calls this for most pending messages."""
-        key = row[:KEY_SIZE]
-        number = max(0, bisect_right(self._firsts, key) - 1)
-        block = self._blocks[number]
-        at = lower(block, key)
-        block = b"".join((block[:at], row, block[at:]))
-        if at and len(block) <= _BLOCK_BYTES:
-            self._blocks[number] = block
-        else:
-            self._replace(number, number + 1, block)
+    def _merge(self, rows: bytes) -> None:
+        """Merge some sorted rows with the blocks to which they belong; there are blocks."""
+        blocks, firsts = self._blocks, self._firsts
+        while rows:
+            number = max(0, bisect_right(firsts, rows[:KEY_SIZE]) - 1)
+            block, end = blocks[number], len(rows)
+            if number + 1 < len(firsts) and end > ROW_SIZE:
+                end = lower(rows, firsts[number + 1])
+            at = lower(block, rows[:KEY_SIZE])
+            if at == len(block):
+                block += rows[:end]
+            elif end >= _SORT_BYTES:
+                block = b"".join(sorted(rows_of(block) + rows_of(rows[:end])))
+            else:
+                end = ROW_SIZE
+                block = b"".join((block[:at], rows[:ROW_SIZE], block[at:]))
+            if at and len(block) <= _BLOCK_BYTES:
+                blocks[number] = block
+            else:
+                self._replace(number, number + 1, block)
+            rows = rows[end:]
 
     def pop(self, key: bytes) -> bytes | None:
         """Remove and return the row with this key."""
@@ -189,9 +193,3 @@ def _packed(topic: int) -> bytes:
 def _ends_before(block: bytes, rows: bytes) -> bool:
     """Return whether the keys of a block are less than those of sorted rows."""
     return block[-ROW_SIZE : KEY_SIZE - ROW_SIZE] < rows[:KEY_SIZE]
-
-
-def _merged(block: bytes, rows: bytes) -> bytes:
-    if _ends_before(block, rows):
-        return block + rows
-    return b"".join(sorted(rows_of(block) + rows_of(rows)))

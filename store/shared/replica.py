@@ -304,9 +304,12 @@ class Replica:
 
     def next_deadline_ms(self) -> int:
         """Return the monotonic time at which `advance` must be called next."""
+        deadline_ms = self._upkeep_mono_ms
         upload_ms = None if self.uploader is None else self.uploader.next_deadline_ms()
-        deadlines = (self._copy_state_file.next_deadline_ms(), self._upkeep_mono_ms, upload_ms)
-        return min(each for each in deadlines if each is not None)
+        if upload_ms is not None and upload_ms < deadline_ms:
+            deadline_ms = upload_ms
+        file_ms = self._copy_state_file.next_deadline_ms()
+        return deadline_ms if file_ms is None or file_ms > deadline_ms else file_ms
 
     def advance(self, mono_ms: int) -> None:
         """Begin due work: uploads, writes of the file `shared`, drops, compactions and the search for orphans."""
