@@ -49,6 +49,7 @@ from benchmarks.shared_figures import Figure, markdown, table
 from benchmarks.stores import WITHIN_S, alone_mb_s, answer_of, slow_store
 from duolog.store.objects.opening import UNSIGNED_VARIABLE
 from tests.kit.broker import Broker
+from tests.kit.command import DUOLOG
 from tests.kit.eventually import eventually
 from tests.kit.object_servers import versity
 
@@ -103,7 +104,7 @@ def main() -> int:
 def run(folder: Path, scale: Scale) -> Iterator[Figure]:
     """Measure all figures, one after the other."""
     yield from machine(folder)
-    with running(Broker(folder / "plain", {"store.flush": "sync"})) as plain:
+    with running(Broker(folder / "plain", {"store.flush": "sync"}, command=DUOLOG)) as plain:
         for latency_ms in LATENCIES_MS:
             with slow_store(latency_ms, forgets=True) as endpoint:
                 name = f"store of {latency_ms} ms"
@@ -181,7 +182,7 @@ def running(broker: Broker) -> Iterator[Broker]:
 
 def shared_broker(data: Path, endpoint: str, settings: Mapping[str, object] | None = None) -> Broker:
     shared = {"store.flush": "shared", "shared.url": "s3://bench/log", "shared.endpoint": endpoint}
-    return Broker(data, {**shared, **(settings or {})})
+    return Broker(data, {**shared, **(settings or {})}, command=DUOLOG)
 
 
 def status(broker: Broker) -> dict[str, object]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.console.test_foreign_page import ATTEMPTS, attempt, foreign
 from tests.kit.broker import Broker
+from tests.kit.command import duolog
 
 __all__ = ["foreign"]  # A fixture.
 
@@ -26,8 +25,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     data = tmp_path_factory.mktemp("secured") / "data"
     for name, options in (("root", ["--super"]), ("alice", [])):
         words = ["user", "add", name, *options, "--password-stdin", "--data", str(data)]
-        command = [sys.executable, "-I", "-m", "duolog.bridge", *words]
-        subprocess.run(command, input=f"{PASSWORDS[name]}\n", text=True, check=True, timeout=30)
+        duolog(*words, given=f"{PASSWORDS[name]}\n")
     with Broker(data, {"security.enabled": "true"}) as running:
         yield running
 

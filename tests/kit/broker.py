@@ -18,7 +18,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-# A broker of a test starts with a sixth less CPU time than `DUOLOG`. The package kio imports hypothesis if it is
-# installed, which it is not where users run brokers. aiohttp reads the certificates of all public authorities twice.
-DUOLOG_WITHOUT_HYPOTHESIS = (
-    *(sys.executable, "-I", "-c"),
-    "import sys; sys.modules['hypothesis'] = None; from duolog.bridge.cli.main import main; main()",
-)
+from tests.kit.command import DUOLOG
+from tests.kit.fork_server import ForkedProcess, start_duolog
+
 WITHOUT_PUBLIC_AUTHORITIES = {"SSL_CERT_FILE": os.devnull}
 READY_WITHIN_S = 30.0
 STOP_WITHIN_S = 5.0  # The time that the documentation of `duolog serve` promises.
@@ -62,14 +58,15 @@ class Broker:
         data: Path,
         settings: Mapping[str, object] | None = None,
         ports: Mapping[str, int] | None = None,
-        command: Sequence[str] = DUOLOG_WITHOUT_HYPOTHESIS,
+        command: Sequence[str] | None = None,
         host: str = "127.0.0.1",
         prefix: Sequence[str] = (),
     ) -> None:
         """Prepare a broker.
 
-        `command` is that of another environment or checkout. `prefix` stands before it and keeps the process id: `ip
-        netns exec NAME`, where `host` is an address.
+        `command` is that of another environment or checkout, or `DUOLOG` for a measurement. `prefix` stands before it
+        and keeps the process id: `ip netns exec NAME`, where `host` is an address. Without either, the broker is forked
+        from a process that has imported its modules (`tests.kit.fork_server`).
         """
         self.data = data
         self._host, self._prefix = host, prefix
@@ -78,7 +75,8 @@ class Broker:
         self.settings = dict(settings or {})
         self._first_ports = ports
         self._endpoints: Endpoints | None = None  # Set by the first start, and unchanged from then on.
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self._output: IO[bytes] | None = None  # The standard output of the process.
 
     # -- Addresses
 
@@ -128,14 +126,18 @@ class Broker:
         assert self._process is None, f"the broker already runs, pid {self._process and self._process.pid}"
         self.data.parent.mkdir(parents=True, exist_ok=True)
         once = {name.replace("__", "."): value for name, value in settings.items()}
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(self.settings | once),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**WITHOUT_PUBLIC_AUTHORITIES, **os.environ},
-            )
+        arguments = self._arguments(self.settings | once)
+        environment = {**WITHOUT_PUBLIC_AUTHORITIES, **os.environ}
+        output, its_output = os.pipe()
+        self._output = os.fdopen(output, "rb")
+        with self.log.open("ab") as log, Path(os.devnull).open("rb") as nothing, os.fdopen(its_output, "wb"):
+            if self._duolog is None and not self._prefix:
+                self._process = start_duolog(
+                    arguments, stdin=nothing.fileno(), stdout=its_output, stderr=log.fileno(), environment=environment
+                )
+            else:
+                command = [*self._prefix, *(self._duolog or DUOLOG), *arguments]
+                self._process = subprocess.Popen(command, stdin=nothing, stdout=its_output, stderr=log, env=environment)
 
     def stop(self) -> None:
         """Send SIGTERM. Raises BrokerError unless the broker ends in time with status 0."""
@@ -204,15 +206,13 @@ class Broker:
 
     # -- The child process
 
-    def _command(self, settings: Mapping[str, object]) -> list[str]:
-        ports = self._ports()
-        command = [*self._prefix, *self._duolog, "serve", "--data", str(self.data)]
-        command += ["--host", self._host]
-        for option, port in ports.items():
-            command += [f"--{option}-port", str(port)]
+    def _arguments(self, settings: Mapping[str, object]) -> list[str]:
+        arguments = ["serve", "--data", str(self.data), "--host", self._host]
+        for option, port in self._ports().items():
+            arguments += [f"--{option}-port", str(port)]
         for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
-        return command
+            arguments += ["--set", f"{name}={value}"]
+        return arguments
 
     def _ports(self) -> Mapping[str, int]:
         if self._endpoints is None:
@@ -225,9 +225,8 @@ class Broker:
         }
 
     def _read_ready_line(self) -> Endpoints:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = _read_line(self._process.stdout, READY_WITHIN_S)
+        assert self._output is not None
+        line = _read_line(self._output, READY_WITHIN_S)
         if line is None or not line.startswith("ready "):
             status = self._status_soon()
             what = f"ended with status {status}" if status is not None else f"was not ready within {READY_WITHIN_S} s"
@@ -244,10 +243,9 @@ class Broker:
             return None
 
     def _forget(self) -> None:
-        assert self._process is not None
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._process = None
+        assert self._output is not None
+        self._output.close()
+        self._process = self._output = None
 
 
 def port_of(endpoint: str) -> int:

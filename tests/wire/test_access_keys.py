@@ -6,7 +6,6 @@ import re
 import secrets
 import socket
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kit.broker import Broker
-from tests.kit.command import DUOLOG, duolog
+from tests.kit.command import duolog
 from tests.kit.eventually import eventually
 from tests.kit.signing import signature_of
 from tests.wire.clients import remoting
@@ -38,10 +37,7 @@ def broker(duolog_only: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A broker on which alice may write to and read from topics that begin with `orders`, with groups of her own."""
     data = tmp_path_factory.mktemp("access-keys") / "data"
     for words in (["alice"], ["root", "--super"]):
-        subprocess.run(
-            [*DUOLOG, "user", "add", *words, "--password-stdin", "--data", str(data)],
-            input=SECRET + "\n", text=True, check=True, timeout=30,
-        )  # fmt: skip
+        duolog("user", "add", *words, "--password-stdin", "--data", str(data), given=SECRET + "\n")
     rule = ["--allow", "--user", "alice", "--topic-prefix", "orders", "--group-prefix", "al"]
     duolog("acl", "add", *rule, "--operation", "read,write,create", "--data", str(data))
     with Broker(data, {"security.enabled": "true", "store.flush": "async"}) as running:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from tests.kit.broker import Broker
 from tests.kit.certificates import Authority
-from tests.kit.command import DUOLOG
+from tests.kit.command import duolog
 from tests.kit.eventually import eventually
 from tests.wire.clients.agent import Agent, AgentError
 from tests.wire.clients.jvm import KAFKA_VERSIONS, Agents
@@ -59,8 +58,7 @@ class Tools(NamedTuple):
 @pytest.fixture(scope="module")
 def secured(duolog_only: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("kafka-tools")
-    command = ["user", "add", "root", "--super", "--password-stdin", "--data", str(folder / "data")]
-    subprocess.run([*DUOLOG, *command], input=SECRET + "\n", text=True, check=True, timeout=30)
+    duolog("user", "add", "root", "--super", "--password-stdin", "--data", str(folder / "data"), given=SECRET + "\n")
     authority = Authority(folder / "ca")
     settings = {"security.enabled": "true", "security.session_ms": SESSION_MS, "store.flush": "async"}
     with Broker(folder / "data", authority.settings() | settings) as broker:

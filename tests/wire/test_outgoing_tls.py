@@ -32,8 +32,9 @@ from duolog.store.objects.opening import open_objects
 from duolog.store.objects.options import ObjectStoreOptions
 from tests.kit.broker import Broker
 from tests.kit.certificates import Authority
+from tests.kit.command import run_duolog
 from tests.kit.object_servers import KEYS
-from tests.wire.test_security import PASSWORDS, add_user, duolog
+from tests.wire.test_security import PASSWORDS, add_user
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 CONTENT = json.dumps({"keys": [{**ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True), "kid": "one"}]}).encode()
@@ -159,9 +160,9 @@ def test_reload_of_the_cas_reaches_the_reader_of_keys(tmp_path: Path) -> None:
         with Broker(tmp_path / "data", settings) as broker:
             cas.write_bytes(idp.file.read_bytes())
             at = {"DUOLOG_HTTP": broker.http}
-            reloaded = duolog("config", "reload", **at, DUOLOG_USER="root", DUOLOG_PASSWORD=PASSWORDS["root"])
+            reloaded = run_duolog("config", "reload", **at, DUOLOG_USER="root", DUOLOG_PASSWORD=PASSWORDS["root"])
             assert reloaded.returncode == 0, reloaded.stderr
-            listed = duolog("user", "list", **at, DUOLOG_TOKEN=token)
+            listed = run_duolog("user", "list", **at, DUOLOG_TOKEN=token)
             assert (listed.returncode, "root" in listed.stdout) == (0, True), listed.stderr
 
 

@@ -14,11 +14,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.broker import Broker
+from tests.kit.command import run_duolog
 from tests.kit.eventually import eventually
 from tests.wire.clients.agent import AgentError
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.message import Message
-from tests.wire.test_security import PASSWORDS, add_user, duolog, settings
+from tests.wire.test_security import PASSWORDS, add_user, settings
 
 NOISY_RATE = 2_000_000
 ROUND_S = 3.0
@@ -77,9 +78,9 @@ class Noisy:
 def test_noisy_client_is_kept_at_its_rate(broker: Broker) -> None:
     new_topic(broker, "orders")
     environment = {"DUOLOG_HTTP": broker.http}
-    done = duolog("quota", "set", "--client-id", "noisy", f"producer_byte_rate={NOISY_RATE}", **environment)
+    done = run_duolog("quota", "set", "--client-id", "noisy", f"producer_byte_rate={NOISY_RATE}", **environment)
     assert done.stdout == f"producer_byte_rate={NOISY_RATE}\n", done.stderr
-    listed = json.loads(duolog("quota", "list", "--json", **environment).stdout)
+    listed = json.loads(run_duolog("quota", "list", "--json", **environment).stdout)
     assert listed == [{"user": None, "client_id": "noisy", "limits": {"producer_byte_rate": NOISY_RATE}}]
     noisy, begun_s = Noisy(broker), time.monotonic()
     noisy.run(begun_s + ROUND_S)
@@ -87,19 +88,21 @@ def test_noisy_client_is_kept_at_its_rate(broker: Broker) -> None:
     seconds = time.monotonic() - begun_s
     assert 0.4 * NOISY_RATE * seconds < noisy.sent_bytes < 1.2 * NOISY_RATE * (seconds + 1)
     assert any(noisy.throttled_ms)
-    removals = [duolog("quota", "remove", "--client-id", "noisy", "producer_byte_rate", **environment) for _ in "ab"]
+    removals = [
+        run_duolog("quota", "remove", "--client-id", "noisy", "producer_byte_rate", **environment) for _ in "ab"
+    ]
     assert (removals[0].returncode, removals[0].stdout) == (0, "removed producer_byte_rate\n")
     assert (removals[1].returncode, removals[1].stdout) == (1, "")
     assert "there is no quota producer_byte_rate of client-id=noisy" in removals[1].stderr
-    assert json.loads(duolog("quota", "list", "--json", **environment).stdout) == []
-    refused = duolog("quota", "set", "--client-id", "noisy", "controller_mutation_rate=1", **environment)
+    assert json.loads(run_duolog("quota", "list", "--json", **environment).stdout) == []
+    refused = run_duolog("quota", "set", "--client-id", "noisy", "controller_mutation_rate=1", **environment)
     assert (refused.returncode, "is not supported" in refused.stderr) == (1, True)
 
 
 @pytest.mark.soak
 def test_noisy_client_at_its_quota_leaves_the_latency_of_others(broker: Broker) -> None:
     new_topic(broker, "orders")
-    duolog("quota", "set", "--client-id", "noisy", f"producer_byte_rate={NOISY_RATE}", DUOLOG_HTTP=broker.http)
+    run_duolog("quota", "set", "--client-id", "noisy", f"producer_byte_rate={NOISY_RATE}", DUOLOG_HTTP=broker.http)
     quiet = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0, "acks": 1})
     noisy = Noisy(broker)
     noisy.run(time.monotonic() + ROUND_S)  # Uses up the burst that a pause allows.
@@ -129,7 +132,7 @@ def _p99_ms(quiet: Producer, beside: Any) -> float:
 def test_delayed_message_above_the_quota_is_reported_at_once(broker: Broker) -> None:
     new_topic(broker, "orders")
     environment = {"DUOLOG_HTTP": broker.http}
-    done = duolog("quota", "set", "--user", "<default>", "delayed_messages_pending=1", **environment)
+    done = run_duolog("quota", "set", "--user", "<default>", "delayed_messages_pending=1", **environment)
     assert done.stdout == "delayed_messages_pending=1\n", done.stderr
     producer = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0, "enable.idempotence": True})
     codes: list[int | None] = []
@@ -144,7 +147,7 @@ def test_delayed_message_above_the_quota_is_reported_at_once(broker: Broker) -> 
 def test_java_application_sees_a_policy_violation_and_its_producer_goes_on(broker: Broker, agents: Agents) -> None:
     """`docs/operating/quotas.md` says what the client does: no retry, and no end of the producer."""
     new_topic(broker, "orders")
-    duolog("quota", "set", "--user", "<default>", "delayed_messages_pending=1", DUOLOG_HTTP=broker.http)
+    run_duolog("quota", "set", "--user", "<default>", "delayed_messages_pending=1", DUOLOG_HTTP=broker.http)
     java, delayed = agents.kafka("4.3"), Message(b"x", headers=(("TIMER_DELAY_MS", b"600000"),)).as_kafka_json()
     refused = "PolicyViolationException: .*quota delayed_messages_pending of ANONYMOUS: 1 delayed messages are pending"
     for name, config in (("plain", {}), ("transactional", {"transactional.id": "id"})):
@@ -189,12 +192,12 @@ def test_audit_file_tells_who_did_what_and_is_rotated(tmp_path: Path) -> None:
     add_user(data, "alice")
     with Broker(data, {"security.enabled": "true", "security.audit_file": str(file)}) as broker:
         as_root = {"DUOLOG_HTTP": broker.http, "DUOLOG_USER": "root", "DUOLOG_PASSWORD": PASSWORDS["root"]}
-        assert duolog("topic", "create", "orders", **as_root).returncode == 0
+        assert run_duolog("topic", "create", "orders", **as_root).returncode == 0
         admin = AdminClient(settings(broker, "alice"))
         made = admin.create_topics([NewTopic("mine", 1)])["mine"]
         with pytest.raises(KafkaException):
             made.result(10)
-        assert duolog("topic", "list", **(as_root | {"DUOLOG_PASSWORD": "very wrong"})).returncode == 1
+        assert run_duolog("topic", "list", **(as_root | {"DUOLOG_PASSWORD": "very wrong"})).returncode == 1
         expected = [
             ("login", "http", "User:root", "success"), ("change", "http", "User:root", "POST /api/topics"),
             ("login", "kafka", "User:alice", "success"), ("refusal", "kafka", "User:alice", "CREATE_TOPICS"),
@@ -205,7 +208,7 @@ def test_audit_file_tells_who_did_what_and_is_rotated(tmp_path: Path) -> None:
         file.rename(tmp_path / "audit.1")
         os.kill(broker.pid, signal.SIGHUP)
         eventually("the file is opened again", file.exists, bool, 10)
-        assert duolog("topic", "delete", "orders", **as_root).returncode == 0
+        assert run_duolog("topic", "delete", "orders", **as_root).returncode == 0
     assert ("change", "http", "User:root", "DELETE /api/topics/orders") in _logged_events(file)
 
 

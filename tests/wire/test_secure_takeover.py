@@ -5,10 +5,7 @@ the standby's address alone."""
 from __future__ import annotations
 
 import json
-import os
 import ssl
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from base64 import b64encode
@@ -22,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.kit.broker import Broker, BrokerError
 from tests.kit.certificates import Authority
+from tests.kit.command import duolog
 from tests.kit.eventually import eventually
 from tests.kit.signing import signature_of
 from tests.wire.clients.remoting import Reply, ask
@@ -46,31 +44,20 @@ class SecurePair:
             "security.secret_key_file": folder / "brokers.key",
             "tls.outgoing_ca_file": self.authority.file,
         }
-        added = self.duolog(
+        duolog(
             *("user", "add", "root", "--super", "--password-stdin", "--data", str(folder / "a"), "--shared", self.url),
             given=PASSWORDS["root"] + "\n",
             DUOLOG_SECURITY__SECRET_KEY_FILE=str(folder / "brokers.key"),
         )
-        assert added.returncode == 0, added.stderr
         self.owner, self.standby = Broker(folder / "a", self.settings), Broker(folder / "b", self.settings)
         self.owner.start()
         self.wait_for_role(self.owner, "owner")
         self.standby.start()
         self.wait_for_role(self.standby, "standby")
 
-    def duolog(self, *words: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-I", "-m", "duolog.bridge", *words],
-            input=given,
-            capture_output=True,
-            text=True,
-            env={**os.environ, **environment},
-            timeout=60,
-        )
-
     def as_root(self, *words: str, given: str = "") -> str:
         """Run a command that gets the address of the standby."""
-        done = self.duolog(
+        return duolog(
             *words,
             given=given,
             DUOLOG_HTTP=f"https://{self.standby.http}",
@@ -78,8 +65,6 @@ class SecurePair:
             DUOLOG_USER="root",
             DUOLOG_PASSWORD=PASSWORDS["root"],
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     def get(self, broker: Broker, path: str, user: str = "") -> tuple[int, Any]:
         request = urllib.request.Request(f"https://{broker.http}{path}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
 
 from tests.kit.broker import Broker
 from tests.kit.certificates import Authority
+from tests.kit.command import duolog
 from tests.wire.clients.jvm import KAFKA_VERSIONS, Agents
 from tests.wire.clients.message import Message, fingerprint
 from tests.wire.clients.secured_kafka import java_login, java_tls, java_token
@@ -60,14 +59,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def add_user(data: Path) -> None:
-    command = ["user", "add", NAME, "--super", "--password-stdin", "--data", str(data)]
-    subprocess.run(
-        [sys.executable, "-I", "-m", "duolog.bridge", *command],
-        input=f"{PASSWORD}\n",
-        text=True,
-        check=True,
-        timeout=30,
-    )
+    duolog("user", "add", NAME, "--super", "--password-stdin", "--data", str(data), given=f"{PASSWORD}\n")
 
 
 def librdkafka(secured: Secured, mechanism: str) -> dict[str, Any]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
 import re
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ import pytest
 
 from tests.kit.broker import Broker, port_of
 from tests.kit.certificates import Authority, Files
+from tests.kit.command import duolog
 from tests.kit.eventually import eventually
 from tests.wire.clients.agent import AgentError
 from tests.wire.clients.golang import go_agent
@@ -271,17 +270,17 @@ def test_user_of_a_certificate_may_do_what_rules_allow_it(
     duolog_only: None, authority: Authority, alice: Files, agents: Agents, tmp_path: Path
 ) -> None:
     bob, data = authority.client("bob", organisation="Shop"), tmp_path / "data"
-    command("user", "add", "root", "--super", "--password-stdin", "--data", str(data), given="root secret\n")
+    duolog("user", "add", "root", "--super", "--password-stdin", "--data", str(data), given="root secret\n")
     settings = authority.settings() | {"tls.client_auth": "request", "security.enabled": True, "store.flush": "async"}
     with Broker(data, settings) as broker:
         as_root = {
             "DUOLOG_HTTP": f"https://localhost:{port_of(broker.http)}", "DUOLOG_CA_FILE": str(authority.file),
             "DUOLOG_USER": "root", "DUOLOG_PASSWORD": "root secret",
         }  # fmt: skip
-        command("topic", "create", "orders", **as_root)
-        command("topic", "create", "payments", **as_root)
+        duolog("topic", "create", "orders", **as_root)
+        duolog("topic", "create", "payments", **as_root)
         rule = ("--allow", "--user", "alice", "--topic", "orders", "--operation", "read,write,describe")
-        command("acl", "add", *rule, **as_root)
+        duolog("acl", "add", *rule, **as_root)
         outcomes = [produced(broker, librdkafka(authority, files)) for files in (alice, bob, None)]
         assert outcomes == ["", "TOPIC_AUTHORIZATION_FAILED", "_MSG_TIMED_OUT"]
         statuses = [status_of(broker, authority, files, "/api/topics/orders") for files in (alice, bob, None)]
@@ -312,14 +311,6 @@ def produced(broker: Broker, options: dict[str, str | int | float | bool]) -> st
     producer.produce("orders", b"x", on_delivery=lambda error, _: reports.append(error.name() if error else ""))
     assert producer.flush(WITHIN_S) == 0
     return reports[0]
-
-
-def command(*words: str, given: str = "", **environment: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", "-m", "duolog.bridge", *words],
-        input=given, capture_output=True, text=True, env={**os.environ, **environment}, timeout=WITHIN_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 # -- Versions, renegotiation, compression: what openssl s_client sees

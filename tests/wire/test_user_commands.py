@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 from tests.kit.broker import Broker
-from tests.wire.test_security import duolog
+from tests.kit.command import run_duolog
 
 ROOT = "root secret"
 SECRETS = {"mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512"], "has_secret_key": True}
@@ -42,16 +42,16 @@ Run = Callable[..., Done]
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
     """Return what runs a command, by a user with a password in a file, or in the data directory."""
     data = tmp_path / "data"
-    added = duolog("user", "add", "root", "--super", "--password-stdin", "--data", str(data), given=f"{ROOT}\n")
+    added = run_duolog("user", "add", "root", "--super", "--password-stdin", "--data", str(data), given=f"{ROOT}\n")
     assert (added.returncode, added.stdout) == (0, "added root\n"), added.stderr
     if request.param == "--data":
-        yield lambda *words, given="": duolog(*words, "--data", str(data), given=given)
+        yield lambda *words, given="": run_duolog(*words, "--data", str(data), given=given)
         return
     file = tmp_path / "password"
     file.write_text(f"{ROOT}\n")
     with Broker(data, {"security.enabled": "true"}) as broker:
         login = {"DUOLOG_HTTP": broker.http, "DUOLOG_USER": "root", "DUOLOG_PASSWORD_FILE": str(file)}
-        yield lambda *words, given="": duolog(*words, given=given, **login)
+        yield lambda *words, given="": run_duolog(*words, given=given, **login)
 
 
 def said(done: Done) -> str:
@@ -125,13 +125,13 @@ def test_commands_log_in_with_a_token(tmp_path: Path) -> None:
     token = jwt.encode(claims, key, "ES256", headers={"kid": "one"})
     (tmp_path / "token").write_text(f"{token}\n")
     data = tmp_path / "data"
-    said(duolog("user", "add", "root", "--super", "--password-stdin", "--data", str(data), given=f"{ROOT}\n"))
+    said(run_duolog("user", "add", "root", "--super", "--password-stdin", "--data", str(data), given=f"{ROOT}\n"))
     settings = {"security.enabled": "true", "security.oauth_keys": tmp_path / "keys.json"}
     with Broker(data, settings) as broker:
         at = {"DUOLOG_HTTP": broker.http}
         for login in ({"DUOLOG_TOKEN": token}, {"DUOLOG_TOKEN_FILE": str(tmp_path / "token")}):
-            assert "root" in said(duolog("user", "list", **at, **login))
-        forged = duolog("user", "list", **at, DUOLOG_TOKEN=token[:-8] + "AAAAAAAA")
+            assert "root" in said(run_duolog("user", "list", **at, **login))
+        forged = run_duolog("user", "list", **at, DUOLOG_TOKEN=token[:-8] + "AAAAAAAA")
         assert (forged.returncode, forged.stdout) == (1, "")
-        lacking = duolog("user", "list", **at)
+        lacking = run_duolog("user", "list", **at)
         assert (lacking.returncode, "DUOLOG_USER and DUOLOG_PASSWORD" in lacking.stderr) == (1, True)
