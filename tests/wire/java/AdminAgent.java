@@ -33,16 +33,16 @@ final class AdminAgent {
     }
 
     public static void main(String[] unused) throws Exception {
-        Thread hurry = new Thread(AdminAgent::hurry);
-        hurry.setDaemon(true);
-        hurry.start();
         Map<String, Agent.Command> commands = new TreeMap<>();
         commands.put("run", AdminAgent::run);
         commands.put("list", args -> list());
         Agent.serve(commands);
     }
 
-    /** A client that shuts down waits for this thread of its own to look again, up to three seconds: wake it. */
+    /**
+     * A client that shuts down waits for this thread of its own to look again, up to three seconds: wake it. Runs as long
+     * as a subcommand, because a look at the stacks of all threads takes a millisecond of the processor.
+     */
     private static void hurry() {
         while (true) {
             Map<Thread, StackTraceElement[]> threads = Thread.getAllStackTraces();
@@ -96,10 +96,13 @@ final class AdminAgent {
         PrintStream capture = new PrintStream(printed, true, StandardCharsets.UTF_8);
         System.setOut(capture);
         System.setErr(capture);
+        Thread hurry = new Thread(AdminAgent::hurry);
+        hurry.start();
         try {
             Startup.forgetClients();
             MQAdminStartup.main0(words.toArray(new String[0]), signing(args));
         } finally {
+            hurry.interrupt();
             System.setOut(out);
             System.setErr(err);
         }

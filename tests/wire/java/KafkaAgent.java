@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -55,7 +56,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /** Kafka's own Java client behind JSON lines: producers, consumers by assignment, group members, the admin client. */
 final class KafkaAgent {
     private static final Duration POLL = Duration.ofMillis(50);
-    private static final Map<String, Admin> ADMINS = new ConcurrentHashMap<>();
+    /** By bootstrap servers; those that were used last come last. */
+    private static final Map<String, Admin> ADMINS = new LinkedHashMap<>();
+    private static final int ADMINS_MAX = 2;
     private static final Map<String, KafkaProducer<byte[], byte[]>> PRODUCERS = new ConcurrentHashMap<>();
     private static final Map<String, Load> LOADS = new ConcurrentHashMap<>();
     private static final Map<String, Member> MEMBERS = new ConcurrentHashMap<>();
@@ -701,12 +704,21 @@ final class KafkaAgent {
         return config;
     }
 
-    private static Admin admin(JsonObject args) {
-        Map<String, Object> config = new HashMap<>();
-        config.put("bootstrap.servers", args.get("bootstrap").getAsString());
-        config.put("default.api.timeout.ms", "15000");
-        config.put("request.timeout.ms", "10000");
-        return ADMINS.computeIfAbsent(args.get("bootstrap").getAsString(), unused -> Admin.create(config));
+    /** One admin client for each broker. Others are closed: to a broker that has ended, they connect again and again. */
+    private static synchronized Admin admin(JsonObject args) {
+        String bootstrap = args.get("bootstrap").getAsString();
+        Admin known = ADMINS.remove(bootstrap);
+        Admin own = known == null
+                ? Admin.create(Map.of(
+                        "bootstrap.servers", bootstrap,
+                        "default.api.timeout.ms", "15000",
+                        "request.timeout.ms", "10000"))
+                : known;
+        ADMINS.put(bootstrap, own);
+        if (ADMINS.size() > ADMINS_MAX) {
+            ADMINS.remove(ADMINS.keySet().iterator().next()).close(Duration.ZERO);
+        }
+        return own;
     }
 
     private static KafkaProducer<byte[], byte[]> producer(JsonObject args) {
