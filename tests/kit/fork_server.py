@@ -18,6 +18,7 @@ Each process has a parent that waits for its end and reports it, because a proce
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import json
@@ -96,11 +97,18 @@ def start_duolog(
 
 @cache
 def _server() -> socket.socket:
-    """Start the fork server of this process; it ends when this process has ended."""
+    """Start the fork server of this process; it ends when this process ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-I", str(Path(__file__)), str(theirs.fileno())]
-    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     theirs.close()
+
+    def end() -> None:
+        """Wait for the server, so that the CPU time of its children counts as that of this process's children."""
+        ours.close()
+        server.wait()
+
+    atexit.register(end)
     return ours
 
 
@@ -111,7 +119,6 @@ def main(requests: socket.socket) -> None:
     """Fork a process for each request, until the process of the tests has ended."""
     _import_modules()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for its children.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The kernel removes reporters that have ended.
     while True:
         request, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 4)
         if not request:
@@ -121,6 +128,8 @@ def main(requests: socket.socket) -> None:
             _report(json.loads(request), files)
         for file in files:
             os.close(file)
+        while os.waitpid(-1, os.WNOHANG)[0]:  # Reporters that have ended; the one of this request is there.
+            pass
 
 
 def _import_modules() -> None:
@@ -140,7 +149,6 @@ def _import_modules() -> None:
 
 def _report(request: dict[str, Any], files: list[int]) -> NoReturn:
     """Fork the process, report its id and its exit status, and end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     *files, report = files
     pid = os.fork()
     if pid == 0:

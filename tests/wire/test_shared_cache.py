@@ -1,7 +1,8 @@
 """A broker with `shared.cache_bytes` serves a log that is larger than what it keeps on its disk.
 
 Clients of both families read all of it from its beginning, byte for byte, also after the broker was killed while they
-read. The disk never has more than the bound allows.
+read. The disk never has more than the bound allows. The objects are files, because moto would take half of the test's
+CPU; `test_object_stores.py` reads ranges of objects from servers.
 """
 
 from __future__ import annotations
@@ -19,11 +20,9 @@ import pytest
 from duolog.protocol.rocketmq.codes import RequestCode
 from duolog.protocol.rocketmq.messages import message
 from tests.kit.broker import Broker
-from tests.kit.environment import set_environment
 from tests.kit.eventually import eventually
-from tests.kit.object_servers import ObjectServer, moto
 from tests.wire.clients import frames, remoting
-from tests.wire.clients.shared_pair import BUCKET, wait_for_role
+from tests.wire.clients.shared_pair import wait_for_role
 from tests.wire.clients.topics import create_topic
 
 pytestmark = pytest.mark.usefixtures("duolog_only")
@@ -44,17 +43,8 @@ WITHIN_S = 120.0
 
 
 @pytest.fixture
-def store() -> Iterator[ObjectServer]:
-    with moto() as running:
-        running.make_bucket(BUCKET)
-        yield running
-
-
-@pytest.fixture
-def broker(tmp_path: Path, store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    set_environment(monkeypatch, store.environment)
-    shared = {"shared.url": f"s3://{BUCKET}/cache", "shared.endpoint": store.endpoint}
-    running = Broker(tmp_path / "data", SETTINGS | shared)
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    running = Broker(tmp_path / "data", SETTINGS | {"shared.url": f"file://{tmp_path}/objects"})
     running.start()
     wait_for_role(running, "owner")
     yield running
