@@ -267,20 +267,20 @@ class CrashDisk:
 
 
 class EachCut(CrashDisk):
-    """Calls `check` at every `stride`-th operation, as if the power were cut there.
+    """Calls `check` at every `stride`-th operation, as if the power were cut there; `phase` moves these operations.
 
     `check` gets the disk as the next start might find it. The random choices depend on `seed` and on the number of the
     operation. Exceptions of `check` name the operation. While `check` is None, nothing is checked.
     """
 
-    def __init__(self, stride: int = 1, seed: int = 0) -> None:
+    def __init__(self, stride: int = 1, seed: int = 0, phase: int = 0) -> None:
         super().__init__()
-        self._stride, self._seed = stride, seed
+        self._stride, self._seed, self._phase = stride, seed, phase
         self.check: Callable[[CrashDisk], None] | None = None
         self.checks = 0
 
     def _cut_if(self, cut: str) -> None:
-        if self.check is None or self.operations % self._stride:
+        if self.check is None or self.operations % self._stride != self._phase:
             return
         self.checks += 1
         try:

@@ -572,8 +572,18 @@ def test_a_takeover_reads_tables_in_a_thread() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", first_in_unit(range(8), 1))
+@pytest.mark.parametrize("seed", first_in_unit(range(4), 1))
 def test_no_far_message_is_lost_early_or_delivered_twice(seed: int) -> None:
+    whole_history(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4, 16))
+def test_no_far_message_of_many_histories_is_lost_early_or_delivered_twice(seed: int) -> None:
+    whole_history(seed)
+
+
+def whole_history(seed: int) -> None:
     async def main(world: World) -> None:
         await world.run(400)
         await world.check_all()

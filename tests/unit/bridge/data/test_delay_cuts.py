@@ -31,6 +31,7 @@ SMALL = StoreOptions(
 NEAR_MS = 100
 FEW = Options(topics=TopicsOptions(queues=1), delay=DelayOptions(near_ms=NEAR_MS))
 STEPS = 1_000
+STRIDE = 4  # `make soak` cuts the power at each operation.
 FOREVER_MS = NOW + 10**12
 
 
@@ -211,8 +212,8 @@ def delivered(core: ManualCore) -> dict[int, tuple[bytes, int]]:
     return {each.queue_offset: (bytes(each.body), each.store_ms) for each in messages}
 
 
-def cut_everywhere(seed: int, stride: int) -> EachCut:
-    disk = EachCut(stride)
+def cut_at_each(seed: int, stride: int = 1, phase: int = 0) -> EachCut:
+    disk = EachCut(stride, phase=phase)
     history = History(seed, disk)
     disk.check = history.check
     history.run()
@@ -226,12 +227,12 @@ def cut_everywhere(seed: int, stride: int) -> EachCut:
 
 
 @pytest.mark.slow
-def test_power_cut_at_any_operation_loses_no_delayed_message_and_delivers_none_twice() -> None:
-    disk = cut_everywhere(0, 1)
-    assert disk.checks > 500
+def test_power_cut_at_any_operation_loses_no_delayed_message_and_delivers_none_twice(rng: Random) -> None:
+    disk = cut_at_each(0, STRIDE, rng.randrange(STRIDE))
+    assert disk.checks > 500 // STRIDE
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(1, 60))
+@pytest.mark.parametrize("seed", range(60))
 def test_power_cut_at_any_operation_of_many_histories(seed: int) -> None:
-    cut_everywhere(seed, 1)
+    cut_at_each(seed)

@@ -425,9 +425,21 @@ def picture(core: ManualCore) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "stride", "steps"), [(0, 1, 1100), (1, 9, 1500), (2, 9, 1500)])
-def test_power_cut_at_any_operation_leaves_each_transaction_whole_or_absent(seed: int, stride: int, steps: int) -> None:
-    disk = EachCut(stride)
+@pytest.mark.parametrize(("seed", "stride", "steps"), [(0, 4, 1100), (1, 9, 1500), (2, 9, 1500)])
+def test_power_cut_at_any_operation_leaves_each_transaction_whole_or_absent(
+    seed: int, stride: int, steps: int, rng: Random
+) -> None:
+    cut_at_each(seed, steps, stride, rng.randrange(stride))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(12))
+def test_power_cut_at_each_operation_of_many_histories(seed: int) -> None:
+    cut_at_each(seed, 1500)
+
+
+def cut_at_each(seed: int, steps: int, stride: int = 1, phase: int = 0) -> None:
+    disk = EachCut(stride, phase=phase)
     history = History(seed, disk)
     disk.check = history.check
     history.run(steps)

@@ -60,6 +60,7 @@ def send_kafka(broker: RocketMQBroker, *bodies: bytes, topic: str = "orders", **
 
 FAR = 10**8  # a day, which is less than any retention
 LIVES, DIES = True, False
+STRIDE = 3  # `make soak` cuts the power at each operation.
 
 
 @pytest.mark.parametrize(
@@ -521,23 +522,23 @@ def test_headers_that_mean_nothing_are_passed_over() -> None:
 
 
 @pytest.mark.slow
-def test_power_cut_at_every_operation() -> None:
+def test_power_cut_at_any_operation(rng: Random) -> None:
     """A group that goes on from its position has each message: given, or a dead letter once."""
-    cut_everywhere(4)
+    cut_at_each(4, STRIDE, rng.randrange(STRIDE))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(5, 40))
+@pytest.mark.parametrize("seed", range(4, 40))
 def test_power_cut_at_every_operation_of_many_histories(seed: int) -> None:
-    cut_everywhere(seed)
+    cut_at_each(seed)
 
 
-def cut_everywhere(seed: int) -> None:
-    disk = EachCut()
+def cut_at_each(seed: int, stride: int = 1, phase: int = 0) -> None:
+    disk = EachCut(stride, phase=phase)
     history = History(Random(seed), disk)
     disk.check = history.check
     history.run()
-    assert disk.checks > 150
+    assert disk.checks > 150 // stride
     assert history.dead_letters > 20
 
 
