@@ -21,12 +21,12 @@ from tests.wire.clients.spark import Spark
 # The files that take longest, in the order in which they start: three workers that take whole files (`--dist loadfile
 # --no-loadscope-reorder`) then end at about the same time. All other files follow.
 LONGEST_FIRST = (
-    "test_guides.py", "test_pipeline.py", "test_consumers.py", "test_official_examples.py",
-    "test_rocketmq_consuming.py", "test_command.py", "test_matrix.py", "test_backup.py", "test_move.py",
-    "test_delay_jobs.py", "test_shared_log_source.py", "test_guide_streams.py", "test_shared_cache.py",
-    "test_kafka_transactions.py", "test_grpc_proxy.py", "test_shared.py", "test_kill.py", "test_object_stores.py",
-    "test_standby_routes.py", "test_secure_takeover.py", "test_delay.py", "test_messages.py", "test_security.py",
-    "test_half.py", "test_log_source.py", "test_bad_input.py",
+    "test_pipeline.py", "test_guides.py", "test_consumers.py", "test_rocketmq_consuming.py",
+    "test_official_examples.py", "test_matrix.py", "test_grpc_proxy.py", "test_backup.py", "test_standby_routes.py",
+    "test_shared_log_source.py", "test_delay_jobs.py", "test_guide_streams.py", "test_delay.py", "test_command.py",
+    "test_log_source.py", "test_move.py", "test_kafka_transactions.py", "test_messages.py", "test_shared_cache.py",
+    "test_bad_input.py", "test_half.py", "test_object_stores.py", "test_topics_found.py", "test_fleet.py",
+    "test_kafka_tools.py", "test_tls_under_load.py", "test_shared.py", "test_spark.py",
 )  # fmt: skip
 HERE = Path(__file__).parent
 
