@@ -16,10 +16,10 @@ run: setup
 	@exec $(BIN)/duolog serve
 
 setup-test: $(VENV)/.test
-# The tests in tests/wire wait for clients and brokers half of the time, so two cores have three workers.
+# The tests in tests/wire wait for clients and brokers half of the time, so two cores have four workers.
 test: setup-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not soak and not alone' tests/wire
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not soak and not alone' tests/wire
 	$(BIN)/python -m pytest -m 'alone and not soak' tests/wire
 # Each page and action of the console in Debian's Chromium; skipped where there is no browser.
 test-console: setup-test

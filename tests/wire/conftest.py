@@ -18,7 +18,7 @@ from tests.kit.peers import Peers
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.spark import Spark
 
-# The files that take longest, in the order in which they start: three workers that take whole files (`--dist loadfile
+# The files that take longest, in the order in which they start: four workers that take whole files (`--dist loadfile
 # --no-loadscope-reorder`) then end at about the same time. All other files follow.
 LONGEST_FIRST = (
     "test_pipeline.py", "test_guides.py", "test_consumers.py", "test_rocketmq_consuming.py",
