@@ -100,10 +100,10 @@ class Wheel(Generic[Item]):
             self._next_ms = deadline_ms
         self._count += 1
         hand_ms = self._hand_ms
-        if deadline_ms <= hand_ms:
+        # A slot has the timers that are due now until they are returned, and a new one is returned after them.
+        if deadline_ms < hand_ms or (deadline_ms == hand_ms and self._moving is not None):
             return self._behind.add(deadline_ms, item)
-        # The level of the highest digit that differs.
-        slot = self._levels[((deadline_ms ^ hand_ms).bit_length() - 1) // DIGIT_BITS].slot_of(deadline_ms)
+        slot = self._levels[_level_number(deadline_ms, hand_ms)].slot_of(deadline_ms)
         timer = WheelTimer(deadline_ms, item, slot)
         slot[timer] = None
         return timer
@@ -157,8 +157,7 @@ class Wheel(Generic[Item]):
         timers = list(islice(slot, moves_max))
         for timer in timers:
             deadline_ms = timer.deadline_ms
-            number = ((deadline_ms ^ start_ms).bit_length() - 1) // DIGIT_BITS if deadline_ms != start_ms else 0
-            below = timer._slot = self._levels[number].slot_of(deadline_ms)
+            below = timer._slot = self._levels[_level_number(deadline_ms, start_ms)].slot_of(deadline_ms)
             below[timer] = None
         if len(timers) < len(slot):
             for timer in timers:
@@ -224,7 +223,10 @@ class _Level(Generic[Item]):
 
 
 class _Behind(Generic[Item]):
-    """The timers with deadlines at or before the hand: they were added too late, or while the clock was set back."""
+    """The timers with deadlines before the hand: they were added too late, or while the clock was set back.
+
+    A timer with the time of the hand is here, too, if it was added while a slot was being moved.
+    """
 
     __slots__ = ("_added", "_heap", "_live")
 
@@ -255,6 +257,11 @@ class _Behind(Generic[Item]):
         while self._heap and self._heap[0][2] not in self._live:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else NEVER_MS
+
+
+def _level_number(deadline_ms: int, hand_ms: int) -> int:
+    """Return the number of the highest digit in which two times differ; 0 if they are equal."""
+    return ((deadline_ms ^ hand_ms | 1).bit_length() - 1) // DIGIT_BITS
 
 
 def _let_out(slot: WheelSlot[Item], due: list[Item]) -> int:

@@ -57,6 +57,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the seed again below failures, because `-q` hides the header."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(pytest_report_header())
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector not go through what stays until the end of the run."""
     gc.freeze()

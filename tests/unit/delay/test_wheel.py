@@ -125,3 +125,13 @@ def test_the_story_that_the_docstring_draws() -> None:
     assert wheel.next_deadline_ms() == 0x010101
     assert wheel.advance(0x010101) == ["C"]
     assert wheel.next_deadline_ms() is None
+
+
+def test_a_timer_that_is_added_when_its_time_has_come_is_due_after_older_ones_of_this_time() -> None:
+    """The older ones have moved down, which was all that `advance` was allowed to do."""
+    wheel: Wheel[str] = Wheel()
+    for item in "AB":
+        wheel.add(0x0100, item)
+    assert wheel.advance(0x0100, moves_max=2) == []
+    wheel.add(0x0100, "C")
+    assert wheel.advance(0x0100) == ["A", "B", "C"]
