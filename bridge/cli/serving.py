@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -86,11 +86,8 @@ def serve(options: ServeOptions) -> int:
         overrides["log.format"] = "json"
 
     gc.disable()  # The imports create hardly any garbage. `process.serve` enables the collector again.
-    # kio imports hypothesis wherever it is installed: 60 ms and 9 MB that no broker needs.
-    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
-    with _no_system_certificates():
-        from duolog.bridge.net.addresses import StartError
-        from duolog.bridge.running.process import serve as serve_until_stopped
+    serve_until_stopped = import_serve()
+    from duolog.bridge.net.addresses import StartError
 
     try:
         load = partial(load_with_sources, options.config, overrides, os.environ)
@@ -99,6 +96,15 @@ def serve(options: ServeOptions) -> int:
         return _cannot_start(error, BAD_OPTION)
     except StartError as error:
         return _cannot_start(error, REFUSED)
+
+
+def import_serve() -> Callable[..., int]:
+    """Import the broker without modules and certificates that it does not need; return `process.serve`."""
+    # kio imports hypothesis wherever it is installed: 60 ms and 9 MB that no broker needs.
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+    with _no_system_certificates():
+        from duolog.bridge.running.process import serve as serve_until_stopped
+    return serve_until_stopped
 
 
 def _cannot_start(error: Exception, status: int) -> int:

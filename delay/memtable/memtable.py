@@ -38,7 +38,7 @@ from duolog.delay.rows import (
 from duolog.store.entry import new_tuple
 
 ROWS_IN_PART: Final = 1 << 13  # Rows in one part of a snapshot, which has 256 KiB.
-ADDED_MAX: Final = 1 << 17  # Rows that are sorted in together; they take 10 MiB until then.
+ADDED_MAX: Final = 1 << 17  # New rows of 73 bytes that wait until they are sorted in together.
 
 
 class Frozen:

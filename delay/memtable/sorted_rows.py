@@ -121,7 +121,7 @@ class SortedRows:
         """Merge some sorted rows with the blocks to which they belong; there are blocks."""
         blocks, firsts = self._blocks, self._firsts
         while rows:
-            number = max(0, bisect_right(firsts, rows[:KEY_SIZE]) - 1)
+            number = self._number_of(rows[:KEY_SIZE])
             block, end = blocks[number], len(rows)
             if number + 1 < len(firsts) and end > ROW_SIZE:
                 end = lower(rows, firsts[number + 1])
@@ -133,10 +133,7 @@ class SortedRows:
             else:
                 end = ROW_SIZE
                 block = b"".join((block[:at], rows[:ROW_SIZE], block[at:]))
-            if at and len(block) <= _BLOCK_BYTES:
-                blocks[number] = block
-            else:
-                self._replace(number, number + 1, block)
+            self._replace(number, number + 1, block)
             rows = rows[end:]
 
     def pop(self, key: bytes) -> bytes | None:

@@ -28,7 +28,6 @@ from typing import IO, Self
 from tests.kit.command import DUOLOG
 from tests.kit.fork_server import ForkedProcess, start_duolog
 
-WITHOUT_PUBLIC_AUTHORITIES = {"SSL_CERT_FILE": os.devnull}
 READY_WITHIN_S = 30.0
 STOP_WITHIN_S = 5.0  # The time that the documentation of `duolog serve` promises.
 PORTS = ("kafka", "rocketmq", "namesrv", "http")
@@ -127,17 +126,14 @@ class Broker:
         self.data.parent.mkdir(parents=True, exist_ok=True)
         once = {name.replace("__", "."): value for name, value in settings.items()}
         arguments = self._arguments(self.settings | once)
-        environment = {**WITHOUT_PUBLIC_AUTHORITIES, **os.environ}
         output, its_output = os.pipe()
         self._output = os.fdopen(output, "rb")
         with self.log.open("ab") as log, Path(os.devnull).open("rb") as nothing, os.fdopen(its_output, "wb"):
             if self._duolog is None and not self._prefix:
-                self._process = start_duolog(
-                    arguments, stdin=nothing.fileno(), stdout=its_output, stderr=log.fileno(), environment=environment
-                )
+                self._process = start_duolog(arguments, stdin=nothing.fileno(), stdout=its_output, stderr=log.fileno())
             else:
                 command = [*self._prefix, *(self._duolog or DUOLOG), *arguments]
-                self._process = subprocess.Popen(command, stdin=nothing, stdout=its_output, stderr=log, env=environment)
+                self._process = subprocess.Popen(command, stdin=nothing, stdout=its_output, stderr=log)
 
     def stop(self) -> None:
         """Send SIGTERM. Raises BrokerError unless the broker ends in time with status 0."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -134,14 +135,12 @@ def main(requests: socket.socket) -> None:
 
 def _import_modules() -> None:
     """Import what a broker and most commands use; they import the rest themselves."""
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio imports it wherever it is installed.
     gc.disable()
-    import uvloop  # noqa: F401
+    from duolog.bridge.cli import main, serving
 
-    from duolog.bridge.cli import commands, common, http_client, main, serving  # noqa: F401
-
-    with serving._no_system_certificates():
-        from duolog.bridge.running import process  # noqa: F401
+    serving.import_serve()
+    for name in ("uvloop", *(f"duolog.bridge.cli.{each}" for each in ("commands", "common", "http_client"))):
+        importlib.import_module(name)
     main.command_of(main.program())
     gc.collect()
     gc.freeze()  # Collections of the processes then do not write to the memory that they share.
