@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+UNIT_HALVES := unit-tests-of-the-broker other-unit-tests
 
 # pytest rewrites the asserts of all tests, which takes seconds; the next run finds it done, also in a container.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-test run test test-console unit check docs soak fuzz simulate bench bench-delay bench-shared bench-spark bench-instructions lock lock-lowest third-party \
+.PHONY: setup setup-test run test test-console unit unit-tests $(UNIT_HALVES) check docs soak fuzz simulate bench bench-delay bench-shared bench-spark bench-instructions lock lock-lowest third-party \
 	dist image lint-manifests test-install release clean
 
 setup: $(VENV)/.run
@@ -18,15 +19,24 @@ run: setup
 setup-test: $(VENV)/.test
 # The tests in tests/wire wait for clients and brokers half of the time, so two cores have four workers.
 test: setup-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+	$(MAKE) unit-tests
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not soak and not alone' tests/wire
 	$(BIN)/python -m pytest -m 'alone and not soak' tests/wire
 # Each page and action of the console in Debian's Chromium; skipped where there is no browser.
 test-console: setup-test
 	$(BIN)/python -m pytest -q tests/console
 unit: setup-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not slow and not further_rows' \
-		--hypothesis-profile=few_examples tests/unit
+	$(MAKE) unit-tests \
+		UNIT_OPTIONS="-q -m 'not soak and not slow and not further_rows' --hypothesis-profile=few_examples"
+
+# Two halves that take equally long, in two processes: pytest-xdist needs a sixth of the processor time for itself.
+unit-tests:
+	@$(MAKE) -j2 --output-sync $(UNIT_HALVES)
+OTHER_BRIDGE_TESTS := $(addprefix tests/unit/bridge/,cli console http monitoring)
+unit-tests-of-the-broker:
+	$(BIN)/python -m pytest $(UNIT_OPTIONS) tests/unit/bridge $(addprefix --ignore=,$(OTHER_BRIDGE_TESTS))
+other-unit-tests:
+	$(BIN)/python -m pytest $(UNIT_OPTIONS) $(filter-out tests/unit/bridge %/__pycache__,$(wildcard tests/unit/*)) $(OTHER_BRIDGE_TESTS)
 fuzz: setup-test $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 # Shared logs, and whole brokers with clients, over one object store with faults, in virtual time; SEEDS=10000, or

@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(SEED)
     # With Python's threshold of 700 objects, collections take a sixth of the unit tests' processor time.
     gc.set_threshold(10_000)
-    os.environ["DUOLOG_SEED"] = str(SEED)  # For the workers of `-n 2`.
+    os.environ["DUOLOG_SEED"] = str(SEED)  # For the workers of `-n 4`.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A job in a shell's background ignores SIGINT, and so would each child process that a test interrupts.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -180,6 +180,7 @@ def test_one_way_requests_take_no_room_once_they_are_sent() -> None:
     run_bench(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "size"), [(REQUESTS_MAX, 0), (4, BYTES_MAX // 4)], ids=["requests", "bytes"])
 def test_requests_beyond_the_limit_are_refused_until_others_are_answered(count: int, size: int) -> None:
     async def main(bench: Bench) -> None:

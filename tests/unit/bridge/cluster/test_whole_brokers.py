@@ -247,6 +247,7 @@ def test_an_owner_that_is_cut_off_from_the_store_refuses_clients_and_its_standby
     run_machines(main)
 
 
+@pytest.mark.slow
 def test_an_owner_that_reaches_the_store_again_accepts_clients_and_stays_the_owner() -> None:
     """Its clients could not ask it meanwhile, and its standby has found its ports closed: neither is a reason."""
 

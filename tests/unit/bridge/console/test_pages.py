@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from typer.main import get_command
 
-from duolog.bridge.cli.main import program
+from duolog.bridge.cli.main import command_of, program
 from duolog.bridge.console.actions import ACTIONS
 from duolog.bridge.console.console import PATHS
 from duolog.bridge.console.forms import Form, FormError, moment
@@ -153,7 +152,7 @@ def test_the_commands_of_each_page_are_asked_for() -> None:
 
 def is_understood(words: list[str]) -> None:
     """Ask that `duolog` takes these words."""
-    command: Any = get_command(program())
+    command: Any = command_of(program())
     left = words[1:]
     while hasattr(command, "commands"):
         command = command.commands[left.pop(0)]

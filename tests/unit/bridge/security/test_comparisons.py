@@ -150,11 +150,13 @@ def values_in(node: ast.AST) -> Iterator[str]:
         yield from values_in(child)
 
 
+@pytest.mark.slow
 def test_no_code_compares_a_secret_in_another_way() -> None:
     found = [(place, name) for place, node in comparisons() for name in values_in(node) if SECRET.search(name)]
     assert found == []
 
 
+@pytest.mark.slow
 def test_walk_over_the_code_finds_comparisons() -> None:
     assert len({place.rpartition(":")[0] for place, _ in comparisons()}) > 20
     wrong, right = (ast.parse(text, mode="eval").body for text in ("user.stored_key == found", "len(proof) == size"))

@@ -144,6 +144,7 @@ def test_credentials_are_set_described_and_removed(bench: SecureBench, root: Cli
     assert bench.security.users.get("bob") is None
 
 
+@pytest.mark.slow
 def test_held_fetch_returns_no_records_after_the_right_was_taken(bench: SecureBench) -> None:
     topic = bench.topic("orders")
     bench.allow("topic", "orders", "read")
