@@ -4,13 +4,15 @@ becomes a request of the API, and the command that it shows is one that `duolog`
 import json
 import re
 import shlex
+from functools import cache
 from html import unescape
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from typer.main import get_command
 
-from duolog.bridge.cli.main import command_of, program
+from duolog.bridge.cli.main import program
 from duolog.bridge.console.actions import ACTIONS
 from duolog.bridge.console.console import PATHS
 from duolog.bridge.console.forms import Form, FormError, moment
@@ -150,9 +152,15 @@ def test_the_commands_of_each_page_are_asked_for() -> None:
     assert {path for path in PAGES if path.replace("{name}", "orders") not in names} == set()
 
 
+@cache
+def parser() -> Any:
+    """Return what parses the words of `duolog`: its own, because Click keeps what a command was first called with."""
+    return get_command(program())
+
+
 def is_understood(words: list[str]) -> None:
     """Ask that `duolog` takes these words."""
-    command: Any = command_of(program())
+    command = parser()
     left = words[1:]
     while hasattr(command, "commands"):
         command = command.commands[left.pop(0)]
