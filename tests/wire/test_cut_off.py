@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from tests.kit.eventually import eventually
 from tests.wire.clients.jvm import Agents
 from tests.wire.clients.shared_pair import Pair, pair_in_network, status, wait_for_role
+from tests.wire.clients.takeover_faults import CUT_OFF_WITHIN_S
 from tests.wire.clients.takeover_loads import (
     QUEUES,
     AiokafkaWriter,
@@ -79,6 +80,30 @@ def test_all_clients_go_on_with_the_standby(pair: Pair, agents: Agents) -> None:
     assert status(pair.standby)["epoch"] == epoch == 2, "the stream has moved once"
     for name, waited_s in silent_s.items():
         assert waited_s < WITHIN_S, f"{name} waited {waited_s} s"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("queues", [1, QUEUES])
+def test_rocketmqs_producer_goes_on_when_packets_to_the_owner_vanish(pair: Pair, agents: Agents, queues: int) -> None:
+    """A send waits for its time-out of 3 s at a queue of the owner, and the next one goes to the standby."""
+    topic = f"topic-with-{queues}"
+    create_topic(pair.bootstrap, topic, queues)
+    pair.wait_until_named(topic)
+    writers: list[Writer] = [RocketmqJavaWriter(pair, topic, agents.rocketmq("5.5"))]
+    consumer = LibrdkafkaConsumer(pair, topic)
+    wait_for_records(consumer, writers)
+    fault_ms = now_ms()
+    pair.unplug_owner()
+    wait_for_role(pair.standby, "owner")
+    wait_for_records(consumer, writers)
+    pair.plug_owner()
+    pair.wait_until_followed()
+    consumer.stop()
+    acknowledged = {each.name: each.stop() for each in writers}
+    silent_s = {name: longest_silence_s(each, fault_ms) for name, each in acknowledged.items()}
+    print(f"packets to the owner vanish, {queues} queues: longest time without an acknowledgement: {silent_s}")
+    check_orders(pair.bootstrap, acknowledged, {each.name: each.is_idempotent for each in writers}, topic)
+    assert max(silent_s.values()) < CUT_OFF_WITHIN_S
 
 
 def wait_for_records(consumer: Consumer, writers: list[Writer]) -> None:

@@ -289,11 +289,13 @@ def last_of(consumer: Consumer, writer: str) -> int:
     return max((int(body.rpartition("-")[2]) for body in bodies if body.startswith(f"{writer}-")), default=-1)
 
 
-def check_orders(bootstrap: str, acknowledged: dict[str, list[Acknowledged]], is_idempotent: dict[str, bool]) -> None:
+def check_orders(
+    bootstrap: str, acknowledged: dict[str, list[Acknowledged]], is_idempotent: dict[str, bool], topic: str = ORDERS
+) -> None:
     """Check that each acknowledged record is at its offset, and that idempotent producers left no gap."""
     expected = {(each.queue, each.offset): each.body for places in acknowledged.values() for each in places}
     assert len(expected) == sum(len(places) for places in acknowledged.values()), "two records have one offset"
-    found = read_all(bootstrap, ORDERS, len(expected))
+    found = read_all(bootstrap, topic, len(expected))
     at = {(queue, offset): body for queue, offset, body in found}
     assert len(at) == len(found), "an offset was read twice"
     wrong = {place: (body, at.get(place)) for place, body in expected.items() if at.get(place) != body}

@@ -11,6 +11,10 @@ A standby has as many queues as the topic, and their ids are those of the topic.
 one queue after the other are spread evenly. A producer that chooses the queue by `hash % queues.size()` sends a key to
 the same queue of the topic, whether standbys are named or not. Consumers do not see these queues, because they have no
 permission to read.
+
+If a route has one standby, this has two queues of a topic with one queue, and both are the one queue of the topic. A
+send that has timed out at the owner has no time left for another try, and Java's producers have already passed over the
+queue of that try: with two queues in all, the next send would go to the owner again.
 """
 
 from typing import Final
@@ -22,6 +26,7 @@ from duolog.protocol.rocketmq.messages.flags import PERM_WRITE
 from duolog.protocol.rocketmq.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
 STANDBYS_MAX: Final = 2  # In one route.
+QUEUES_FOR_ONE: Final = 2  # What the only standby in a route has of a topic with one queue.
 
 
 def add_standbys(route: TopicRouteData, topic: str, nodes: Nodes, options: Options) -> None:
@@ -36,10 +41,13 @@ def add_standbys(route: TopicRouteData, topic: str, nodes: Nodes, options: Optio
     )  # fmt: skip
     if not options.rocketmq.standby_routes or is_of_tools or not queues.perm & PERM_WRITE:
         return
+    standbys = nodes.standbys[:STANDBYS_MAX]
     count = queues.write_queue_nums
+    if count == 1 and len(standbys) == 1:
+        count = QUEUES_FOR_ONE
     # Java's producers take the number of read queues of the template for the topics that it stands for.
     read_count = count if topic == AUTO_CREATE_TOPIC else 0
-    for node in nodes.standbys[:STANDBYS_MAX]:
+    for node in standbys:
         broker = broker_of(node.endpoints.rocketmq, standby_name(options.rocketmq.broker, node), options)
         route.broker_datas.append(broker)
         route.queue_datas.append(
@@ -47,6 +55,14 @@ def add_standbys(route: TopicRouteData, topic: str, nodes: Nodes, options: Optio
                 broker_name=broker.broker_name, read_queue_nums=read_count, write_queue_nums=count, perm=PERM_WRITE
             )
         )
+
+
+def is_of_route(queue_id: int, queue_count: int, options: Options) -> bool:
+    """Return whether a queue that a topic does not have may be one that a route gives to the only standby.
+
+    A standby that has become the owner is asked for it, too, until its clients ask for routes again.
+    """
+    return bool(options.shared.url) and queue_count == 1 and queue_id < QUEUES_FOR_ONE
 
 
 def standby_name(broker: str, node: Node) -> str:

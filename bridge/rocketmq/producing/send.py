@@ -18,6 +18,7 @@ from duolog.bridge.data.delayed.schedules import SCHEDULE_NAME
 from duolog.bridge.data.publishing.refusals import IllegalMessage
 from duolog.bridge.net.answers import Answer
 from duolog.bridge.rocketmq.context import RocketMQContext
+from duolog.bridge.rocketmq.namesrv.standby_routes import is_of_route
 from duolog.bridge.rocketmq.producing import half_messages
 from duolog.bridge.rocketmq.producing.gathered_decisions import append_gathered
 from duolog.bridge.rocketmq.producing.priority import by_priority
@@ -200,6 +201,8 @@ def _queue_id(context: RocketMQContext, topic: Topic, request: SendRequest) -> i
     if queue_id < 0:
         return random.randrange(topic.queue_count)
     if queue_id >= topic.queue_count:
+        if is_of_route(queue_id, topic.queue_count, context.options):
+            return queue_id % topic.queue_count
         if context.names.expected_topics.has(request.topic, context.clock.mono_ms()):
             return queue_id % topic.queue_count  # The client got its route before the topic was created.
         raise RequestRefused(

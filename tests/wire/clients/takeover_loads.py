@@ -321,7 +321,8 @@ def read_all(bootstrap: str, topic: str, count: int) -> list[tuple[int, int, str
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
     )
-    consumer.assign([confluent_kafka.TopicPartition(topic, queue, 0) for queue in range(QUEUES)])
+    queues = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign([confluent_kafka.TopicPartition(topic, queue, 0) for queue in queues])
     found: list[tuple[int, int, str]] = []
 
     def read() -> int:

@@ -12,6 +12,7 @@ from duolog.bridge.cluster.standby_probe import FAILURES, StandbyProbe
 from duolog.bridge.cluster.standby_rocketmq import FORWARDED, StandbyRocketMQConnection
 from duolog.bridge.config import Options
 from duolog.bridge.config.ports import RocketmqOptions
+from duolog.bridge.config.storage import SharedSection
 from duolog.bridge.net.nodes import Endpoints, Node, Nodes
 from duolog.bridge.rocketmq.request_table import TABLE
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
@@ -91,6 +92,21 @@ def test_only_topics_to_which_applications_send_have_standbys(topic: str, broker
     standby.topic("%RETRY%crew")
     standby.settle()
     assert len(standby.route(topic)[0]) == brokers
+
+
+def test_a_topic_with_one_queue_has_two_at_its_only_standby_which_are_the_same_one() -> None:
+    """With three queues in all, the send after one that has timed out at the owner goes to the standby."""
+    standby = Standby()
+    standby.topic("single", queues=1)
+    standby.settle()
+    assert standby.route("single")[0] == {"duolog": (1, 1, 6), "duolog-standby-1": (0, 2, 2)}
+
+    owner = RocketMQBroker(options=Options(shared=SharedSection(url="memory://")))
+    owner.topic("single", queues=1)
+    client = owner.connect()
+    sent = [client.send("single", queueId=number) for number in (0, 1, 2)]
+    assert [each.code for each in sent] == [ResponseCode.SUCCESS, ResponseCode.SUCCESS, ResponseCode.INVALID_PARAMETER]
+    assert [(each.ext["queueId"], each.ext["queueOffset"]) for each in sent[:2]] == [("0", "0"), ("0", "1")]
 
 
 def test_producers_of_new_topics_get_the_queues_of_a_standby_too() -> None:
