@@ -50,21 +50,21 @@ NOT_OWNER: Final = "this broker is a standby; ask a name server for the route"
 
 
 class StandbyRocketMQConnection(Connection):
-    """One client of a standby.
+    """One client of a standby. Once the broker is the owner, a RocketMQConnection goes on with the same socket.
 
     The class has more than 20 methods and 15 fields because it extends Connection.
     """
 
     wire = "rocketmq"
 
-    __slots__ = ("_context", "_end_reason", "_gate", "_has_failed", "session")
+    __slots__ = ("_context", "_gate", "_has_failed", "_is_ending", "_new_successor", "session")
 
-    def __init__(self, context: StandbyContext, gate: Gate | None) -> None:
-        """`gate` is that of all connections; None: security is off."""
+    def __init__(self, context: StandbyContext, gate: Gate | None, new_successor: Callable[[], Connection]) -> None:
+        """`gate` is that of all connections; None: security is off. `new_successor` makes a connection of an owner."""
         super().__init__(context.server, context.store)
-        self._context, self._gate = context, gate
+        self._context, self._gate, self._new_successor = context, gate, new_successor
         self._has_failed = False  # A login has failed: the connection is closed with the answer.
-        self._end_reason = ""  # Why the connection is closed once the owner has answered.
+        self._is_ending = False  # The successor goes on once the owner has answered.
         self.session: Session | None = None  # The session of the last request, which the gate sets.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -148,19 +148,24 @@ class StandbyRocketMQConnection(Connection):
             return
         if not is_oneway:
             self.answers.write(remoting.encode(found))
-        if self._end_reason and not self.unanswered:
-            self.close(self._end_reason)
+        if self._is_ending and not self.unanswered:
+            self.hand_over(self._new_successor())
         else:
             self.go_on_soon()
 
-    def close_when_answered(self, reason: str) -> None:
-        """Close once the owner has answered what was sent on; nothing more is read from the client."""
-        self._end_reason = reason
+    def serve_when_answered(self) -> None:
+        """Serve the client as an owner once what was sent on is answered; nothing more is received until then.
+
+        The client does not notice it. A request that comes just now would be lost if the connection were closed.
+        """
+        if self._has_failed:
+            return  # It is closed soon.
+        self._is_ending = True
         if self.unanswered:
             self.is_busy = True
             self.hold()
         else:
-            self.close(reason)
+            self.hand_over(self._new_successor())
 
     # -- Requests that this standby answers
 

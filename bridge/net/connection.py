@@ -321,14 +321,40 @@ class Connection(asyncio.Protocol):
         self.answers.give_up()
         self._transport.abort()
 
+    def hand_over(self, successor: "Connection") -> None:
+        """Let another object serve this client from now on. It gets what was read and not given to `received`.
+
+        No request may be unanswered. If the socket has not taken all answers, the connection is closed instead.
+        """
+        self.hold()
+        self.answers.flush()
+        if self.closed or not self.answers.has_room():
+            self.close("its client has not taken all answers")
+            return
+        transport, frames, held = self._transport, self._frames, self._held
+        self._held = []
+        self._release()
+        self.connections.accepted_count -= 1  # It is the same connection, which `connection_made` counts again.
+        successor._frames = frames
+        transport.set_protocol(successor)
+        successor.connection_made(transport)
+        successor._has_heard = True
+        successor._count_partial()
+        successor._held, successor.is_holding = held, True
+        successor.go_on_soon()
+
     def connection_lost(self, error: Exception | None) -> None:
+        self._release()
+        self.server.on_closed()
+
+    def _release(self) -> None:
+        """Free what belongs to this connection, and end its requests in the purgatory."""
         self.closed = True
         self.is_holding = True
         self._held.clear()
         self._frames = FrameReader(0)  # Frees the bytes now; the connection may be freed much later.
         self.connections.forget(self)
         self.server.before_login.remove(self)
-        self.server.on_closed()
         self.partial_bytes = 0
         self.answers.drop()
         callbacks = [*(request.connection_closed for request in self.held), *self.on_close]

@@ -13,7 +13,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.tls.peer import TlsPeer
@@ -76,6 +76,9 @@ class TlsStream(asyncio.Transport, asyncio.Protocol):
             self.data_received(early)
         if self._is_reading and not self.is_closing():
             self._transport.resume_reading()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = cast(asyncio.Protocol, protocol)
 
     # -- Calls of the socket's transport
 

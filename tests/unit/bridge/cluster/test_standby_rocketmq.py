@@ -13,8 +13,11 @@ from duolog.bridge.cluster.standby_rocketmq import FORWARDED, StandbyRocketMQCon
 from duolog.bridge.config import Options
 from duolog.bridge.config.ports import RocketmqOptions
 from duolog.bridge.config.storage import SharedSection
+from duolog.bridge.net.connection import FRAMES_AT_ONCE
 from duolog.bridge.net.nodes import Endpoints, Node, Nodes
 from duolog.bridge.rocketmq.request_table import TABLE
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
+from duolog.protocol.rocketmq import remoting
 from duolog.protocol.rocketmq.codes import RequestCode, ResponseCode
 from tests.unit.bridge.cluster.test_standby_security import OWN, OWNER, Asked, Forwarded, context_of
 from tests.unit.bridge.rocketmq.broker import Client, RocketMQBroker, read
@@ -42,7 +45,12 @@ class Standby(RocketMQBroker):
         self.settle()
         self.forwarded = Forwarded()
         self.standby_context = context_of(self, Asked(), self.forwarded)
-        self.client = Client(self, cast(Any, StandbyRocketMQConnection(self.standby_context, None)))
+        self.client = Client(
+            self, cast(Any, StandbyRocketMQConnection(self.standby_context, None, self.new_connection))
+        )
+
+    def new_connection(self) -> RocketMQConnection:
+        return RocketMQConnection(self.rocketmq_connections)
 
     def route(self, topic: str) -> tuple[dict[str, tuple[int, int, int]], dict[str, str]]:
         """Return read queues, write queues and permission of each broker name, and the address of each."""
@@ -208,19 +216,42 @@ def test_requests_of_one_connection_beyond_the_limit_are_refused() -> None:
     assert standby.client.send().code == ResponseCode.SYSTEM_BUSY
 
 
-def test_a_takeover_closes_a_connection_once_the_owner_has_answered_it() -> None:
+def new_send(number: int) -> bytes:
+    fields = {
+        "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+        "queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0",
+    }  # fmt: skip
+    return b"".join(remoting.encode(remoting.request(RequestCode.SEND_MESSAGE, number, fields, b"body")))
+
+
+def test_after_a_takeover_the_same_connection_serves_the_client_and_no_request_of_it_is_lost() -> None:
     standby = Standby()
-    connection = cast(StandbyRocketMQConnection, standby.client.connection)
-    for _ in range(2):
-        standby.client.send()
-    connection.close_when_answered("takeover")
-    assert standby.client.transport.is_paused, "nothing more is read"
-    standby.forwarded.answer()
-    assert not connection.closed
-    standby.forwarded.answer()
+    client, connections = standby.client, standby.server.connections
+    client.connection.bounds = client.connection.bounds._replace(unanswered_max=FRAMES_AT_ONCE)
+    requests = b"".join(new_send(number) for number in range(1, FRAMES_AT_ONCE + 4))
+    client.transport.receive(requests[:-10])  # As many as are received in a turn, two more, and a part of one.
+    assert len(standby.forwarded.waiting) == FRAMES_AT_ONCE
+    cast(StandbyRocketMQConnection, client.connection).serve_when_answered()
     standby.loop.turn()
-    assert connection.closed
-    assert [standby.client.answer_to(number) is not None for number in (1, 2)] == [True, True]
+    assert client.transport.is_paused, "nothing more is read while the owner has not answered"
+    for _ in range(FRAMES_AT_ONCE):
+        standby.forwarded.answer()
+    standby.loop.turn()
+    client.transport.receive(requests[-10:])
+    standby.settle()
+    answers = [client.answer_to(number) for number in range(1, FRAMES_AT_ONCE + 4)]
+    assert [answer is not None and answer.code for answer in answers] == [ResponseCode.SUCCESS] * len(answers)
+    assert [answer.ext["queueOffset"] for answer in answers[-3:] if answer is not None] == ["0", "1", "2"]
+    assert (len(connections), connections.accepted_count, connections.request_bytes) == (1, 1, 0)
+    assert client.connection.closed, "the object of the standby is no longer in use"
+
+
+def test_a_client_that_does_not_take_its_answers_is_disconnected_at_a_takeover() -> None:
+    standby = Standby()
+    standby.client.transport.room = 10
+    standby.client.ask(ROUTE, topic="orders")
+    cast(StandbyRocketMQConnection, standby.client.connection).serve_when_answered()
+    assert standby.client.transport.closing
 
 
 def test_an_answer_for_a_client_that_has_left_is_dropped() -> None:

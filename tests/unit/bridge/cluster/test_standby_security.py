@@ -27,6 +27,7 @@ from duolog.bridge.net.nodes import Endpoints, Node, Nodes
 from duolog.bridge.net.tls.peer import TlsPeer
 from duolog.bridge.rocketmq.access.gate import Gate
 from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
+from duolog.bridge.rocketmq.requests.connection import RocketMQConnection
 from duolog.bridge.security.acls import Acls
 from duolog.bridge.security.authorizer import Authorizer
 from duolog.bridge.security.logins import BROKER, BROKER_MECHANISM, Logins, login_of_broker
@@ -311,7 +312,8 @@ class RocketMQStandby(RocketMQBroker):
         self.forwarded = Forwarded()
         context = context_of(self, Asked(), self.forwarded)
         gate = Gate(self.security, SignedRequests(self.security))
-        self.client = RocketMQClient(self, cast(Any, StandbyRocketMQConnection(context, gate)))
+        connection = StandbyRocketMQConnection(context, gate, lambda: RocketMQConnection(self.rocketmq_connections))
+        self.client = RocketMQClient(self, cast(Any, connection))
 
     def allow(self, operation: str) -> None:
         rule = rule_of(RuleText("alice", "topic", operation, "allow", "orders"))
