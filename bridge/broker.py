@@ -164,11 +164,10 @@ class Broker(Core):
         self.http.drain = self.drain
         self.http.add_pages(Console(self.http.local_api, self.http.read, self.clock, self.options.http).routes())
         await self.http.start()
-        name_server = replace(self.rocketmq_connections, first_request_bytes_max=self.options.security.login_bytes_max)
         self.factories: dict[str, Callable[[], asyncio.BaseProtocol]] = {
             "kafka": lambda: KafkaConnection(self.server, self.kafka_context),
             "rocketmq": self._rocketmq_connection,
-            "namesrv": lambda: RocketMQConnection(name_server),
+            "namesrv": self._name_server_connection,
             "http": self.http.connection,
         }
         self._start_time()
@@ -279,6 +278,10 @@ class Broker(Core):
     def _rocketmq_connection(self) -> RocketMQConnection:
         context = self.rocketmq_connections
         return RocketMQConnection(context) if self.hooks is None else HookedConnection(context, self.hooks)
+
+    def _name_server_connection(self) -> RocketMQConnection:
+        bytes_max = self.options.security.login_bytes_max
+        return RocketMQConnection(replace(self.rocketmq_connections, first_request_bytes_max=bytes_max))
 
     def _start_hooks(self) -> Hooks | None:
         if not self.options.hooks.enabled:

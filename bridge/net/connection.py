@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
         self.hold()
         self.answers.flush()
         if self.closed or not self.answers.has_room():
-            self.close("its client has not taken all answers")
+            self.close("the client has not taken all answers")
             return
         transport, frames, held = self._transport, self._frames, self._held
         self._held = []

@@ -14,7 +14,6 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import cast
 
 from duolog.bridge.broker import CLOSE_MS, BeginAgain, Broker, raise_file_limit
 from duolog.bridge.cluster.forwarding import Forwarding
@@ -31,7 +30,6 @@ from duolog.bridge.config import store_options
 from duolog.bridge.kafka import ADVERTISED_VERSIONS
 from duolog.bridge.kafka.requests.sliced_requests import SlicedRequests
 from duolog.bridge.net.addresses import StartError
-from duolog.bridge.net.connection import Connection
 from duolog.bridge.net.nodes import Address, Endpoints
 from duolog.bridge.rocketmq.access.gate import Gate
 from duolog.bridge.rocketmq.access.signed_requests import SignedRequests
@@ -189,8 +187,8 @@ class SharedBroker(Broker):
         gate = Gate(self.security, SignedRequests(self.security)) if self.security.is_enabled else None
         as_standby: dict[str, Callable[[], asyncio.BaseProtocol]] = {
             "kafka": lambda: StandbyKafkaConnection(context, lambda: self.kafka_context if self._is_serving else None),
-            "rocketmq": lambda: StandbyRocketMQConnection(context, gate, lambda: self._of_owner("rocketmq")),
-            "namesrv": lambda: StandbyRocketMQConnection(context, gate, lambda: self._of_owner("namesrv")),
+            "rocketmq": lambda: StandbyRocketMQConnection(context, gate, self._rocketmq_connection),
+            "namesrv": lambda: StandbyRocketMQConnection(context, gate, self._name_server_connection),
             "http": self._standby_http.connection,
         }
         await self.listen(bound, {name: self._by_role(name, factory) for name, factory in as_standby.items()})
@@ -201,9 +199,6 @@ class SharedBroker(Broker):
         A deposed broker makes those of an owner until the process starts again, and answers nothing on them.
         """
         return lambda: self.factories[name]() if self._has_served else standby()
-
-    def _of_owner(self, name: str) -> Connection:
-        return cast(Connection, self.factories[name]())
 
     def _serving_address(self) -> Address | None:
         """Return the address of the owner's RocketMQ port; None: it is not known, not served yet, or not reached."""

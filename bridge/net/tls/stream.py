@@ -13,7 +13,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from duolog.bridge.net.addresses import endpoint
 from duolog.bridge.net.tls.peer import TlsPeer
@@ -78,7 +78,8 @@ class TlsStream(asyncio.Transport, asyncio.Protocol):
             self._transport.resume_reading()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = cast(asyncio.Protocol, protocol)
+        assert isinstance(protocol, asyncio.Protocol), "TLS carries a stream"
+        self._protocol = protocol
 
     # -- Calls of the socket's transport
 

@@ -12,9 +12,9 @@ one queue after the other are spread evenly. A producer that chooses the queue b
 the same queue of the topic, whether standbys are named or not. Consumers do not see these queues, because they have no
 permission to read.
 
-If a route has one standby, this has two queues of a topic with one queue, and both are the one queue of the topic. A
-send that has timed out at the owner has no time left for another try, and Java's producers have already passed over the
-queue of that try: with two queues in all, the next send would go to the owner again.
+The only standby in a route has two queues of a topic with one queue, and the owner takes both for that one queue. When
+a send to the owner has timed out, Java's producer selects a queue for another try before it finds that no time is left,
+and its next send takes the queue after that one: with two queues in all, this would be the owner's again.
 """
 
 from typing import Final

@@ -201,10 +201,11 @@ def _queue_id(context: RocketMQContext, topic: Topic, request: SendRequest) -> i
     if queue_id < 0:
         return random.randrange(topic.queue_count)
     if queue_id >= topic.queue_count:
-        if is_of_route(queue_id, topic.queue_count, context.options):
+        # A topic is expected if a client got its route before the topic was created.
+        if is_of_route(queue_id, topic.queue_count, context.options) or context.names.expected_topics.has(
+            request.topic, context.clock.mono_ms()
+        ):
             return queue_id % topic.queue_count
-        if context.names.expected_topics.has(request.topic, context.clock.mono_ms()):
-            return queue_id % topic.queue_count  # The client got its route before the topic was created.
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"request queueId[{queue_id}] is illegal, topic[{request.topic}] has {topic.queue_count} queues",

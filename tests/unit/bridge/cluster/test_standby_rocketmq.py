@@ -45,12 +45,10 @@ class Standby(RocketMQBroker):
         self.settle()
         self.forwarded = Forwarded()
         self.standby_context = context_of(self, Asked(), self.forwarded)
-        self.client = Client(
-            self, cast(Any, StandbyRocketMQConnection(self.standby_context, None, self.new_connection))
+        self.connection = StandbyRocketMQConnection(
+            self.standby_context, None, lambda: RocketMQConnection(self.rocketmq_connections)
         )
-
-    def new_connection(self) -> RocketMQConnection:
-        return RocketMQConnection(self.rocketmq_connections)
+        self.client = Client(self, cast(Any, self.connection))
 
     def route(self, topic: str) -> tuple[dict[str, tuple[int, int, int]], dict[str, str]]:
         """Return read queues, write queues and permission of each broker name, and the address of each."""
@@ -216,22 +214,15 @@ def test_requests_of_one_connection_beyond_the_limit_are_refused() -> None:
     assert standby.client.send().code == ResponseCode.SYSTEM_BUSY
 
 
-def new_send(number: int) -> bytes:
-    fields = {
-        "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
-        "queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0",
-    }  # fmt: skip
-    return b"".join(remoting.encode(remoting.request(RequestCode.SEND_MESSAGE, number, fields, b"body")))
-
-
 def test_after_a_takeover_the_same_connection_serves_the_client_and_no_request_of_it_is_lost() -> None:
     standby = Standby()
     client, connections = standby.client, standby.server.connections
     client.connection.bounds = client.connection.bounds._replace(unanswered_max=FRAMES_AT_ONCE)
-    requests = b"".join(new_send(number) for number in range(1, FRAMES_AT_ONCE + 4))
+    sends = [client.new(RequestCode.SEND_MESSAGE, **client.send_fields()) for _ in range(FRAMES_AT_ONCE + 3)]
+    requests = b"".join(piece for send in sends for piece in remoting.encode(send))
     client.transport.receive(requests[:-10])  # As many as are received in a turn, two more, and a part of one.
     assert len(standby.forwarded.waiting) == FRAMES_AT_ONCE
-    cast(StandbyRocketMQConnection, client.connection).serve_when_answered()
+    standby.connection.serve_when_answered()
     standby.loop.turn()
     assert client.transport.is_paused, "nothing more is read while the owner has not answered"
     for _ in range(FRAMES_AT_ONCE):
@@ -239,7 +230,7 @@ def test_after_a_takeover_the_same_connection_serves_the_client_and_no_request_o
     standby.loop.turn()
     client.transport.receive(requests[-10:])
     standby.settle()
-    answers = [client.answer_to(number) for number in range(1, FRAMES_AT_ONCE + 4)]
+    answers = [client.answer_to(send.opaque) for send in sends]
     assert [answer is not None and answer.code for answer in answers] == [ResponseCode.SUCCESS] * len(answers)
     assert [answer.ext["queueOffset"] for answer in answers[-3:] if answer is not None] == ["0", "1", "2"]
     assert (len(connections), connections.accepted_count, connections.request_bytes) == (1, 1, 0)
@@ -250,7 +241,7 @@ def test_a_client_that_does_not_take_its_answers_is_disconnected_at_a_takeover()
     standby = Standby()
     standby.client.transport.room = 10
     standby.client.ask(ROUTE, topic="orders")
-    cast(StandbyRocketMQConnection, standby.client.connection).serve_when_answered()
+    standby.connection.serve_when_answered()
     assert standby.client.transport.closing
 
 

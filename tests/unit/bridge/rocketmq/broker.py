@@ -66,13 +66,19 @@ class Client:
     def ask(
         self, code: int, body: bytes | Body = b"", *, oneway: bool = False, json: bool = True, **ext: object
     ) -> RemotingCommand | None:
+        self.say(self.new(code, body, oneway=oneway, json=json, **ext))
+        return self.answer_to(self._opaque)
+
+    def new(
+        self, code: int, body: bytes | Body = b"", *, oneway: bool = False, json: bool = True, **ext: object
+    ) -> RemotingCommand:
+        """Return a request with the next number; the first one has number 1."""
         self._opaque += 1
         fields = {name: _text(value) for name, value in ext.items() if value is not None}
         raw = fastjson.write(body) if isinstance(body, Body) else body
         command = remoting.request(code, self._opaque, fields, raw, oneway=oneway, json=json)
         command.version = self.version
-        self.say(command)
-        return self.answer_to(self._opaque)
+        return command
 
     def say(self, command: RemotingCommand) -> None:
         self.connection.data_received(b"".join(remoting.encode(command)))
@@ -113,11 +119,14 @@ class Client:
     # -- What clients ask for most
 
     def send(self, topic: str = "orders", body: bytes = b"body", properties: str = "", **fields: object) -> Any:
-        request = {
+        return self.ask(RequestCode.SEND_MESSAGE, body, **self.send_fields(topic, properties, **fields))
+
+    def send_fields(self, topic: str = "orders", properties: str = "", **fields: object) -> dict[str, object]:
+        request: dict[str, object] = {
             "producerGroup": "shop", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0,
             "sysFlag": 0, "bornTimestamp": self.broker.clock.now_ms(), "flag": 0, "properties": properties,
         }  # fmt: skip
-        return self.ask(RequestCode.SEND_MESSAGE, body, **{**request, **fields})
+        return request | fields
 
     def pull(self, offset: int, topic: str = "orders", **fields: object) -> Any:
         request = {

@@ -18,7 +18,7 @@ from duolog.bridge.net.tls.gate import BATCH
 from duolog.bridge.net.tls.server_tls import ServerTls
 from duolog.bridge.net.tls.stream import BURST_BYTES, CONTROL_BYTES_MAX, TlsStream
 from tests.kit.certificates import Authority
-from tests.unit.bridge.net.tls.bench import TlsBench, TlsClient
+from tests.unit.bridge.net.tls.bench import Recorder, TlsBench, TlsClient
 
 RECORD_HEADER_OF_A_HANDSHAKE = b"\x16\x03\x01"
 
@@ -73,6 +73,27 @@ def test_connection_without_tls_is_closed_if_tls_is_required(
     assert "looks_like='HTTP'" in lines[0]
     open_connection(bench)
     assert bench.counts == (1, 0, 0, 2)
+
+
+def test_another_protocol_goes_on_with_a_connection_and_is_told_its_end(authority: Authority) -> None:
+    """So a connection of a standby becomes one of the owner."""
+    bench = TlsBench(authority)
+    client = open_connection(bench)
+    client.send(b"before")
+    (first,) = bench.connected
+    second = Recorder()
+    first.transport.pause_reading()
+    first.transport.set_protocol(second)
+    second.connection_made(first.transport)
+    second.transport.resume_reading()
+    client.send(b"after")
+    second.transport.write(b"answer")
+    bench.loop.turn()
+    assert client.read() == b"answer"
+    client.transport.close()
+    bench.loop.turn()
+    assert (first.data, first.calls) == (b"before", [])
+    assert (second.data, second.calls) == (b"after", ["lost"])
 
 
 @pytest.mark.parametrize("step_bytes", [1, 7, 1 << 20])
