@@ -7,8 +7,10 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from duolog.store.entry import Buffer
+from duolog.store.errors import Corruption
 from duolog.store.files import Files
 from duolog.store.log.commitlog import CommitLog
+from duolog.store.log.format import BadUnit, check_unit
 from duolog.store.log.segment import Segment
 from duolog.store.log.unit_walk import units_of_file
 from duolog.store.workers import Executors, Failure
@@ -92,13 +94,13 @@ class UnitSource:
         return b"".join(parts)
 
     def _read(self, segment: Segment, first: int, end: int, bytes_max: int) -> Cut:
-        """Read whole units of one segment. Blocks; raises OSError and BadUnit."""
+        """Read and verify whole units of one segment. Blocks; raises OSError and Corruption."""
         handle = self._files.open(segment.path)
+        payload: list[Buffer] = []  # One part of each block that was read.
+        position, last, begin = first, None, 0
         try:
-            payload: list[Buffer] = []  # One part of each block that was read.
-            position, last, begin = first, None, 0
             for block, at, start in units_of_file(self._files, handle, segment.start, first, end):
-                size = int.from_bytes(block[at + 8 : at + 12], "big")
+                size = check_unit(block, at, start).size
                 if position > first and start + size - first > bytes_max:
                     break
                 if block is last:
@@ -107,6 +109,8 @@ class UnitSource:
                     last, begin = block, at
                 payload.append(block[begin : at + size])
                 position = start + size
-            return Cut.of(position, payload)
+        except BadUnit as error:
+            raise Corruption(f"{segment.path} is damaged at position {position}: {error}") from None
         finally:
             self._files.close(handle)
+        return Cut.of(position, payload)

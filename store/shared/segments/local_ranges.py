@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
+from duolog.store.errors import Corruption
 from duolog.store.files import Files, read_whole
+from duolog.store.log.format import BadUnit, check_unit
 from duolog.store.log.segment import Segments
 from duolog.store.log.unit_source import UnitSource
 from duolog.store.recovery.checkpoint import snapshot_path, snapshot_positions
@@ -17,8 +19,24 @@ class LocalRanges:
     """Reads the local log of an owner. `read` and `snapshot` block, so they must be called in a thread."""
 
     def __init__(self, files: Files, segments: Segments, source: UnitSource) -> None:
-        self._files, self._segments = files, segments
-        self.read = source.read_range
+        self._files, self._segments, self._source = files, segments, source
+
+    def read(self, first: int, end: int) -> bytes:
+        """Return the units of a range, all of which were verified. Blocks; raises OSError and Corruption.
+
+        A segment object replaces the WAL objects, so a wrong bit of this disk must not get into it.
+        """
+        content = self._source.read_range(first, end)
+        block, at = memoryview(content), 0
+        try:
+            while at < len(block):
+                at += check_unit(block, at, first + at).size
+        except BadUnit as error:
+            raise Corruption(
+                f"the local log is damaged at position {first + at}: {error}; the object store has this unit, so start "
+                "this broker with an empty data directory on another disk"
+            ) from None
+        return content
 
     def removed(self) -> list[tuple[int, int]]:
         """Return the ranges of positions whose segments retention has removed, in order and merged."""

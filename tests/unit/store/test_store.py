@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from duolog.store.entry import FIRST_FRAME_FORM, SYNCED, WRITTEN, Buffer, EntrySlot, Promise, Stored
 from duolog.store.errors import (
     NO_SPACE,
+    Corruption,
     DiskFull,
     EntryTooLarge,
     OffsetOutOfRange,
@@ -408,6 +409,24 @@ def test_units_that_wait_for_their_upload_stay_in_memory_up_to_a_limit() -> None
     fill(20)
     source.keep_from(store.written, tail_bytes)
     assert is_read_from_disk(first), "what was uploaded is dropped at once"
+
+
+def test_wrong_bit_of_the_disk_is_not_uploaded() -> None:
+    disk = CrashDisk()
+    store = opened(disk, options=replace(OPTIONS, tail_bytes=1000))
+    store.executors.uploads = uploads = Deferred()
+    async_queue(store)
+    first = store.written
+    for _ in range(20):
+        append(store, bytes(100))
+        store.write()
+    (segment,) = disk.list("log")
+    disk.flip(f"log/{segment}", first + 100)
+    found: list[Cut | Failure] = []
+    assert store.unit_source().cut(first, store.written, 1 << 20, found.append) is None
+    uploads.run_one()
+    (outcome,) = found
+    assert isinstance(outcome, Corruption)
 
 
 def test_a_cold_read_that_retention_overtakes_is_out_of_range() -> None:

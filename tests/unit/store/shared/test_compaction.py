@@ -202,6 +202,26 @@ def test_standby_that_met_a_damaged_slot_follows_again_once_the_owner_has_compac
     run_in(world, main)
 
 
+def test_wrong_bit_of_the_local_log_gets_into_no_segment_object(caplog: pytest.LogCaptureFixture) -> None:
+    """The WAL objects stay, because they have the right units."""
+    world = World(3, OPTIONS)
+
+    async def main() -> None:
+        owner = await serving(world)
+        await world.pass_s(0.5)
+        owner.disk.flip(next(path for path in owner.disk.paths() if path.startswith("log/")), 200)
+        await world.pass_s(10)
+        assert "the local log is damaged at position" in caplog.text
+        assert not any(key.startswith("seg/") for key in world.bucket.objects)
+        owner.append_ms = 10_000_000
+        standby = world.start("b")
+        await world.pass_s(2)
+        assert standby.replayer.state == owner.replayer.state == world.state()
+        owner.kill()
+
+    run_in(world, main)
+
+
 def test_objects_that_a_deposed_owner_creates_in_deleted_slots_hide_nothing() -> None:
     """They have a lower epoch, so they are ignored; the units that the slots had are in a segment object."""
     world = World(6, OPTIONS)
