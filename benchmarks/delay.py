@@ -3,6 +3,7 @@
     python -m benchmarks.delay --quick
     python -m benchmarks.delay --only burst-100k --only level --json delay.json
     python -m benchmarks.delay --only pending-1m --alone
+    python -m benchmarks.delay --quick --rounds 6 --checkout ../before
     python -m benchmarks.delay --show delay.json --plot docs/benchmarks/lateness.svg
 
 Each row is one load of RocketMQ's Java client against each contender in turn: Duolog async, Duolog sync, Apache
@@ -15,6 +16,9 @@ all of it was received. The rows with pending messages are Duolog's alone: they 
 messages that are due tomorrow, then show the same load beside them, what the broker takes while nothing is due, its
 memory, and how long it takes to answer after a kill.
 
+With --checkout the contenders are this broker and that of another checkout of Duolog, whose .venv `make setup` has
+made. They run in turns, and each is started again before each round.
+
 The whole of it takes three quarters of an hour; `--quick` three minutes. What was measured is written as it comes.
 """
 
@@ -25,7 +29,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +40,7 @@ from rich.console import Console
 
 from benchmarks import lateness
 from benchmarks.broker_process import anonymous_mb, used_cpu_s
-from benchmarks.contenders import Contender, Duolog, RocketMQ, create_topic, settle
+from benchmarks.contenders import OTHER_CHECKOUT, OURS, Contender, Duolog, RocketMQ, create_topic, settle
 from benchmarks.lateness import Measured, Row
 from benchmarks.loads import Loads
 
@@ -114,7 +119,7 @@ ROWS = (
 )  # fmt: skip
 WARM_UP = burst("warm", "", 2_000, 0)
 CONTENDERS: tuple[tuple[str, type[Duolog] | type[RocketMQ], str], ...] = (
-    ("duolog", Duolog, "async"), ("duolog sync", Duolog, "sync"), ("rocketmq", RocketMQ, "async"),
+    (OURS, Duolog, "async"), ("duolog sync", Duolog, "sync"), ("rocketmq", RocketMQ, "async"),
 )  # fmt: skip
 
 
@@ -138,7 +143,11 @@ def _measured(asked: argparse.Namespace) -> list[Measured]:
     with tempfile.TemporaryDirectory(prefix="duolog-delay-", ignore_cleanup_errors=True) as name:
         loads = Loads(Path(name))
         try:
-            for each in run(rows, asked.rounds, Path(name), loads, is_alone=asked.alone):
+            if asked.checkout:
+                found = compare(rows, asked.rounds, Path(name), loads, asked.checkout)
+            else:
+                found = run(rows, asked.rounds, Path(name), loads, is_alone=asked.alone)
+            for each in found:
                 measured.append(each)
                 print(f"... {each.row} {each.contender}: {each.shown}", file=sys.stderr, flush=True)
                 if asked.json:
@@ -165,25 +174,54 @@ def run(rows: list[Row], rounds: int, folder: Path, loads: Loads, *, is_alone: b
     for name, make, flush in CONTENDERS if beside else ():
         if is_alone and make is not Duolog:
             continue
-        broker = make(folder, flush)
-        broker.start()
-        try:
-            load(broker, loads, WARM_UP)
+        with running(make(folder, flush), loads) as broker:
             for row in beside:
-                yield _tried(row, name, rounds, partial(load, broker, loads, row))
-        finally:
-            broker.end()
+                yield from _rounds(row, rounds, {name: partial(load, broker, loads, row)})
     for row in rows:
         if row.pending is not None:
-            yield _tried(row, "duolog", rounds, partial(beside_pending, folder, loads, row))
+            yield from _rounds(row, rounds, {OURS: partial(beside_pending, Duolog(folder, "async"), loads, row)})
 
 
-def _tried(row: Row, contender: str, rounds: int, once: Callable[[], dict[str, Any]]) -> Measured:
-    """Run the rounds of a row, and return the medians. A row that fails does not end the run."""
+def compare(rows: list[Row], rounds: int, folder: Path, loads: Loads, checkout: Path) -> Iterator[Measured]:
+    """Run each row against the broker of this checkout and against that of another one, in turns."""
+    brokers = (
+        Duolog(folder, "async"),
+        Duolog(folder, "async", name=OTHER_CHECKOUT, command=(str(checkout / ".venv/bin/duolog"),)),
+    )
+    for row in rows:
+        once = load_anew if row.pending is None else beside_pending
+        yield from _rounds(row, rounds, {broker.name: partial(once, broker, loads, row) for broker in brokers})
+
+
+def _rounds(row: Row, rounds: int, contenders: Mapping[str, Callable[[], dict[str, Any]]]) -> Iterator[Measured]:
+    """Run the rounds of a row, and yield the medians of each contender. A row that fails does not end the run."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+    errors: dict[str, str] = {}
+    for number in range(rounds):
+        for name in list(contenders)[:: -1 if number % 2 else 1]:
+            try:
+                found[name].append(contenders[name]())
+            except (AssertionError, RuntimeError, OSError) as error:
+                errors.setdefault(name, f"{type(error).__name__}: {error}"[:300])
+    for name, each in found.items():
+        yield Measured(row.name, name, {} if name in errors else lateness.medians(each), errors.get(name, ""))
+
+
+@contextmanager
+def running(broker: Contender, loads: Loads) -> Iterator[Contender]:
+    """Start a broker, with a first short load; it is removed at the end."""
+    broker.start()
     try:
-        return Measured(row.name, contender, lateness.medians([once() for _ in range(rounds)]))
-    except (AssertionError, RuntimeError, OSError) as error:
-        return Measured(row.name, contender, {}, f"{type(error).__name__}: {error}"[:300])
+        load(broker, loads, WARM_UP)
+        yield broker
+    finally:
+        broker.end()
+
+
+def load_anew(broker: Contender, loads: Loads, row: Row) -> dict[str, Any]:
+    """Start a broker for one load."""
+    with running(broker, loads):
+        return load(broker, loads, row)
 
 
 def load(broker: Contender, loads: Loads, row: Row) -> dict[str, Any]:
@@ -199,13 +237,10 @@ def load(broker: Contender, loads: Loads, row: Row) -> dict[str, Any]:
     return found
 
 
-def beside_pending(folder: Path, loads: Loads, row: Row) -> dict[str, Any]:
+def beside_pending(broker: Contender, loads: Loads, row: Row) -> dict[str, Any]:
     """Run the load beside `pending` messages that are due tomorrow; then measure memory and restart."""
     assert row.pending is not None
-    broker = Duolog(folder, "async")
-    broker.start()
-    try:
-        load(broker, loads, WARM_UP)
+    with running(broker, loads):
         fill(broker.kafka, create_topic(broker, "pending"), row.pending)
         settle(broker)
         before_s = used_cpu_s(broker)
@@ -217,10 +252,8 @@ def beside_pending(folder: Path, loads: Loads, row: Row) -> dict[str, Any]:
         broker.kill()
         start = time.monotonic()
         broker.start()
-        found["restart_s"] = round(time.monotonic() - start, 1)
+        found["restart_s"] = round(time.monotonic() - start, 2)
         return found
-    finally:
-        broker.end()
 
 
 def fill(bootstrap: str, topic: str, count: int) -> None:
@@ -255,6 +288,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help=f"how rows begin, of {names}")
     parser.add_argument("--quick", action="store_true", help="a few short rows")
     parser.add_argument("--alone", action="store_true", help="without Apache RocketMQ")
+    parser.add_argument("--checkout", type=Path, help="compare with the broker of another checkout of Duolog")
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of each row; the medians count")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures there, as they come")
     parser.add_argument("--show", type=Path, metavar="PATH", help="show what --json wrote, and run nothing")

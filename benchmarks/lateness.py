@@ -9,11 +9,16 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from benchmarks.contenders import OTHER_CHECKOUT, OURS
+
 PERCENTILES = ("p50", "p99", "p999", "max")
 PLOTTED = ("rate-1k", "rate-quick", "burst-20k-moment", "burst-100k-moment", "burst-500k-moment")
 PANELS_MAX = 4  # Only the first rows are plotted.
-COLOURS = {"duolog": "#1f6feb", "duolog sync": "#79b8ff", "rocketmq": "#d1495b"}
-LABELS = {"duolog": "Duolog, async", "duolog sync": "Duolog, sync", "rocketmq": "Apache RocketMQ, async"}
+COLOURS = {OURS: "#1f6feb", "duolog sync": "#79b8ff", "rocketmq": "#d1495b", OTHER_CHECKOUT: "#6e7781"}
+LABELS = {
+    OURS: "Duolog, async", "duolog sync": "Duolog, sync", "rocketmq": "Apache RocketMQ, async",
+    OTHER_CHECKOUT: "another checkout of Duolog, async",
+}  # fmt: skip
 
 
 class Row(NamedTuple):
