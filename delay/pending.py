@@ -105,7 +105,7 @@ class PendingTimers:
         It is asked for after each turn of the loop.
         """
         earliest_ms = self.turns.next_ms()
-        for first in (self.memtable.waiting.first_key(), self.prefetch.next_key()):
+        for first in (self.memtable.next_key(), self.prefetch.next_key()):
             if first is not None and first[0] < earliest_ms:
                 earliest_ms = first[0]
         return earliest_ms
@@ -125,7 +125,7 @@ class PendingTimers:
 
     def first_due(self, topic: int, now_ms: int, count_max: int, bytes_max: int) -> list[Timer]:
         """Return the first timers that a topic may deliver now, within these limits; one timer even if it is larger."""
-        keys = (self.limit_of(topic), self.memtable.waiting.first_key(), self.prefetch.next_key())
+        keys = (self.limit_of(topic), self.memtable.next_key(), self.prefetch.next_key())
         limits = [key for key in keys if key is not None]
         limit = min(limits) if limits else None
         found: list[Timer] = []

@@ -9,8 +9,9 @@
                                        |
                                        `--> written to a sorted table, then removed; after a failure put back
 
-All rows are in the order of their keys (`sorted_rows.py`). A new row that waits is sorted in when the memtable is read
-next, because a recovery adds most rows before it reads one. The *hand* is the time up to which rows are ready. A ready
+All rows are in the order of their keys (`sorted_rows.py`). A new row that waits is sorted in later, together with
+others: when ADDED_IN_TURNS of them are there at the end of a turn of the loop, or when the memtable is read. A recovery
+adds most rows before it reads one. The *hand* is the time up to which rows are ready. A ready
 row stays until it is delivered or deleted. If the clock is set back, no row moves, and ready rows wait until they are
 due again. A *far* row is one that a flush may take (`delay/tree/flush_job.py`); ready rows may be far after the clock
 was set back.
@@ -38,7 +39,8 @@ from duolog.delay.rows import (
 from duolog.store.entry import new_tuple
 
 ROWS_IN_PART: Final = 1 << 13  # Rows in one part of a snapshot, which has 256 KiB.
-ADDED_MAX: Final = 1 << 17  # New rows of 73 bytes that wait until they are sorted in together.
+ADDED_MAX: Final = 1 << 17  # New rows of 73 bytes that a recovery adds until they are sorted in together.
+ADDED_IN_TURNS: Final = 256  # The same for turns of the loop; sorting them in takes half a millisecond.
 
 
 class Frozen:
@@ -65,6 +67,7 @@ class Memtable:
         self._counts = Counts()
         self._waiting = SortedRows()
         self._added: list[bytes] = []  # Rows that are not in `_waiting` and `_counts` yet.
+        self._added_first = END  # The first one of them.
         self.frozen = Frozen()
         self._ready: dict[int, SortedRows] = {}  # By topic.
         self._on_ready = on_ready
@@ -72,7 +75,7 @@ class Memtable:
         self._ready_max_ms = start_ms  # Invariant: no ready row is due later.
 
     def __len__(self) -> int:
-        return self.counts.total
+        return self._counts.total + len(self._added)
 
     @property
     def waiting(self) -> SortedRows:
@@ -90,7 +93,7 @@ class Memtable:
 
     def _sort_added(self) -> None:
         """Add the rows that were added since the last reading to those that wait, and count them."""
-        rows, self._added = self._added, []
+        rows, self._added, self._added_first = self._added, [], END
         rows.sort()
         self._counts.add(rows)
         self._waiting.add(b"".join(rows))
@@ -101,6 +104,8 @@ class Memtable:
         row = ROW.pack(*timer)
         if timer.due_ms > self._hand_ms:
             self._added.append(row)
+            if row < self._added_first:
+                self._added_first = row
             if len(self._added) >= ADDED_MAX:
                 self._sort_added()
         else:
@@ -132,11 +137,20 @@ class Memtable:
 
     # -- Ready rows
 
+    def next_key(self) -> TimerKey | None:
+        """Return the first key that waits; None if no row waits. It is asked for after each turn of the loop."""
+        if len(self._added) >= ADDED_IN_TURNS:
+            self._sort_added()
+        if not self._added:
+            return self._waiting.first_key()
+        added, first = KEY.unpack_from(self._added_first), self._waiting.first_key()
+        return added if first is None or added < first else first
+
     def advance(self, now_ms: int, rows_max: int) -> None:
         """Move the hand towards `now_ms`, until `rows_max` rows have become ready or no more need to."""
         if now_ms > self._hand_ms:
             self._release_due(now_ms, rows_max)
-            following = self.waiting.first_key()
+            following = self.next_key()
             self._hand_ms = now_ms if following is None else min(now_ms, following[0] - 1)
 
     def set_back(self, now_ms: int) -> None:
@@ -146,7 +160,9 @@ class Memtable:
     def _release_due(self, until_ms: int, rows_max: int) -> None:
         """Make rows ready that are due by this time."""
         by_topic: dict[bytes, list[bytes]] = {}
-        for row in rows_of(self.waiting.take(BEGINNING, KEY.pack(until_ms + 1, 0), rows_max)):
+        end = KEY.pack(until_ms + 1, 0)
+        waiting = self.waiting if self._added_first < end else self._waiting
+        for row in rows_of(waiting.take(BEGINNING, end, rows_max)):
             by_topic.setdefault(row[TOPIC_AT:TOPIC_END], []).append(row)
         for topic, rows in by_topic.items():
             self._release(int.from_bytes(topic, "big"), b"".join(rows), int.from_bytes(rows[-1][:8], "big"))
@@ -186,7 +202,7 @@ class Memtable:
             return False
         taken = rows_of(ready.take(BEGINNING, END, len(keys) // KEY_SIZE))
         if b"".join([row[:KEY_SIZE] for row in taken]) == keys:
-            self.counts.remove(taken)
+            self._counts.remove(taken)  # Ready rows are counted.
             return True
         ready.add(b"".join(taken))
         return False
