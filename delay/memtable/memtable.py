@@ -40,7 +40,7 @@ from duolog.store.entry import new_tuple
 
 ROWS_IN_PART: Final = 1 << 13  # Rows in one part of a snapshot, which has 256 KiB.
 ADDED_MAX: Final = 1 << 17  # New rows of 73 bytes that a recovery adds until they are sorted in together.
-ADDED_IN_TURNS: Final = 256  # The same for turns of the loop; sorting them in takes half a millisecond.
+ADDED_IN_TURNS: Final = 128  # The same for turns of the loop; sorting them in takes half a millisecond.
 
 
 class Frozen:
