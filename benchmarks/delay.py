@@ -198,11 +198,11 @@ def _rounds(row: Row, rounds: int, contenders: Mapping[str, Callable[[], dict[st
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     errors: dict[str, str] = {}
     for number in range(rounds):
-        for name in list(contenders)[:: -1 if number % 2 else 1]:
+        for name in [name for name in contenders if name not in errors][:: -1 if number % 2 else 1]:
             try:
                 found[name].append(contenders[name]())
             except (AssertionError, RuntimeError, OSError) as error:
-                errors.setdefault(name, f"{type(error).__name__}: {error}"[:300])
+                errors[name] = f"{type(error).__name__}: {error}"[:300]
     for name, each in found.items():
         yield Measured(row.name, name, {} if name in errors else lateness.medians(each), errors.get(name, ""))
 

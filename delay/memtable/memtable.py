@@ -39,8 +39,8 @@ from duolog.delay.rows import (
 from duolog.store.entry import new_tuple
 
 ROWS_IN_PART: Final = 1 << 13  # Rows in one part of a snapshot, which has 256 KiB.
-ADDED_MAX: Final = 1 << 17  # New rows of 73 bytes that a recovery adds until they are sorted in together.
-ADDED_IN_TURNS: Final = 128  # The same for turns of the loop; sorting them in takes half a millisecond.
+ADDED_MAX: Final = 1 << 17  # The greatest number of new rows, of 73 bytes each, that are not sorted in yet.
+ADDED_IN_TURNS: Final = 128  # The number of new rows that `next_key` sorts in, which takes half a millisecond.
 
 
 class Frozen:
@@ -67,7 +67,7 @@ class Memtable:
         self._counts = Counts()
         self._waiting = SortedRows()
         self._added: list[bytes] = []  # Rows that are not in `_waiting` and `_counts` yet.
-        self._added_first = END  # The first one of them.
+        self._added_first = END  # The least of these rows; END if there are none.
         self.frozen = Frozen()
         self._ready: dict[int, SortedRows] = {}  # By topic.
         self._on_ready = on_ready
@@ -138,7 +138,10 @@ class Memtable:
     # -- Ready rows
 
     def next_key(self) -> TimerKey | None:
-        """Return the first key that waits; None if no row waits. It is asked for after each turn of the loop."""
+        """Return the key of the first row that waits; None if no row waits.
+
+        The method is called after each turn of the loop, so it does not sort in a few new rows.
+        """
         if len(self._added) >= ADDED_IN_TURNS:
             self._sort_added()
         if not self._added:
@@ -161,7 +164,7 @@ class Memtable:
         """Make rows ready that are due by this time."""
         by_topic: dict[bytes, list[bytes]] = {}
         end = KEY.pack(until_ms + 1, 0)
-        waiting = self.waiting if self._added_first < end else self._waiting
+        waiting = self.waiting if self._added_first < end else self._waiting  # No new row is due in the second case.
         for row in rows_of(waiting.take(BEGINNING, end, rows_max)):
             by_topic.setdefault(row[TOPIC_AT:TOPIC_END], []).append(row)
         for topic, rows in by_topic.items():

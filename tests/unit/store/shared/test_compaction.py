@@ -217,7 +217,6 @@ def test_wrong_bit_of_the_local_log_gets_into_no_segment_object(caplog: pytest.L
         standby = world.start("b")
         await world.pass_s(2)
         assert standby.replayer.state == owner.replayer.state == world.state()
-        owner.kill()
 
     run_in(world, main)
 
